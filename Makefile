@@ -1,0 +1,64 @@
+# `make bench` and `make test` need python3, make and a package index, nothing else.
+PYTHON = python3
+MPI    = mpich
+RANKS  = 4
+ARGS   =
+
+ifeq ($(MPI),mpich)
+VENV   = .venv
+EXTRA  = [mpich]
+MPIRUN = $(VENV)/bin/mpirun
+else ifeq ($(MPI),system)
+# A folder of its own: the embedded MPI, once installed, would be found before the system's.
+VENV   = .venv-system
+OPEN   = $(findstring Open MPI,$(shell mpirun --version 2>&1))
+ROOT   = $(filter 0,$(shell id -u))
+MPIRUN = mpirun$(if $(OPEN), --oversubscribe$(if $(ROOT), --allow-run-as-root))
+else
+$(error MPI=$(MPI): say MPI=mpich (embedded, the default) or MPI=system (the mpirun on PATH))
+endif
+
+PY    = $(VENV)/bin/python
+READY = $(VENV)/.ready
+
+.PHONY: help bench test test-unit lint docs clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z%-]*\):.*## /  make \1	/p' Makefile | expand -t 20
+	@echo '  MPI=system uses the mpirun on PATH; MPIRUN="srun" or the like replaces it; PYTHON=python3.12 chooses Python'
+
+bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 ..."
+	$(MPIRUN) -n $(RANKS) $(PY) -m pdla.bench $(ARGS)
+
+test: test-unit test-1 test-2 test-3 test-4 test-6  ## run all tests
+
+test-unit: $(READY)-test  ## run the tests that need no mpirun
+	PDLA_TEST_MPIRUN="$(MPIRUN)" $(PY) -m pytest tests --ignore=tests/mpi $(ARGS)
+
+test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
+	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
+
+lint: $(READY)-lint  ## check style, types and that imports run one way
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+docs: $(READY)-docs  ## build docs/_build/index.html
+	$(PY) -m sphinx -W -q docs docs/_build
+
+clean:  ## remove the environments and everything built
+	rm -rf .venv .venv-system build docs/_build *.egg-info .hypothesis .*_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(PY):
+	$(PYTHON) .ci/make_venv.py $(VENV)
+
+$(READY): pyproject.toml setup.py | $(PY)
+	$(PY) -m pip install --quiet --editable '.$(EXTRA)'
+	@touch $@
+
+$(READY)-%: $(READY)
+	$(PY) -m pip install --quiet --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""The CUDA sources, installed as pdla.cuda: files("pdla.cuda") finds them."""

@@ -1,0 +1,118 @@
+"""BLAS by pointer: the GEMMs that SciPy carries, called on NumPy arrays where they lie.
+
+`numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
+its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are bound
+at the first product: importing scipy.linalg takes longer than everything else in pdla.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+_ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
+_LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes
+_threads: int | None = None  # what the library is to be held to, as soon as it is loaded
+
+
+@cache
+def _routine(char: str) -> Any:
+    """The C function for a dtype character."""
+    from scipy.linalg import cython_blas
+
+    capsule = cython_blas.__pyx_capi__[_ROUTINES[char]]
+    get_name = ctypes.pythonapi.PyCapsule_GetName
+    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    if _threads is not None:
+        _hold(_threads)
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)(get_pointer(capsule, get_name(capsule)))
+
+
+def _orientation(x: np.ndarray) -> tuple[bytes, int] | None:
+    """How Fortran sees x^T: b"N" where x has unit stride along rows, b"T" along columns; and the leading dimension."""
+    size = x.itemsize
+    row, col = x.strides
+    m, n = x.shape
+    if (col == size or n == 1) and (m == 1 or (row >= n * size and row % size == 0)):
+        return b"N", (row // size if m > 1 else max(n, 1))
+    if (row == size or m == 1) and (n == 1 or (col >= m * size and col % size == 0)):
+        return b"T", (col // size if n > 1 else max(m, 1))
+    return None
+
+
+def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
+    """c = alpha a b + beta c in place. False where BLAS cannot: other dtypes, or c with no unit stride."""
+    char = c.dtype.char
+    if char not in _ROUTINES or max(*a.shape, *b.shape) > _LIMIT:
+        return False
+    into = _orientation(c)
+    if into is None:
+        return False
+    if into[0] == b"T":  # c is Fortran-ordered: c^T = b^T a^T is a C-ordered product
+        a, b, c = b.T, a.T, c.T
+    how_a, how_b = _orientation(a), _orientation(b)
+    if how_a is None:
+        a = np.ascontiguousarray(a)
+        how_a = b"N", a.shape[1]
+    if how_b is None:
+        b = np.ascontiguousarray(b)
+        how_b = b"N", b.shape[1]
+    _call(char, a, how_a, b, how_b, c, into[1], alpha, beta)
+    return True
+
+
+def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
+    """Fortran computes c^T = b^T a^T, each in its own memory read as Fortran order."""
+    m, n = c.shape
+    sizes = np.array([n, m, a.shape[1], how_b[1], how_a[1], ldc], np.intc)
+    scalars = np.array([alpha, beta], c.dtype)
+    size, scalar = sizes.ctypes.data, scalars.ctypes.data
+    _routine(char)(
+        ctypes.c_char_p(how_b[0]), ctypes.c_char_p(how_a[0]), size, size + 4, size + 8, scalar,
+        b.ctypes.data, size + 12, a.ctypes.data, size + 16, scalar + c.itemsize, c.ctypes.data, size + 20,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- threads
+
+
+def _hold(threads: int) -> None:
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(threads, user_api="blas")
+
+
+def share_cores(ranks: int) -> int:
+    """BLAS threads for each of `ranks` ranks on this machine: its cores shared out, or this process's own if bound."""
+    mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    return mine if mine < all_cores else max(1, all_cores // ranks)
+
+
+def hold(threads: int) -> None:
+    """Hold every BLAS of this process to so many threads, those loaded now and SciPy's when it comes."""
+    global _threads
+    _threads = threads
+    _hold(threads)
+
+
+@contextmanager
+def held(threads: int) -> Iterator[None]:
+    """Hold every BLAS to so many threads for the length of a with-block."""
+    from threadpoolctl import threadpool_info
+
+    global _threads
+    before, pools = _threads, [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    hold(threads)
+    try:
+        yield
+    finally:
+        _threads = before
+        _hold(max((pool["num_threads"] for pool in pools), default=share_cores(1)))

@@ -1,0 +1,110 @@
+"""Arrays without data: a shape and a dtype. What a dry run computes with, at no cost whatever the size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla.layout import Selection
+
+name = "meta"
+
+
+class Meta(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array that has shape and dtype and no elements; NumPy's elementwise functions and operators give Metas."""
+
+    __slots__ = ("shape", "dtype", "__weakref__")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float64) -> None:
+        self.shape = tuple(int(n) for n in shape)
+        self.dtype = np.dtype(dtype)
+
+    def __repr__(self) -> str:
+        return f"Meta({self.shape}, {self.dtype})"
+
+    ndim = property(lambda self: len(self.shape))
+    size = property(lambda self: prod(self.shape))
+    itemsize = property(lambda self: self.dtype.itemsize)
+    nbytes = property(lambda self: self.size * self.dtype.itemsize)
+    T = property(lambda self: Meta(self.shape[::-1], self.dtype))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Meta:
+        ghost = np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), self.shape, (0,) * len(self.shape))
+        return Meta(ghost[key].shape, self.dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method != "__call__" or ufunc.nout != 1 or ufunc.signature:
+            return NotImplemented
+        shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
+        types = [x.dtype if isinstance(x, (Meta, np.ndarray, np.generic)) else type(x) for x in inputs]
+        dtype = ufunc.resolve_dtypes((*types, None))[-1]
+        return Meta(np.broadcast_shapes(*shapes), dtype)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Meta:
+        return Meta(self.shape, dtype)
+
+    def reshape(self, *shape: int) -> Meta:
+        return self[...] if shape == self.shape else Meta(shape if -1 not in shape else (self.size,), self.dtype)
+
+    def copy(self) -> Meta:
+        return Meta(self.shape, self.dtype)
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Meta:
+    return Meta(shape, dtype)
+
+
+def asarray(x: Any) -> Meta:
+    return x if isinstance(x, Meta) else Meta(np.shape(x), getattr(x, "dtype", np.float64))
+
+
+def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> Meta:
+    return Meta(shape, dtype)
+
+
+def contiguous(x: Meta) -> bool:
+    return True
+
+
+def copy(target: Meta, source: Meta, conjugate: bool = False) -> None:
+    if target.shape != source.shape:
+        raise ValueError(f"cannot copy {source} into {target}")
+
+
+def add(target: Meta, source: Meta) -> None:
+    copy(target, source)
+
+
+def combine(target: Meta, beta: complex, source: Meta) -> None:
+    copy(target, source)
+
+
+def scale(target: Meta, beta: complex) -> None:
+    pass
+
+
+def take(x: Meta, rows: Selection, cols: Selection) -> Meta:
+    return x[rows][:, cols]
+
+
+def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
+    copy(take(x, rows, cols), source)
+
+
+def reinterpret(x: Meta, conjugate: bool) -> Meta:
+    return x
+
+
+def gemm(a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0) -> None:
+    if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
+        raise ValueError(f"cannot multiply {a} by {b} into {c}")
+
+
+def overlap(x: Meta, y: Meta) -> bool:
+    return x is y

@@ -1,0 +1,92 @@
+"""NumPy blocks: allocation, copying, and the local GEMM, accumulating in place through BLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pdla.array import blas
+from pdla.layout import Selection
+
+name = "numpy"
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return np.empty(shape, dtype)
+
+
+def asarray(x: Any) -> np.ndarray:
+    return np.asarray(x)
+
+
+def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:
+    """A new array whose contents `fill` writes."""
+    x = np.empty(shape, dtype)
+    fill(x)
+    return x
+
+
+def contiguous(x: np.ndarray) -> bool:
+    """Whether x lies in memory in C order without gaps, as it travels."""
+    return x.flags.c_contiguous
+
+
+def copy(target: np.ndarray, source: np.ndarray, conjugate: bool = False) -> None:
+    if conjugate:
+        np.conjugate(source, out=target, casting="same_kind")
+    else:
+        np.copyto(target, source, casting="same_kind")
+
+
+def add(target: np.ndarray, source: np.ndarray) -> None:
+    np.add(target, source, out=target)
+
+
+def combine(target: np.ndarray, beta: complex, source: np.ndarray) -> None:
+    """target = beta * target + source. With beta = 0 target is only written: NaN in it vanishes."""
+    scale(target, beta)
+    if beta == 0:
+        copy(target, source)
+    else:
+        add(target, source)
+
+
+def scale(target: np.ndarray, beta: complex) -> None:
+    if beta == 0:
+        target.fill(0)
+    elif beta != 1:
+        np.multiply(target, target.dtype.type(beta), out=target)
+
+
+def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
+    return x[rows][:, cols]
+
+
+def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> None:
+    if isinstance(rows, slice) or isinstance(cols, slice):
+        x[rows, cols] = source
+    else:
+        x[np.ix_(rows, cols)] = source
+
+
+def reinterpret(x: np.ndarray, conjugate: bool) -> np.ndarray:
+    """x, or a conjugated copy of it."""
+    return np.conjugate(x) if conjugate and np.iscomplexobj(x) else x
+
+
+def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0) -> None:
+    """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n) of one dtype, any strides; beta = 0 never reads c."""
+    if c.size == 0:
+        return
+    if a.shape[1] == 0 or alpha == 0:
+        scale(c, beta)
+    elif not blas.gemm(a, b, c, alpha, beta):
+        product = np.matmul(a, b)
+        combine(c, beta, product if alpha == 1 else product * c.dtype.type(alpha))
+
+
+def overlap(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether two arrays may share memory."""
+    return np.may_share_memory(x, y)

@@ -1,0 +1,37 @@
+"""Communicators: ten verbs, three worlds (MPI, threads of one process, dry), and the ledger that counts.
+
+`world()` is the communicator that comm=None means: the one of pdla.run or pdla.dry_run inside those, else MPI's world.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any
+
+from pdla.comm.base import Communicator
+from pdla.errors import GridError
+
+current_world: ContextVar[Communicator | None] = ContextVar("pdla_world", default=None)
+
+
+def world() -> Communicator:
+    """The communicator over all ranks. The first call under MPI is collective. Raises NoMPIError without an MPI."""
+    here = current_world.get()
+    if here is not None:
+        return here
+    from pdla.comm import mpi
+
+    return mpi.world()
+
+
+def as_communicator(comm: Any) -> Communicator:
+    """A pdla communicator from None (the world), one of pdla's own, or one of mpi4py's (duplicated once, collectively)."""
+    if comm is None:
+        return world()
+    if isinstance(comm, Communicator):
+        return comm
+    if hasattr(comm, "Get_rank"):
+        from pdla.comm import mpi
+
+        return mpi.wrap(comm)
+    raise GridError(f"{comm!r} is not a communicator: give None, an mpi4py communicator or one of pdla's")

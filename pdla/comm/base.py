@@ -1,0 +1,190 @@
+"""The communicator: ten verbs on arrays, the same in every world.
+
+A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the order of the lines:
+start the next panel, multiply this one, wait. Pieces may differ in size from rank to rank and may be empty; arrays may be
+strided views. Every verb but send and recv is collective: all ranks of the communicator call the same verbs in the same
+order. A world (MPI, threads, dry) provides one round of messages, `_exchange`, and overrides a verb where it knows better.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
+from types import ModuleType
+from typing import Any
+
+from pdla.comm.ledger import Event, buffer, current
+from pdla.layout import block_bounds
+
+Array = Any
+
+
+class Pending:
+    """A verb that has been started: `wait()` ends it and gives its result, once; iterating gives arrivals as they come.
+
+    `arrivals` yields the ranks whose pieces have come, in order of arrival, and ends when the verb has ended on this rank.
+    """
+
+    def __init__(
+        self, arrivals: Iterator[int], result: Callable[[], Any], event: tuple[str, str, int, int] | None = None
+    ) -> None:
+        self._arrivals = arrivals
+        self._result = result
+        self._event = event
+        self._ledger = current() if event else None
+        self._start = time.perf_counter() if self._ledger is not None else 0.0
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._arrivals
+        if self._ledger is not None and self._event is not None:
+            what, axis, size, messages = self._event
+            event = Event(what, axis, size, messages, start=self._start, end=time.perf_counter())
+            self._ledger.events.append(event)
+            self._ledger = None
+
+    def wait(self) -> Any:
+        """End the verb; gives the array it fills (or the list of arrays)."""
+        for _ in self:
+            pass
+        return self._result()
+
+
+def done(result: Any) -> Pending:
+    """A Pending with nothing left to do."""
+    return Pending(iter(()), lambda: result)
+
+
+class Communicator(ABC):
+    """A group of ranks that can talk. `rank` is this one's number, `size` how many there are, `axis` what it joins."""
+
+    xp: ModuleType  # the array module this world's matrices are made of
+
+    def __init__(self, rank: int, size: int, axis: str = "all") -> None:
+        self.rank, self.size, self.axis = rank, size, axis
+        self._calls = count()
+
+    # ------------------------------------------------------------------ what a world provides
+
+    @abstractmethod
+    def _exchange(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Iterator[int]:
+        """Start one message to each rank of `sends` and from each of `recvs`; iterating completes them."""
+
+    @abstractmethod
+    def split(self, ranks: Sequence[int] | None, axis: str) -> Communicator | None:
+        """Collective: the communicator of my group, `ranks` of this one in their new order; None: I am in no group."""
+
+    @abstractmethod
+    def share(self, value: Any) -> list[Any]:
+        """Collective, at once: every rank's small Python object, by rank."""
+
+    @abstractmethod
+    def same(self, text: str) -> bool:
+        """Collective, at once: whether every rank gave the same text."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> Any:
+        """Equal for two handles of one communicator, on one rank."""
+
+    def close(self) -> None:
+        """Collective: give back what the world holds for this communicator."""
+
+    # ------------------------------------------------------------------ the verbs
+
+    def _round(
+        self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
+    ) -> Pending:
+        arrivals = self._exchange(verb, sends, recvs)
+        return Pending(arrivals, result, (verb, self.axis, sum(x.nbytes for x in recvs.values()), len(recvs)))
+
+    def bcast(self, x: Array, root: int) -> Pending:
+        """x of `root` into x of every rank. Each other rank receives x.nbytes."""
+        others = [r for r in range(self.size) if r != root and x.size]
+        if self.rank == root or not x.size:
+            return self._round("bcast", {r: x for r in others}, {}, lambda: x)
+        return self._round("bcast", {}, {root: x}, lambda: x)
+
+    def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
+        """The sum over ranks of x, in rank order, into out on `root`, which receives size - 1 addends."""
+        if self.rank != root:
+            return self._round("reduce", {root: x} if x.size else {}, {}, lambda: None)
+        return self._sum("reduce", {}, x, x if out is None else out)
+
+    def allreduce(self, x: Array, out: Array | None = None) -> Pending:
+        """The sum over ranks of x, into out (x itself by default) on every rank; both C-contiguous.
+
+        A balanced reduce-scatter and an all-gather: each rank receives (size - 1) own + x - own.
+        """
+        out = x if out is None else out
+        flat, target = x.reshape(-1), out.reshape(-1)
+        bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
+        parts = [flat[lo:hi] for lo, hi in bounds]
+        mine = target[slice(*bounds[self.rank])]
+        scattered = self.reduce_scatter(parts, mine, "allreduce")
+
+        def steps() -> Iterator[int]:
+            scattered.wait()
+            yield from self.allgather(mine, [target[lo:hi] for lo, hi in bounds], "allreduce")
+
+        return Pending(steps(), lambda: out)
+
+    def allgather(self, x: Array, outs: Sequence[Array | None], verb: str = "allgather") -> Pending:
+        """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is."""
+        own = outs[self.rank]
+        if own is not None and own is not x:
+            self.xp.copy(own, x)
+        others = [r for r in range(self.size) if r != self.rank]
+        sends = {r: x for r in others} if x.size else {}
+        return self._round(verb, sends, {r: outs[r] for r in others if outs[r].size}, lambda: outs)
+
+    def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter") -> Pending:
+        """The sum over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out."""
+        sends = {r: part for r, part in enumerate(parts) if r != self.rank and part.size}
+        return self._sum(verb, sends, parts[self.rank], out)
+
+    def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array) -> Pending:
+        """Receive an addend from every other rank and sum them in rank order, so that every world gets the same bits."""
+        others = [r for r in range(self.size) if r != self.rank and x.size]
+        addends = {r: buffer(self.xp, x.shape, x.dtype) for r in others}
+
+        def total() -> Array:
+            sum_ = addends.get(0, out)
+            if self.rank == 0 or not x.size:
+                self.xp.copy(out, x)
+            for r in range(1, self.size if x.size else 0):
+                self.xp.add(sum_, x if r == self.rank else addends[r])
+            if sum_ is not out:
+                self.xp.copy(out, sum_)
+            addends.clear()
+            return out
+
+        return self._round(verb, sends, dict(addends), total)
+
+    def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
+        """One message to each rank of `sends`, one from each of `recvs`, both sides knowing; ranks not named get none."""
+        return self._round("alltoall", sends, recvs, lambda: recvs)
+
+    def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
+        """x to the rank `step` further around the ring, out from the rank `step` back."""
+        ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
+        if ahead == self.rank:
+            self.xp.copy(out, x)
+            return done(out)
+        return self._round("shift", {ahead: x} if x.size else {}, {back: out} if out.size else {}, lambda: out)
+
+    def send(self, x: Array, to: int, tag: int = 0) -> Pending:
+        """x to one rank, which calls recv with the same tag."""
+        return self._message(f"send(tag={tag})", {to: x}, {}, x)
+
+    def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
+        """out from one rank, which calls send with the same tag."""
+        return self._message(f"recv(tag={tag})", {}, {source: out}, out)
+
+    @abstractmethod
+    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending: ...
+
+    def barrier(self) -> None:
+        """Collective, at once: no rank goes on before every rank has come."""
+        self.same("barrier")

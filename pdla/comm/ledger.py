@@ -1,0 +1,141 @@
+"""The ledger: every message round, local GEMM and buffer of a rank, counted where it happens.
+
+with pdla.record() as ledger:
+    C = A @ B
+ledger.bytes_received, ledger.messages, ledger.by_axis(), ledger.total(), ledger.save_trace("trace.json")
+
+Bytes are bytes received from other ranks, by this rank; messages likewise. A rank that is dry writes the same events.
+Without an open ledger nothing is recorded and nothing is paid.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened: a verb of the communicator, a local GEMM ("gemm"), a computation's phase.
+
+    axis      the grid axis (or axes, comma-separated) it ran along; "" for local work
+    bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
+    start, end  seconds on time.perf_counter's clock: end is when the result was there
+    """
+
+    what: str
+    axis: str = ""
+    bytes: int = 0
+    messages: int = 0
+    flops: int = 0
+    start: float = 0.0
+    end: float = 0.0
+
+
+@dataclass
+class Ledger:
+    """Events of one rank, in the order in which they ended."""
+
+    events: list[Event] = field(default_factory=list)
+    workspace: int = 0
+    peak_workspace: int = 0
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes this rank received from others."""
+        return sum(event.bytes for event in self.events)
+
+    @property
+    def messages(self) -> int:
+        """Messages this rank received from others."""
+        return sum(event.messages for event in self.events)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of this rank's local GEMMs, in real arithmetic."""
+        return sum(event.flops for event in self.events)
+
+    def by_axis(self) -> dict[str, int]:
+        """Bytes received along each axis."""
+        return self._sums("axis")
+
+    def by_verb(self) -> dict[str, int]:
+        """Bytes received by each verb."""
+        return self._sums("what")
+
+    def _sums(self, key: str) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for event in self.events:
+            if event.bytes:
+                sums[getattr(event, key)] = sums.get(getattr(event, key), 0) + event.bytes
+        return sums
+
+    def total(self, comm: Any) -> dict[str, int]:
+        """Collective over comm: sum and maximum over its ranks of bytes, messages and peak workspace (bytes)."""
+        figures = comm.share((self.bytes_received, self.messages, self.peak_workspace))
+        names = ("bytes_received", "messages", "peak_workspace")
+        sums = {name: sum(rank[i] for rank in figures) for i, name in enumerate(names)}
+        return sums | {f"max_{name}": max(rank[i] for rank in figures) for i, name in enumerate(names)}
+
+    def save_trace(self, path: str, rank: int = 0) -> None:
+        """Write the events as a Chrome/Perfetto trace, this rank as one row; not collective."""
+        origin = min((event.start for event in self.events), default=0.0)
+        rows = [
+            {
+                "name": event.what, "cat": event.axis or "local", "ph": "X", "pid": 0, "tid": rank,
+                "ts": 1e6 * (event.start - origin), "dur": 1e6 * (event.end - event.start), "args": asdict(event),
+            }
+            for event in self.events
+        ]  # fmt: skip
+        with open(path, "w") as file:
+            json.dump({"traceEvents": rows}, file)
+
+    def _hold(self, change: int) -> None:
+        self.workspace += change
+        self.peak_workspace = max(self.peak_workspace, self.workspace)
+
+
+@contextmanager
+def record() -> Iterator[Ledger]:
+    """Open a ledger for this rank for the length of a with-block; an inner one takes over from an outer one."""
+    ledger = Ledger()
+    token = _open.set(ledger)
+    try:
+        yield ledger
+    finally:
+        _open.reset(token)
+
+
+def current() -> Ledger | None:
+    """The open ledger of this rank, if any."""
+    return _open.get()
+
+
+def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Workspace: a new array, counted by the open ledger for as long as it lives."""
+    x = xp.empty(shape, dtype)
+    ledger = _open.get()
+    if ledger is not None:
+        ledger._hold(x.nbytes)
+        weakref.finalize(x, ledger._hold, -x.nbytes)
+    return x
+
+
+@contextmanager
+def timed(what: str, axis: str = "", flops: int = 0) -> Iterator[None]:
+    """Record a piece of local work."""
+    ledger = _open.get()
+    if ledger is None:
+        yield
+        return
+    start = time.perf_counter()
+    yield
+    ledger.events.append(Event(what, axis, flops=flops, start=start, end=time.perf_counter()))

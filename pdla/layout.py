@@ -1,0 +1,360 @@
+"""Who owns which rows and columns: immutable values, no communication.
+
+A matrix dimension is cut along grid axes by a tuple of *cuts*, outermost first. Each cut divides what the cuts before it
+left, so that gathering the innermost axis gives exactly the layout without it. A rank's share of a dimension is an
+`IndexSet`: an ascending sequence of global indices, kept as runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any, Union
+
+import numpy as np
+
+from pdla.errors import LayoutError
+
+Selection = Union[slice, np.ndarray]
+Shape = tuple[int, int]
+
+
+def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
+    """[start, stop) of part i when n indices are cut into balanced parts: the first n mod parts are one longer."""
+    size, longer = divmod(n, parts)
+    start = i * size + min(i, longer)
+    return start, start + size + (i < longer)
+
+
+# ---------------------------------------------------------------------------------------------- index sets
+
+
+@dataclass(frozen=True, eq=False)
+class IndexSet:
+    """Ascending global indices as disjoint runs [start, stop); local position p is the p-th of them."""
+
+    starts: np.ndarray
+    stops: np.ndarray
+
+    @staticmethod
+    def interval(start: int, stop: int) -> IndexSet:
+        runs = ([start], [stop]) if stop > start else ([], [])
+        return IndexSet(np.array(runs[0], np.int64), np.array(runs[1], np.int64))
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Local position at which each run begins."""
+        lengths = self.stops - self.starts
+        return np.cumsum(lengths) - lengths
+
+    def __len__(self) -> int:
+        return int((self.stops - self.starts).sum())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IndexSet):
+            return NotImplemented
+        mine, theirs = self.merged(), other.merged()
+        return np.array_equal(mine.starts, theirs.starts) and np.array_equal(mine.stops, theirs.stops)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def merged(self) -> IndexSet:
+        """The same indices with touching runs joined."""
+        touching = self.starts[1:] == self.stops[:-1]
+        if not touching.any():
+            return self
+        return IndexSet(self.starts[np.append(True, ~touching)], self.stops[np.append(~touching, True)])
+
+    def indices(self) -> np.ndarray:
+        """All global indices, in local order."""
+        return _expand(self.starts, self.stops - self.starts)
+
+    def select(self, positions: IndexSet) -> IndexSet:
+        """The global indices at these local positions: a cut within a cut."""
+        offsets = self.offsets
+        mine, _, lo, hi = _intersect(offsets, offsets + self.stops - self.starts, positions.starts, positions.stops)
+        shift = self.starts[mine] - offsets[mine]
+        return IndexSet(lo + shift, hi + shift)
+
+    def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
+        """Where both hold the same indices: local positions here, local positions there, and how many."""
+        i, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
+        here = self.offsets[i] + lo - self.starts[i]
+        there = other.offsets[j] + lo - other.starts[j]
+        return _selection(here, hi - lo), _selection(there, hi - lo), int((hi - lo).sum())
+
+
+def _intersect(starts1, stops1, starts2, stops2):
+    """All meetings of two sorted lists of runs: which of the first, which of the second, and [lo, hi)."""
+    first = np.searchsorted(stops2, starts1, "right")
+    counts = np.maximum(np.searchsorted(starts2, stops1, "left") - first, 0)
+    i = np.repeat(np.arange(len(starts1)), counts)
+    j = np.arange(len(i)) + (first - np.cumsum(counts) + counts)[i]
+    return i, j, np.maximum(starts1[i], starts2[j]), np.minimum(stops1[i], stops2[j])
+
+
+def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+def _selection(starts: np.ndarray, lengths: np.ndarray) -> Selection:
+    """A slice where the runs allow one (one run, or single indices evenly spaced), else the positions themselves."""
+    if not len(starts):
+        return slice(0, 0)
+    if np.array_equal(starts[1:], (starts + lengths)[:-1]):
+        return slice(int(starts[0]), int(starts[-1] + lengths[-1]))
+    steps = np.diff(starts)
+    if (lengths == 1).all() and (steps == steps[0]).all():
+        return slice(int(starts[0]), int(starts[-1]) + 1, int(steps[0]))
+    return _expand(starts, lengths)
+
+
+# ---------------------------------------------------------------------------------------------- cuts
+
+
+@dataclass(frozen=True)
+class Block:
+    """Balanced contiguous blocks of whole units along one axis: what a bare axis name in a Layout means."""
+
+    axis: str
+    unit: int = 1
+
+    def share(self, n: int, parts: int, i: int) -> IndexSet:
+        start, stop = block_bounds(-(-n // self.unit), parts, i)
+        return IndexSet.interval(min(start * self.unit, n), min(stop * self.unit, n))
+
+    def owner(self, n: int, parts: int, index: int) -> int:
+        size, longer = divmod(-(-n // self.unit), parts)
+        unit = index // self.unit
+        return unit // (size + 1) if unit < longer * (size + 1) else longer + (unit - longer * (size + 1)) // size
+
+
+@dataclass(frozen=True)
+class Cyclic:
+    """Blocks of `block` indices dealt out in turn along an axis, the first to coordinate `source` (ScaLAPACK's)."""
+
+    axis: str
+    block: int
+    source: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or self.source < 0:
+            raise LayoutError(f"{self!r}: block must be at least 1 and source at least 0")
+
+    def share(self, n: int, parts: int, i: int) -> IndexSet:
+        first = (i - self.source) % parts * self.block
+        starts = np.arange(first, n, parts * self.block, dtype=np.int64)
+        return IndexSet(starts, np.minimum(starts + self.block, n)).merged()
+
+    def owner(self, n: int, parts: int, index: int) -> int:
+        return (index // self.block + self.source) % parts
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Explicit ownership: coordinate i of the axis owns boundaries[i] to boundaries[i + 1]. Outermost cut only."""
+
+    axis: str
+    boundaries: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boundaries", tuple(int(b) for b in self.boundaries))
+        ends = self.boundaries
+        if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in zip(ends, ends[1:], strict=False)):
+            raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
+
+    def share(self, n: int, parts: int, i: int) -> IndexSet:
+        return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
+
+    def owner(self, n: int, parts: int, index: int) -> int:
+        return int(np.searchsorted(self.boundaries, index, "right")) - 1
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Balanced blocks of whole units over one axis or several, outermost first: tokens by sequence, features by head."""
+
+    axes: str | tuple[str, ...]
+    unit: int = 1
+
+    def __post_init__(self) -> None:
+        if self.unit < 1:
+            raise LayoutError(f"{self!r}: unit must be at least 1")
+
+    def expand(self) -> tuple[Block, ...]:
+        axes = (self.axes,) if isinstance(self.axes, str) else tuple(self.axes)
+        return tuple(Block(axis, self.unit) for axis in axes)
+
+
+Cut = Union[Block, Cyclic, Cuts]
+
+
+def _cuts(spec: Any, dimension: str) -> tuple[Cut, ...]:
+    """The cuts that a user's words mean: None, an axis, a cut, or a tuple of these, outermost first."""
+    if spec is None:
+        return ()
+    if isinstance(spec, str):
+        return (Block(spec),)
+    if isinstance(spec, (Block, Cyclic, Cuts)):
+        return (spec,)
+    if isinstance(spec, Balanced):
+        return spec.expand()
+    if isinstance(spec, (tuple, list)):
+        return tuple(cut for part in spec for cut in _cuts(part, dimension))
+    raise LayoutError(
+        f"{dimension}={spec!r} is not a cut: give None, an axis name, Cyclic, Cuts, Balanced or a tuple of these"
+    )
+
+
+def _written(cuts: tuple[Cut, ...]) -> Any:
+    """The cuts as a user would write them."""
+    if not cuts:
+        return None
+    words: list[Any] = [cut.axis if isinstance(cut, Block) and cut.unit == 1 else cut for cut in cuts]
+    if all(isinstance(cut, Block) and cut.unit == cuts[0].unit != 1 for cut in cuts):  # type: ignore[union-attr]
+        axes = tuple(cut.axis for cut in cuts)
+        return Balanced(axes if len(axes) > 1 else axes[0], cuts[0].unit)  # type: ignore[union-attr]
+    words = [Balanced(word.axis, word.unit) if isinstance(word, Block) else word for word in words]
+    return words[0] if len(words) == 1 else tuple(words)
+
+
+@lru_cache(maxsize=65536)
+def _share(n: int, cuts: tuple[Cut, ...], parts: tuple[int, ...], coords: tuple[int, ...]) -> IndexSet:
+    """Indices of 0..n-1 left after every cut in turn, outermost first."""
+    held = IndexSet.interval(0, n)
+    for cut, p, i in zip(cuts, parts, coords, strict=True):
+        held = held.select(cut.share(len(held), p, i))
+    return held
+
+
+def share(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mapping[str, int]) -> IndexSet:
+    """The indices of a dimension of length n that the rank at `coords` holds."""
+    return _share(n, cuts, tuple(sizes[c.axis] for c in cuts), tuple(coords[c.axis] for c in cuts))
+
+
+def shares(
+    n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str, int]
+) -> Iterator[tuple[dict[str, int], IndexSet]]:
+    """The shares along the axes `over`, first axis slowest, the other coordinates as given: (coordinates, indices)."""
+    for point in product(*(range(sizes[axis]) for axis in over)):
+        where = {**coords, **dict(zip(over, point, strict=True))}
+        yield where, share(n, cuts, sizes, where)
+
+
+def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:
+    """The cuts without those along axes of one rank, which cut nothing."""
+    return tuple(cut for cut in cuts if sizes[cut.axis] > 1)
+
+
+def axes_of(cuts: tuple[Cut, ...]) -> tuple[str, ...]:
+    return tuple(cut.axis for cut in cuts)
+
+
+# ---------------------------------------------------------------------------------------------- layouts
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Layout:
+    """How a matrix is cut: `Layout(rows="row", cols="col")`.
+
+    rows, cols   None (whole), an axis name (balanced blocks), Cyclic, Cuts, Balanced, or a tuple of these, outermost first.
+    partial      axes along which every rank holds an addend of the matrix rather than the matrix.
+    Axes that are not named hold copies. Raises LayoutError for an axis used twice or a cut that cannot be nested so.
+    """
+
+    rows: tuple[Cut, ...]
+    cols: tuple[Cut, ...]
+    partial: tuple[str, ...]
+
+    def __init__(self, rows: Any = None, cols: Any = None, partial: Any = ()) -> None:
+        object.__setattr__(self, "rows", _cuts(rows, "rows"))
+        object.__setattr__(self, "cols", _cuts(cols, "cols"))
+        object.__setattr__(self, "partial", (partial,) if isinstance(partial, str) else tuple(partial))
+        named = [*axes_of(self.rows), *axes_of(self.cols), *self.partial]
+        for axis in named:
+            if named.count(axis) > 1:
+                raise LayoutError(f"{self!r} names the axis {axis!r} twice: an axis cuts one dimension, once")
+        for cut in (*self.rows[1:], *self.cols[1:]):
+            if isinstance(cut, Cuts):
+                raise LayoutError(f"{self!r}: {cut!r} must be the outermost cut of its dimension")
+
+    def __repr__(self) -> str:
+        words = [f"{name}={_written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
+        words += [f"partial={self.partial!r}"] if self.partial else []
+        return f"Layout({', '.join(words)})"
+
+    @property
+    def T(self) -> Layout:
+        """The layout of the transpose."""
+        return Layout(self.cols, self.rows, self.partial)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axes that cut a dimension, rows first."""
+        return axes_of(self.rows) + axes_of(self.cols)
+
+    @property
+    def summed(self) -> Layout:
+        """The layout once the partial sums have been added up: whole along their axes."""
+        return Layout(self.rows, self.cols)
+
+    def check(self, shape: Shape, sizes: Mapping[str, int]) -> None:
+        """Raise LayoutError unless this layout fits a matrix of this shape on a grid with these axes."""
+        for axis in (*self.axes, *self.partial):
+            if axis not in sizes:
+                raise LayoutError(f"{self!r} names the axis {axis!r}; the grid has {', '.join(sizes)}")
+        for n, cuts in zip(shape, (self.rows, self.cols), strict=True):
+            for cut in cuts:
+                self._check_cut(cut, n, sizes[cut.axis])
+
+    def _check_cut(self, cut: Cut, n: int, parts: int) -> None:
+        if isinstance(cut, Cuts) and (len(cut.boundaries) != parts + 1 or cut.boundaries[-1] != n):
+            raise LayoutError(
+                f"{cut!r} does not cut {n} indices over {parts} ranks: it needs {parts + 1} boundaries from 0 to {n}"
+            )
+        if isinstance(cut, Cyclic) and cut.source >= parts:
+            raise LayoutError(f"{cut!r}: source must be below {parts}, the size of the axis")
+
+    def indices(
+        self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int]
+    ) -> tuple[IndexSet, IndexSet]:
+        """The rows and the columns that the rank at `coords` holds."""
+        return share(shape[0], self.rows, sizes, coords), share(shape[1], self.cols, sizes, coords)
+
+    def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int]) -> Shape:
+        """Shape of the block that the rank at `coords` holds."""
+        rows, cols = self.indices(shape, sizes, coords)
+        return len(rows), len(cols)
+
+    def owner(self, index: tuple[int, int], shape: Shape, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Coordinates, along the axes that cut, of the ranks that hold the element (row, column)."""
+        for i, n in zip(index, shape, strict=True):
+            if not 0 <= i < n:
+                raise LayoutError(f"element {index} lies outside a matrix of shape {shape}")
+        coords: dict[str, int] = {}
+        for i, n, cuts in zip(index, shape, (self.rows, self.cols), strict=True):
+            held, position = IndexSet.interval(0, n), i
+            for cut in cuts:
+                coords[cut.axis] = cut.owner(len(held), sizes[cut.axis], position)
+                held = held.select(cut.share(len(held), sizes[cut.axis], coords[cut.axis]))
+                position = int(np.searchsorted(held.indices(), i))
+        return coords
+
+    def same_cuts(self, other: Layout, shape: Shape, sizes: Mapping[str, int]) -> bool:
+        """Whether every rank holds the same rows and columns under both layouts (partial sums apart)."""
+        pairs = ((self.rows, other.rows), (self.cols, other.cols))
+        return all(_same_cut(n, *pair, sizes) for n, pair in zip(shape, pairs, strict=True))
+
+
+def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Mapping[str, int]) -> bool:
+    """Compare index sets, never names: two ways of writing one cut are one cut."""
+    first, second = effective(first, sizes), effective(second, sizes)
+    if first == second:
+        return True
+    if set(axes_of(first)) != set(axes_of(second)):
+        return False
+    over = axes_of(first)
+    return all(held == share(n, second, sizes, where) for where, held in shares(n, first, sizes, over, {}))

@@ -1,0 +1,196 @@
+"""The harness of all tests: no test hangs, and under `mpirun ... pytest --with-mpi` all ranks pass or fail together.
+
+After each phase of a test (setup, call, teardown) the ranks exchange their outcomes. Where one failed, all fail and
+name it; where the others do not come to the exchange, they wait for messages that will never be sent, and the rank
+that failed ends the job. What still hangs is ended by a watchdog that prints the stacks of every rank.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from contextlib import contextmanager
+
+import hypothesis
+import pytest
+
+TIMEOUT = float(os.environ.get("PDLA_TEST_TIMEOUT", "120"))  # seconds that one test may take
+PATIENCE = float(os.environ.get("PDLA_TEST_PATIENCE", "10"))  # seconds that a failed rank waits for the others
+STAGGER = 0.2  # seconds between the stacks of one rank and of the next, to keep them apart
+RECORD = 256  # bytes of an outcome on its way
+QUICK_POLLS = 200  # polls before a waiting rank begins to sleep between them
+
+hypothesis.settings.register_profile(
+    "pdla",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    max_examples=int(os.environ.get("PDLA_TEST_EXAMPLES", "60")),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("pdla")
+
+
+class Alone:
+    """The ranks of a run without mpirun: one, which agrees with itself."""
+
+    rank, size = 0, 1
+
+    def exchange(self, outcome, patience):
+        return [outcome]
+
+
+class Ranks:
+    """The ranks of this job, on a communicator that no test uses."""
+
+    def __init__(self):
+        from mpi4py import MPI
+
+        self.mpi, self.comm = MPI, MPI.COMM_WORLD.Dup()
+        self.rank, self.size = self.comm.rank, self.comm.size
+
+    def exchange(self, outcome, patience):
+        """Every rank's outcome, or None where some rank did not come within `patience` seconds."""
+        mine = bytearray(outcome.encode()[:RECORD].ljust(RECORD, b"\0"))
+        everyone = bytearray(RECORD * self.size)
+        request = self.comm.Iallgather([mine, self.mpi.BYTE], [everyone, self.mpi.BYTE])
+        polls, give_up = 0, time.monotonic() + patience
+        while not request.Test():
+            if time.monotonic() > give_up:
+                return None
+            polls += 1
+            time.sleep(0 if polls < QUICK_POLLS else 0.001)
+        records = (everyone[i : i + RECORD] for i in range(0, len(everyone), RECORD))
+        return [bytes(record).rstrip(b"\0").decode(errors="ignore") for record in records]
+
+
+class Harness:
+    """The hooks; `stderr` is the true one, past pytest's capture."""
+
+    def __init__(self, ranks, stderr):
+        self.ranks, self.stderr = ranks, stderr
+        self.collection_errors = []
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        with self.watchdog(item.nodeid):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item):
+        return (yield from self.together(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item):
+        return (yield from self.together(item))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item):
+        return (yield from self.together(item))
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            self.collection_errors.append(report.longreprtext)
+
+    def pytest_collection_finish(self, session):
+        """Ranks that collected different tests would wait for each other in the first that differs."""
+        names = " ".join([*(item.nodeid for item in session.items), str(len(self.collection_errors))])
+        digests = self.ranks.exchange(hashlib.sha256(names.encode()).hexdigest(), PATIENCE)
+        if digests is None or len(set(digests)) > 1:
+            self.say("\n".join([f"collected {len(session.items)} tests, other ranks differ", *self.collection_errors]))
+            self.end_job()
+
+    @contextmanager
+    def watchdog(self, nodeid):
+        """Print this rank's stacks after TIMEOUT seconds; then the alarm ends the process, whatever it is doing."""
+        stacks = threading.Timer(TIMEOUT + STAGGER * self.ranks.rank, self.print_stacks, [nodeid])
+        stacks.daemon = True
+        stacks.start()
+        signal.setitimer(signal.ITIMER_REAL, TIMEOUT + STAGGER * self.ranks.size + 1)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            stacks.cancel()
+
+    def print_stacks(self, nodeid):
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        frames = sys._current_frames()
+        del frames[threading.get_ident()]
+        stacks = (f"{names.get(ident, ident)}:\n{own_frames(frame)}" for ident, frame in frames.items())
+        self.say("\n".join([f"{nodeid} takes more than {TIMEOUT:g} s; the stacks of this rank:", *stacks]))
+
+    def together(self, item):
+        """One phase of a test: its own result, unless some rank fared worse."""
+        try:
+            result, error = (yield), None
+        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as raised:
+            result, error = None, raised
+        mine = outcome_of(error)
+        everyone = self.ranks.exchange(mine, PATIENCE if mine.startswith("failed") else float("inf"))
+        if everyone is None:
+            self.say_error(item, "failed, and other ranks hang", error)
+            self.end_job()
+        elif mine.startswith("failed") and mine not in everyone[: max(self.ranks.rank, 1)]:
+            self.say_error(item, "failed", error)
+        if (worse := worst(mine, everyone)) is not None:
+            pytest.fail(worse, pytrace=False)
+        if error is not None:
+            raise error
+        return result
+
+    def say(self, text):
+        os.write(self.stderr, f"\n[rank {self.ranks.rank} of {self.ranks.size}] {text}\n".encode())
+
+    def say_error(self, item, what, error):
+        self.say(f"{item.nodeid} {what}:\n{item.repr_failure(pytest.ExceptionInfo.from_exception(error))}")
+
+    def end_job(self):
+        time.sleep(1)  # other ranks may be about to say why
+        self.ranks.mpi.COMM_WORLD.Abort(1)
+
+
+def own_frames(frame):
+    """The stack as text, outermost first, without pytest's own frames and the harness's."""
+    foreign = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", __file__)
+    entries = [entry for entry in traceback.extract_stack(frame) if not any(part in entry.filename for part in foreign)]
+    return "".join(traceback.format_list(entries))
+
+
+def outcome_of(error):
+    """Passed, skipped or failed, and why, in one line."""
+    if error is None:
+        return "passed"
+    kind = "skipped" if isinstance(error, pytest.skip.Exception) else "failed"
+    first_line = (str(error).splitlines() or [""])[0]
+    return f"{kind}: {type(error).__name__}: {first_line}"
+
+
+def worst(mine, everyone):
+    """What this rank reports instead of its own outcome: another rank's failure, or a skip that is not everyone's."""
+    if mine.startswith("failed"):
+        return None
+    for rank, outcome in enumerate(everyone):
+        if outcome.startswith("failed"):
+            return f"failed on rank {rank}: {outcome.removeprefix('failed: ')}"
+    kinds = {outcome.split(":")[0] for outcome in everyone}
+    return None if len(kinds) == 1 else f"skipped on some ranks only: {everyone}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    # Capture is suspended here: 2 is the true stderr, and rank 0 alone keeps its terminal.
+    ranks = Ranks() if config.getoption("--with-mpi") else Alone()
+    if ranks.rank > 0:
+        config.pluginmanager.unregister(name="terminalreporter")
+    config.pluginmanager.register(Harness(ranks, os.dup(2)), "pdla-harness")
+
+
+@pytest.fixture
+def comm():
+    """The communicator of all ranks of this job."""
+    from pdla.comm import world
+
+    return world()
