@@ -30,7 +30,7 @@ def run_job(folder, body, **env):
     """Run a test file on two ranks under this project's conftest.py; the job has a minute."""
     shutil.copy(CONFTEST, folder)
     (folder / "test_it.py").write_text(HEADER + body)
-    pytest_alone = [sys.executable, "-m", "pytest", "--with-mpi", "-p", "no:cacheprovider", "test_it.py"]
+    pytest_alone = [sys.executable, "-m", "pytest", "--with-mpi", "--color=no", "-p", "no:cacheprovider", "test_it.py"]
     command = [*mpirun(), "-n", "2", *pytest_alone]
     joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.run(command, cwd=folder, env=os.environ | env, timeout=60, **joined)

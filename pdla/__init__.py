@@ -1,0 +1,20 @@
+"""pdla: distributed dense linear algebra over MPI, over threads of one process, and dry.
+
+import pdla
+grid = pdla.ProcessGrid((2, 2))
+A = pdla.random((1000, 800), grid, pdla.Layout(rows="row", cols="col"))
+C = A @ A.T
+
+Nothing talks at import: the first grid does.
+"""
+
+from pdla.comm import Communicator, as_communicator, world
+from pdla.comm.dry import dry_run
+from pdla.comm.ledger import Ledger, record
+from pdla.comm.threads import run
+from pdla.create import eye, from_function, from_global, from_local, ones, random, zeros
+from pdla.grid import ProcessGrid, balanced_shape, tiled_order
+from pdla.layout import Balanced, Cuts, Cyclic, Layout
+from pdla.matrix import DistMatrix
+
+__version__ = "0.1.0"

@@ -1,0 +1,211 @@
+"""Making distributed matrices: from arrays, from functions, from nothing, and at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.comm.agree import agreed
+from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import IndexSet, Layout, Shape
+from pdla.matrix import DistMatrix
+from pdla.redistribute import converted, local_shape
+
+TILE = 1 << 14  # elements of a tile of random numbers: 128 KiB of float64, which stays in a core's cache
+
+
+def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
+    """Collective: a shape, layout and dtype that fit, the same on every rank."""
+    with agreed(grid.comm, f"{call}(shape={shape!r}, {grid!r}, {layout!r}, dtype={dtype!r})"):
+        if len(shape) != 2 or min(shape) < 0:
+            raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
+        layout.check(shape, grid.sizes)
+        kind = np.dtype(dtype)
+    return (int(shape[0]), int(shape[1])), kind
+
+
+def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+    """A matrix on the caller's own block, without a copy: what pdla writes to it, the caller sees, and the other way.
+
+    local  2-D array of this rank's block (any strides); on idle ranks of size 0 (or None). Collective.
+    Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ.
+    """
+    with agreed(grid.comm, f"from_local(shape={tuple(shape)}, {grid!r}, {layout!r})"):
+        layout.check(shape, grid.sizes)
+        expected = local_shape(shape, layout, grid)
+        block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
+        if grid.active and block.shape != expected:
+            raise ShapeError(f"the local block has shape {block.shape}; {layout!r} wants {expected} of {tuple(shape)}")
+    dtypes = {d for d in grid.comm.share(block.dtype.str if grid.active else None) if d}
+    if len(dtypes) > 1:
+        raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(dtypes))}")
+    if not grid.active:
+        block = namespace(block).empty((0, 0), np.dtype(dtypes.pop()))
+    return DistMatrix(block, (int(shape[0]), int(shape[1])), grid, layout)
+
+
+def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:
+    """A matrix from a whole array: every rank has it (root=None) and keeps a copy of its block, or `root` deals it out.
+
+    array  2-D; looked at on root only, where root is given. Collective.
+    """
+    comm = grid.comm
+    with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
+        if root is not None and not 0 <= root < comm.size:
+            raise GridError(f"root={root}: the communicator has ranks 0 to {comm.size - 1}")
+        if layout.partial:
+            raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
+        whole = comm.xp.asarray(array) if root in (None, comm.rank) else None
+        if whole is not None and whole.ndim != 2:
+            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
+        if whole is not None:
+            layout.check(whole.shape, grid.sizes)
+    if root is None:
+        return _block_of(whole, grid, layout)
+    shape, dtype = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
+    alone = ProcessGrid.trusted((1,), comm, [root])
+    base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
+    return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
+
+
+def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+    with agreed(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}"):
+        pass
+    xp = namespace(whole)
+    block = xp.empty(local_shape(whole.shape, layout, grid), whole.dtype)
+    if grid.coords is not None:
+        rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
+        here, _, _ = IndexSet.interval(0, whole.shape[0]).overlay(rows)
+        there, _, _ = IndexSet.interval(0, whole.shape[1]).overlay(cols)
+        xp.copy(block, xp.take(whole, here, there))
+    return DistMatrix(block, whole.shape, grid, layout)
+
+
+def _filled(
+    shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, fill: Callable[[np.ndarray, IndexSet, IndexSet], None]
+) -> DistMatrix:
+    """Each rank fills its own block, knowing its global rows and columns; partial sums are put on the axis' first rank."""
+    rows = cols = IndexSet.interval(0, 0)
+    if grid.coords is not None:
+        rows, cols = layout.indices(shape, grid.sizes, grid.coords)
+    addend = grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial)
+    block = grid.comm.xp.filled(
+        (len(rows), len(cols)), dtype, lambda x: fill(x, rows, cols) if addend else x.fill(0)
+    )
+    return DistMatrix(block, shape, grid, layout)
+
+
+def from_function(
+    f: Callable[..., Any], shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64
+) -> DistMatrix:
+    """A matrix whose element (i, j) is f(i, j): f takes a column of global rows and a row of global columns, and broadcasts.
+
+    Collective (the arguments are agreed on); an error in f on one rank is an error on all.
+    """
+    shape, kind = _checked(shape, grid, layout, dtype, "from_function")
+
+    def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
+        block[...] = f(rows.indices()[:, None], cols.indices()[None, :])
+
+    with agreed(grid.comm, "from_function: f"):
+        made = _filled(shape, grid, layout, kind, fill)
+    return made
+
+
+def zeros(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+    """A matrix of zeros. Collective."""
+    shape, kind = _checked(shape, grid, layout, dtype, "zeros")
+    return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(0))
+
+
+def ones(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+    """A matrix of ones. Collective."""
+    shape, kind = _checked(shape, grid, layout, dtype, "ones")
+    return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(1))
+
+
+def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+    """Ones on the diagonal, zeros elsewhere; an int makes a square one. Collective."""
+    square = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
+    square, kind = _checked(square, grid, layout, dtype, "eye")
+
+    def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
+        block.fill(0)
+        here, there, size = rows.overlay(cols)
+        positions = np.arange(max(block.shape))
+        block[positions[here][:size], positions[there][:size]] = 1
+
+    return _filled(square, grid, layout, kind, fill)
+
+
+# ---------------------------------------------------------------------------------------------- random
+
+
+def random(
+    shape: Shape,
+    grid: ProcessGrid,
+    layout: Layout,
+    *,
+    dtype: Any = np.float64,
+    seed: int = 0,
+    distribution: str = "uniform",
+    low: float = 0,
+    high: float = 1,
+) -> DistMatrix:
+    """Random numbers that depend on seed, shape and dtype only: the same matrix on every grid, layout and rank count.
+
+    distribution  "uniform" on [low, high); "integers" from low to high - 1 in any dtype (small ones make every product
+                  exact); "normal" with mean 0 and deviation 1, by inverse CDF. Complex numbers have both parts drawn so.
+    Philox counters are keyed by the global position of cache-sized tiles. Collective.
+    """
+    shape, kind = _checked(shape, grid, layout, dtype, "random")
+    with agreed(grid.comm, f"random(seed={seed}, {distribution!r}, {low}, {high})"):
+        if distribution not in ("uniform", "integers", "normal"):
+            raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
+    draw = _Draw(shape, kind, seed, distribution, low, high)
+    return _filled(shape, grid, layout, kind, draw.fill)
+
+
+class _Draw:
+    """The random matrix of one shape, tile by tile; a tile is as wide as the matrix or 128 columns."""
+
+    def __init__(self, shape: Shape, dtype: np.dtype, seed: int, distribution: str, low: float, high: float) -> None:
+        self.shape, self.dtype, self.seed = shape, dtype, seed
+        self.distribution, self.low, self.high = distribution, low, high
+        self.width = min(128, max(1, shape[1]))
+        self.height = TILE // self.width
+
+    def fill(self, block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
+        columns = list(self._tiles(cols, self.width))
+        for i, here, within in self._tiles(rows, self.height):
+            for j, there, across in columns:
+                block[here, there] = self.tile(i, j)[within][:, across]
+
+    def _tiles(self, held: IndexSet, size: int):
+        """Tiles that meet the held indices: number, positions in the block (ascending, so a slice), positions in the tile."""
+        indices = held.indices()
+        numbers = indices // size
+        firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+        for first, last in zip(firsts, np.append(firsts[1:], len(indices)), strict=True):
+            tile = int(numbers[first])
+            yield tile, slice(first, last), indices[first:last] - tile * size
+
+    def tile(self, i: int, j: int) -> np.ndarray:
+        parts = [self._numbers(i, j, part) for part in range(2 if self.dtype.kind == "c" else 1)]
+        return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
+
+    def _numbers(self, i: int, j: int, part: int) -> np.ndarray:
+        bits = np.random.Philox(key=[self.seed % 2**64, part], counter=[0, j, i, 0])
+        generator, size = np.random.Generator(bits), (self.height, self.width)
+        if self.distribution == "integers":
+            return generator.integers(int(self.low), int(self.high), size).astype(self.dtype.type(0).real.dtype)
+        uniform = generator.random(size)
+        if self.distribution == "uniform":
+            return self.low + (self.high - self.low) * uniform
+        from scipy.special import ndtri
+
+        return ndtri(uniform + 2.0**-54)

@@ -1,0 +1,244 @@
+"""ProcessGrid: named axes over a communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import isqrt, prod
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.comm import as_communicator
+from pdla.comm.agree import agreed
+from pdla.comm.base import Communicator
+from pdla.errors import GridError
+
+NAMES = ("row", "col", "depth")
+Order = str | Sequence[int] | None
+
+
+def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
+    """The most nearly square grid shape with exactly `ranks` ranks, largest last: 12 -> (3, 4), 7 -> (1, 7)."""
+    if ndim == 1:
+        return (ranks,)
+    root = round(ranks ** (1 / ndim)) if ndim > 2 else isqrt(ranks)
+    first = next(p for p in range(max(root, 1), 0, -1) if ranks % p == 0)
+    return (first, *balanced_shape(ranks // first, ndim - 1))
+
+
+def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
+    """An order in which consecutive ranks fill tiles of the grid, so that a node of prod(tile) ranks is one tile."""
+    if len(shape) != len(tile) or any(n % t for n, t in zip(shape, tile, strict=False)):
+        raise GridError(f"tiles {tuple(tile)} do not divide the grid {tuple(shape)}")
+    split = [size for n, t in zip(shape, tile, strict=True) for size in (n // t, t)]
+    outer, inner = range(0, 2 * len(shape), 2), range(1, 2 * len(shape), 2)
+    by_tile = np.arange(prod(shape)).reshape([split[i] for i in (*outer, *inner)])
+    back = np.argsort([*outer, *inner])
+    return tuple(by_tile.transpose(back).ravel().tolist())
+
+
+def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
+    """Which rank sits at each coordinate."""
+    size = prod(shape)
+    if order is None:  # col fastest, then row, then depth (and a fourth axis) slowest
+        n, lead = len(shape), min(len(shape), 2)
+        flat = np.arange(size).reshape(*shape[:1:-1], *shape[:2])
+        return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
+    if isinstance(order, str):
+        if order not in ("C", "F"):
+            raise GridError(f"order={order!r}: give 'C' (last axis fastest), 'F' (first axis fastest) or the ranks")
+        return np.arange(size).reshape(shape, order=order)
+    ranks = np.array(list(order), dtype=np.int64)
+    if ranks.shape != (size,) or len(set(ranks.tolist())) != size or ranks.min(initial=0) < 0:
+        raise GridError(f"order={order!r} must name {size} different ranks, one for each place of the grid {shape}")
+    return ranks.reshape(shape)
+
+
+class ProcessGrid:
+    """Ranks arranged along one to four named axes.
+
+    shape  ranks along each axis (an int for one axis); their product may leave ranks of comm idle
+    axes   names; ("row", "col", "depth")[:ndim] by default, four axes must be named
+    comm   None (the world), an mpi4py communicator, or one of pdla's
+    order  None: rank = col + pc row + pr pc depth;  "C", "F";  or the rank at each place, in C order of coordinates
+
+    Collective over comm. Raises GridError on every rank for a grid that does not fit. `grid["col"]` is the communicator of
+    the ranks that differ only in col, that is, of one grid row. Idle ranks hold empty blocks.
+    """
+
+    def __init__(
+        self, shape: int | Sequence[int], axes: Sequence[str] | None = None, comm: Any = None, order: Order = None
+    ) -> None:
+        self.comm: Communicator = as_communicator(comm)
+        with agreed(self.comm, f"ProcessGrid({shape!r}, axes={axes!r}, order={order!r})"):
+            self.shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+            self.axes = self._named(axes)
+            self._check_size()
+            self.ranks = _ranks(self.shape, order)
+            if self.ranks.size and self.ranks.max() >= self.comm.size:
+                raise GridError(f"order={order!r} names rank {self.ranks.max()}; there are {self.comm.size}")
+        self._place()
+
+    @classmethod
+    def trusted(cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int]) -> ProcessGrid:
+        """A grid of given ranks that needs no agreement: every rank is known to make the same."""
+        grid = cls.__new__(cls)
+        grid.comm, grid.shape, grid.axes = comm, shape, NAMES[: len(shape)]
+        grid.ranks = np.array(ranks, np.int64).reshape(shape)
+        grid._place()
+        return grid
+
+    def _place(self) -> None:
+        self.ranks.setflags(write=False)
+        self.sizes: Mapping[str, int] = MappingProxyType(dict(zip(self.axes, self.shape, strict=True)))
+        place = np.argwhere(self.ranks == self.comm.rank)
+        here = zip(self.axes, place[0].tolist(), strict=True) if len(place) else None
+        self.coords: Mapping[str, int] | None = MappingProxyType(dict(here)) if here else None
+        self._open = True
+
+    def _named(self, axes: Sequence[str] | None) -> tuple[str, ...]:
+        if not 1 <= len(self.shape) <= 4:
+            raise GridError(f"a grid has one to four axes, not {len(self.shape)}: shape {self.shape}")
+        if axes is None and len(self.shape) == 4:
+            raise GridError(f"name the axes of a grid of four: ProcessGrid({self.shape}, axes=(...))")
+        names = NAMES[: len(self.shape)] if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+        if len(names) != len(self.shape) or len(set(names)) != len(names):
+            raise GridError(f"axes={axes!r} must be {len(self.shape)} different names for the shape {self.shape}")
+        if not all(isinstance(name, str) and name.isidentifier() for name in names):
+            raise GridError(f"axes={axes!r}: a name is a word of letters, digits and _")
+        return names
+
+    def _check_size(self) -> None:
+        if min(self.shape) < 1:
+            raise GridError(f"a grid of shape {self.shape} has no ranks: every axis needs at least one")
+        if self.size > self.comm.size:
+            raise GridError(
+                f"a grid of shape {self.shape} needs {self.size} ranks, the communicator has {self.comm.size}; "
+                f"{balanced_shape(self.comm.size, len(self.shape))} would fit"
+            )
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def size(self) -> int:
+        """Ranks in the grid; comm.size - size more are idle."""
+        return prod(self.shape)
+
+    @property
+    def active(self) -> bool:
+        """Whether this rank has a place in the grid."""
+        return self.coords is not None
+
+    @cached_property
+    def _key(self) -> tuple:
+        return (self.comm.identity, self.shape, self.axes, self.ranks.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessGrid) and (self is other or self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.axes))
+
+    def __repr__(self) -> str:
+        words = ", ".join(f"{axis}={n}" for axis, n in self.sizes.items())
+        idle = self.comm.size - self.size
+        return f"ProcessGrid({words}" + (f"; {idle} idle)" if idle else ")")
+
+    def __reduce__(self):
+        raise TypeError("a ProcessGrid cannot be pickled: it holds communicators; send its shape and make it there")
+
+    def rank_of(self, coords: Mapping[str, int]) -> int:
+        """Rank in comm at the coordinates, one for each axis."""
+        return int(self.ranks[tuple(coords[axis] for axis in self.axes)])
+
+    def coords_of(self, rank: int) -> dict[str, int] | None:
+        """Coordinates of a rank of comm; None where it is idle."""
+        place = np.argwhere(self.ranks == rank)
+        return dict(zip(self.axes, place[0].tolist(), strict=True)) if len(place) else None
+
+    def holders(self, coords: Mapping[str, int]) -> np.ndarray:
+        """Ranks of comm at these coordinates, which may leave axes out: all along those, in ascending order."""
+        return np.sort(self.ranks[tuple(coords.get(axis, slice(None)) for axis in self.axes)], axis=None)
+
+    # ------------------------------------------------------------------ its communicators
+
+    def __getitem__(self, axes: str | tuple[str, ...]) -> Communicator | None:
+        """The communicator along one axis or several, in C order of their coordinates; None on idle ranks.
+
+        Collective over comm, idle ranks too. Raises GridError for an axis the grid has not, or after close().
+        """
+        names = (axes,) if isinstance(axes, str) else tuple(axes)
+        for axis in names:
+            if axis not in self.sizes:
+                raise GridError(f"{self!r} has no axis {axis!r}")
+        if not self._open:
+            raise GridError(f"{self!r} is closed")
+        return _family(self.comm).get(self, names)
+
+    def group(self, names: tuple[str, ...]) -> list[int] | None:
+        """The ranks of comm that differ from this one only along the axes, in C order of those axes."""
+        if self.coords is None:
+            return None
+        place = tuple(slice(None) if axis in names else self.coords[axis] for axis in self.axes)
+        free = [axis for axis in self.axes if axis in names]
+        return self.ranks[place].transpose([free.index(axis) for axis in names]).ravel().tolist()
+
+    def close(self) -> None:
+        """Collective: give back the communicators that only this grid uses. Also at the end of a with-block."""
+        if self._open:
+            self._open = False
+            _family(self.comm).leave(self)
+
+    def __enter__(self) -> ProcessGrid:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Families:
+    """The sub-communicators of one communicator, made together by all its ranks and kept for reuse.
+
+    An MPI has some two thousand communicators, and grids are thrown away at different moments on different ranks. So
+    nothing here waits for the garbage collector: the family that was asked for longest ago goes when there are too many,
+    at the same request on every rank, and is made again should its grid ask for it.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.kept: dict[tuple, Communicator | None] = {}
+        self.users: dict[tuple, set[tuple]] = {}
+
+    def get(self, grid: ProcessGrid, names: tuple[str, ...]) -> Communicator | None:
+        key = (grid.ranks.tobytes(), grid.shape, grid.axes, names)
+        if key in self.kept:
+            made = self.kept.pop(key)
+        else:
+            while len(self.kept) >= config.settings.subcomms:
+                self._drop(next(iter(self.kept)))
+            made = self.comm.split(grid.group(names), ",".join(names))
+        self.kept[key] = made
+        self.users.setdefault(key, set()).add(grid._key)
+        return made
+
+    def leave(self, grid: ProcessGrid) -> None:
+        for key in [key for key, users in self.users.items() if grid._key in users]:
+            self.users[key].discard(grid._key)
+            if not self.users[key]:
+                self._drop(key)
+
+    def _drop(self, key: tuple) -> None:
+        self.users.pop(key, None)
+        comm = self.kept.pop(key)
+        if comm is not None:
+            comm.close()
+
+
+def _family(comm: Communicator) -> Families:
+    """The families live on their communicator, as long as it does."""
+    if not hasattr(comm, "_families"):
+        comm._families = Families(comm)  # type: ignore[attr-defined]
+    return comm._families  # type: ignore[attr-defined]

@@ -1,0 +1,210 @@
+"""DistMatrix: a matrix cut over a process grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.comm.agree import agreed
+from pdla.errors import LayoutError, ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import IndexSet, Layout, Shape
+
+
+class DistMatrix:
+    """A matrix of `shape` cut over `grid` as `layout` says; this rank holds the block `local`.
+
+    Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
+    move and copy nothing. Operators give new matrices; elementwise ones are local and want equal grids and layouts.
+    `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks too.
+    """
+
+    __array_ufunc__ = None  # NumPy's arrays leave the operators to us
+    multiply: Callable[[DistMatrix, DistMatrix], DistMatrix]  # A @ B: set by pdla.matmul, a room above this one
+
+    def __init__(
+        self, base: Any, shape: Shape, grid: ProcessGrid, layout: Layout, transposed: bool = False, conjugated: bool = False
+    ) -> None:
+        self.base = base  # as stored: the transpose of the local block where `transposed`
+        self.shape, self.grid, self.layout = shape, grid, layout
+        self.transposed = transposed
+        self.conjugated = conjugated and base.dtype.kind == "c"
+        self.xp = namespace(base)
+
+    # ------------------------------------------------------------------ what it is
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.base.dtype
+
+    @property
+    def stored(self) -> Any:
+        """The local block, not yet conjugated where `conjugated`."""
+        return self.base.T if self.transposed else self.base
+
+    @property
+    def local(self) -> Any:
+        """This rank's block; writing to it writes to the matrix, except where the matrix is a conjugate view."""
+        return self.xp.reinterpret(self.stored, self.conjugated)
+
+    @property
+    def indices(self) -> tuple[IndexSet, IndexSet]:
+        """The global rows and columns of the local block; empty on an idle rank."""
+        if self.grid.coords is None:
+            return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
+        return self.layout.indices(self.shape, self.grid.sizes, self.grid.coords)
+
+    def __repr__(self) -> str:
+        return f"DistMatrix({self.described}, local {' x '.join(map(str, self.stored.shape))})"
+
+    @property
+    def described(self) -> str:
+        """What is the same on every rank, in words."""
+        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}"
+
+    def __reduce__(self):
+        raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
+
+    def _like(self, base: Any, **changes: Any) -> DistMatrix:
+        kept = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
+        return DistMatrix(base, **{**kept, "conjugated": self.conjugated, **changes})
+
+    # ------------------------------------------------------------------ views
+
+    @property
+    def T(self) -> DistMatrix:
+        """The transpose, a view."""
+        return self._like(self.base, shape=self.shape[::-1], layout=self.layout.T, transposed=not self.transposed)
+
+    @property
+    def H(self) -> DistMatrix:
+        """The conjugate transpose, a view."""
+        return self.T.conj()
+
+    def conj(self) -> DistMatrix:
+        """The complex conjugate, a view; a real matrix is its own."""
+        return self._like(self.base, conjugated=not self.conjugated)
+
+    # ------------------------------------------------------------------ elementwise, local
+
+    def copy(self) -> DistMatrix:
+        """A new matrix with the same elements and layout."""
+        return self.astype(self.dtype)
+
+    def astype(self, dtype: Any) -> DistMatrix:
+        """A new matrix of another dtype."""
+        made = self.xp.empty(self.stored.shape, dtype)
+        self.xp.copy(made, self.local.astype(dtype, copy=False))
+        return self._like(made, transposed=False, conjugated=False)
+
+    def _elementwise(self, other: Any, operation: np.ufunc, linear: bool = False) -> DistMatrix:
+        if isinstance(other, DistMatrix):
+            self._match(other, operation)
+            other, partial_is_fine = other.local, linear
+        elif isinstance(other, (Number, np.generic)):
+            partial_is_fine = not linear
+        else:
+            return NotImplemented
+        if self.layout.partial and not partial_is_fine:
+            raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
+        return self._like(operation(self.local, other), transposed=False, conjugated=False)
+
+    def _match(self, other: DistMatrix, operation: np.ufunc) -> None:
+        if self.shape != other.shape:
+            raise ShapeError(f"{operation.__name__} of shapes {self.shape} and {other.shape}")
+        if self.grid != other.grid or self.layout != other.layout:
+            raise LayoutError(
+                f"{operation.__name__} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
+                "redistribute one to the other's layout first"
+            )
+
+    def __add__(self, other: Any) -> DistMatrix:
+        if isinstance(other, DistMatrix):
+            return self._elementwise(other, np.add, linear=True)
+        return self._plus_scalar(other, np.add)
+
+    def __sub__(self, other: Any) -> DistMatrix:
+        if isinstance(other, DistMatrix):
+            return self._elementwise(other, np.subtract, linear=True)
+        return self._plus_scalar(other, np.subtract)
+
+    def _plus_scalar(self, other: Any, operation: np.ufunc) -> DistMatrix:
+        if self.layout.partial:
+            raise LayoutError(f"{operation.__name__} of a scalar to partial sums {self.layout!r}: redistribute first")
+        return self._elementwise(other, operation)
+
+    def __mul__(self, other: Any) -> DistMatrix:
+        return self._elementwise(other, np.multiply)
+
+    def __truediv__(self, other: Any) -> DistMatrix:
+        return self._elementwise(other, np.true_divide)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __rsub__(self, other: Any) -> DistMatrix:
+        return -self + other
+
+    def __neg__(self) -> DistMatrix:
+        return self._like(np.negative(self.local), transposed=False, conjugated=False)
+
+    def __matmul__(self, other: Any) -> DistMatrix:
+        return self.multiply(other) if isinstance(other, DistMatrix) else NotImplemented
+
+    # ------------------------------------------------------------------ collective
+
+    def redistribute(self, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:
+        """Collective: the same matrix in another layout, on this grid or another one over the same communicator."""
+        from pdla.redistribute import redistribute
+
+        return redistribute(self, layout, grid)
+
+    def gather(self, root: int | None = None) -> Any:
+        """Collective: the whole matrix as an array, on every rank of the communicator or on `root` (None elsewhere)."""
+        from pdla.redistribute import gather
+
+        return gather(self, root)
+
+    def norm(self) -> float:
+        """Collective: the Frobenius norm, the same on every rank; copies count once."""
+        with agreed(self.grid.comm, f"norm of {self.described}"):
+            whole = self._checked_whole("norm")
+        square = np.abs(whole.local).astype(np.float64) ** 2
+        return float(np.sqrt(whole._sum_once(np.float64(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
+
+    def trace(self) -> Any:
+        """Collective: the sum of the diagonal, the same on every rank; copies count once. ShapeError if not square."""
+        with agreed(self.grid.comm, f"trace of {self.described}"):
+            whole = self._checked_whole("trace")
+            if self.shape[0] != self.shape[1]:
+                raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
+        rows, cols = whole.indices
+        here, there, _ = rows.overlay(cols)
+        total = self.xp.take(whole.local, here, there).diagonal().sum() if self.xp.name != "meta" else 0.0
+        return self.dtype.type(whole._sum_once(total))
+
+    def _checked_whole(self, what: str) -> DistMatrix:
+        if self.layout.partial:
+            raise LayoutError(f"{what} of partial sums {self.layout!r}: redistribute to {self.layout.summed!r} first")
+        return self
+
+    def _sum_once(self, mine: Any) -> Any:
+        """The sum over ranks of a number, taking one of the ranks that hold copies of the same block."""
+        coords = self.grid.coords
+        first = coords is not None and all(coords[axis] == 0 for axis in self.grid.axes if axis not in self.layout.axes)
+        return sum(self.grid.comm.share(mine if first else 0))
+
+    def check_copies(self) -> bool:
+        """Collective: whether all ranks that should hold the same block do, bit for bit (NaN equal to NaN)."""
+        import hashlib
+
+        coords = self.grid.coords or {}
+        place = tuple(coords.get(axis, -1) for axis in self.layout.axes) if coords else None
+        digest = hashlib.blake2b(np.ascontiguousarray(self.local).tobytes()).digest()
+        seen: dict[Any, bytes] = {}
+        pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
+        return all(seen.setdefault(place, digest) == digest for place, digest in pairs)

@@ -1,0 +1,192 @@
+"""Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
+
+Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies, the nearest in rank number
+is read, and a rank that has the data itself reads nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import agree
+from pdla.comm.ledger import buffer
+from pdla.errors import GridError, LayoutError, PdlaError
+from pdla.grid import ProcessGrid
+from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, shares
+from pdla.matrix import DistMatrix
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a block that travels: rows and columns of the block, and the other rank."""
+
+    peer: int
+    rows: Selection
+    cols: Selection
+    shape: Shape
+
+
+Side = tuple[Layout, ProcessGrid]
+
+
+def _meetings(
+    held: tuple[IndexSet, IndexSet], shape: Shape, side: Side
+) -> Iterator[tuple[dict[str, int], Selection, Selection, Shape]]:
+    """Where a rank's rows and columns meet the blocks of the other side: coordinates there, and what they share."""
+    layout, grid = side
+    rows, cols = held
+    across = []
+    for where, share in shares(shape[1], layout.cols, grid.sizes, axes_of(layout.cols), {}):
+        here, _, n = cols.overlay(share)
+        if n:
+            across.append((where, here, n))
+    for where, share in shares(shape[0], layout.rows, grid.sizes, axes_of(layout.rows), {}):
+        here, _, m = rows.overlay(share)
+        if m:
+            yield from ((where | there, here, columns, (m, n)) for there, columns, n in across)
+
+
+def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """For each rank the holder nearest in rank number, the lower one of two equally near."""
+    after = np.searchsorted(holders, ranks).clip(1, len(holders) - 1) if len(holders) > 1 else np.zeros(len(ranks), int)
+    before = np.maximum(after - 1, 0)
+    closer = np.abs(holders[after] - ranks) < np.abs(ranks - holders[before])
+    return np.where(closer, holders[after], holders[before])
+
+
+def incoming(shape: Shape, source: Side, target: Side) -> list[Piece]:
+    """What this rank will receive, from whom, and where it goes in its new block."""
+    layout, grid = target
+    if grid.coords is None:
+        return []
+    me = np.array([grid.comm.rank])
+    held = layout.indices(shape, grid.sizes, grid.coords)
+    return [
+        Piece(int(_nearest(source[1].holders(where), me)[0]), rows, cols, size)
+        for where, rows, cols, size in _meetings(held, shape, source)
+    ]
+
+
+def outgoing(shape: Shape, source: Side, target: Side) -> list[Piece]:
+    """What this rank will send, to whom, and where it lies in its present block."""
+    layout, grid = source
+    if grid.coords is None:
+        return []
+    me = grid.comm.rank
+    copies = grid.holders({axis: grid.coords[axis] for axis in layout.axes})
+    held = layout.indices(shape, grid.sizes, grid.coords)
+    pieces = []
+    for where, rows, cols, size in _meetings(held, shape, target):
+        wanting = target[1].holders(where)
+        pieces += [Piece(int(to), rows, cols, size) for to in wanting[_nearest(copies, wanting) == me]]
+    return pieces
+
+
+def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
+    """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
+    xp, comm, me = A.xp, grid.comm, grid.comm.rank
+    source, target = (A.layout, A.grid), (layout, grid)
+    sends, recvs = outgoing(A.shape, source, target), incoming(A.shape, source, target)
+    parts = {p.peer: xp.take(A.stored, p.rows, p.cols) for p in sends}
+    places = {p.peer: p for p in recvs}
+    # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
+    direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in recvs}
+    arrivals = {
+        peer: xp.take(out, p.rows, p.cols) if direct[peer] else buffer(xp, p.shape, A.dtype)
+        for peer, p in places.items()
+        if peer != me
+    }
+    pending = comm.alltoall({peer: part for peer, part in parts.items() if peer != me}, arrivals)
+    if me in places:
+        xp.put(out, places[me].rows, places[me].cols, parts[me])
+    for peer in pending:
+        if not direct[peer]:
+            xp.put(out, places[peer].rows, places[peer].cols, arrivals.pop(peer))
+    if A.conjugated:
+        xp.copy(out, out, conjugate=True)
+
+
+def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
+    """Collective: A without partial sums: each is scattered over its axis, along the dimension where it is wanted.
+
+    Axes not wanted cut leave A cut innermost along its longer dimension; moving on from there makes an all-reduce.
+    """
+    layout, block = A.layout, A.stored
+    order = [axis for axis in (*wanted.axes, *A.layout.partial) if axis in A.layout.partial]
+    for axis in dict.fromkeys(order):
+        by_rows = axis in axes_of(wanted.rows) or (axis not in axes_of(wanted.cols) and A.shape[0] >= A.shape[1])
+        left = tuple(a for a in layout.partial if a != axis)
+        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and "Cuts" not in type(c).__name__), axis)
+        layout = Layout((*layout.rows, cut), layout.cols, left) if by_rows else Layout(layout.rows, (*layout.cols, cut), left)
+        block = scatter(A, block, layout, axis, by_rows)
+    return DistMatrix(block, A.shape, A.grid, layout, conjugated=A.conjugated)
+
+
+def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool) -> Any:
+    """Collective: the addends in `block` summed along an axis, each rank getting its share in `layout`."""
+    grid, xp = A.grid, A.xp
+    comm = grid[axis]
+    if comm is None or grid.coords is None:
+        return xp.empty((0, 0), A.dtype)
+    dimension = 0 if by_rows else 1
+    cuts = (layout.rows, layout.cols)[dimension]
+    before = shares(A.shape[dimension], cuts[:-1], grid.sizes, (), grid.coords)
+    held = next(before)[1]
+    parts = []
+    for _, share in shares(A.shape[dimension], cuts, grid.sizes, (axis,), grid.coords):
+        here, _, _ = held.overlay(share)
+        parts.append(xp.take(block, here, slice(None)) if by_rows else xp.take(block, slice(None), here))
+    return comm.reduce_scatter(parts, xp.empty(parts[comm.rank].shape, A.dtype)).wait()
+
+
+def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective, unchecked: A in another layout; new memory unless nothing has to change."""
+    if A.layout.partial:
+        if grid == A.grid and layout == A.layout:
+            return A
+        A = summed(A, layout)
+    out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
+    move(A, layout, grid, out)
+    return DistMatrix(out, A.shape, grid, layout)
+
+
+def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
+    """Shape of this rank's block; (0, 0) on an idle rank."""
+    return layout.local_shape(shape, grid.sizes, grid.coords) if grid.coords is not None else (0, 0)
+
+
+def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:
+    """Collective over the communicator: A in another layout, on its grid or on another one over the same communicator.
+
+    Partial sums are added up. Always gives new memory. Raises, on every rank, LayoutError for a layout that does not fit
+    or asks for partial sums that A has not, GridError for a grid over another communicator.
+    """
+    target = A.grid if grid is None else grid
+    error: PdlaError | None = None
+    try:
+        if target.comm.identity != A.grid.comm.identity:
+            raise GridError(f"{target!r} and {A.grid!r} are over different communicators")
+        layout.check(A.shape, target.sizes)
+        if layout.partial and (layout != A.layout or target != A.grid):
+            raise LayoutError(f"cannot make partial sums {layout!r} from {A.layout!r}")
+    except PdlaError as raised:
+        error = raised
+    agree(A.grid.comm, f"redistribute {A.described} to {layout!r} on {target!r}", error)
+    made = converted(A, layout, target)
+    return made.copy() if made is A else made
+
+
+def gather(A: DistMatrix, root: int | None = None) -> Any:
+    """Collective: the whole of A, C-ordered, on every rank or on `root`; None on the others."""
+    comm = A.grid.comm
+    error = None
+    if root is not None and not 0 <= root < comm.size:
+        error = GridError(f"root={root}: the communicator has ranks 0 to {comm.size - 1}")
+    agree(comm, f"gather {A.described} to root={root}", error)
+    everyone = ProcessGrid.trusted((comm.size,) if root is None else (1,), comm, range(comm.size) if root is None else [root])
+    whole = converted(A, Layout(), everyone)
+    return whole.local if everyone.active else None
