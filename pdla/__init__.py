@@ -15,6 +15,7 @@ from pdla.comm.threads import run
 from pdla.create import eye, from_function, from_global, from_local, ones, random, zeros
 from pdla.grid import ProcessGrid, balanced_shape, tiled_order
 from pdla.layout import Balanced, Cuts, Cyclic, Layout
+from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, plan_matmul
 from pdla.matrix import DistMatrix
 
 __version__ = "0.1.0"

@@ -40,8 +40,7 @@ _VERB_TAGS = 1 << 14  # users' tags lie below, verbs' from here to the least max
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
-_TIGHT, _YIELDING = 2000, 200  # polls before yielding with a core for each rank; before sleeping without
-_NAP = 50e-6  # seconds
+_POLLS, _NAP = 200, 100e-6  # polls before a rank that shares its core sleeps between them, and how long: seconds
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,10 @@ class Node:
 
     def pause(self, polls: int) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
-        if self.ranks <= self.cores:
-            if polls > _TIGHT:
-                os.sched_yield()
-        elif polls <= _YIELDING:
-            os.sched_yield()
-        else:
+        if polls > _POLLS and self.ranks > self.cores:
             time.sleep(_NAP)
+        else:
+            os.sched_yield()
 
 
 def node(comm: MPI.Comm) -> Node:

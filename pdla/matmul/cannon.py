@@ -1,0 +1,160 @@
+"""Cannon: panels are shifted from neighbour to neighbour; a rank holds one of each at a time.
+
+On a pr x pc grid k is cut into L = lcm(pr, pc) fine pieces, and at step t rank (i, j) multiplies piece j L/pc + i L/pr + t
+(mod L): then all ranks of a grid row hold different parts of A and shift them together, and so do the columns with B. On a
+square grid this is Cannon's algorithm: a skew, then a shift a step. Walking m or n instead, C's partial sums are carried on
+from rank to rank and go home at the end. A rank receives at most pc (mk/P) + pr (kn/P) words, one block of each more than
+SUMMA for the skew, all of it from neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
+
+Where two cuts do not line up (ragged sizes on a rectangle), the smaller stream is gathered first.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any
+
+from pdla.comm.base import Pending
+from pdla.layout import Selection
+from pdla.matmul.operands import ALL, Meeting, Sink, Stream, meetings, multiply
+
+
+class Ring:
+    """One operand on its ring: the part that is here now."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.part = stream, stream.here
+        self.stored = stream.X.base
+        self.rooms: list[Any] = []
+        self.next: Pending | None = None
+
+    def begin(self, part: int) -> None:
+        """The skew: bring the part that this rank multiplies first."""
+        widest = max(map(len, self.stream.parts))
+        self.rooms = [self.stream.room(widest) for _ in range(2)] if self.stream.moves else []
+        self._start(part)
+        self.arrive()
+
+    def _start(self, part: int) -> None:
+        comm = self.stream.comm
+        if comm is None or part == self.part:
+            return
+        room = self.stream.fitted(self.rooms[0], len(self.stream.parts[part]))
+        self.next = comm.shift(self.stored, room, (self.part - part) % comm.size)
+        self.coming = part, room
+        self.rooms.reverse()
+
+    def ask(self, part: int) -> None:
+        """Start the shift that brings the part of the next step; this one stays until it has arrived."""
+        self._start(part)
+
+    def arrive(self) -> None:
+        if self.next is not None:
+            self.next.wait()
+            self.part, self.stored = self.coming
+            self.next = None
+
+    def panel(self, positions: Selection) -> Any:
+        return self.stream.of(self.stored, positions)
+
+
+class Carried:
+    """C on its ring: partial sums that are carried from rank to rank."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream, self.xp = stream, stream.X.xp
+        widest = max(map(len, stream.parts))
+        self.rooms = [stream.room(widest) for _ in range(2)]
+
+    def begin(self, part: int) -> None:
+        self.part = part
+        self.sums = self.stream.fitted(self.rooms[0], len(self.stream.parts[part]))
+        self.xp.scale(self.sums, 0)
+
+    def go_to(self, part: int) -> None:
+        """Hand these sums on and take those of another part."""
+        comm = self.stream.comm
+        if part != self.part:
+            self.rooms.reverse()
+            taken = self.stream.fitted(self.rooms[0], len(self.stream.parts[part]))
+            comm.shift(self.sums, taken, (self.part - part) % comm.size).wait()
+            self.part, self.sums = part, taken
+
+    def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
+        part = (positions, ALL) if self.stream.dimension == 0 else (ALL, positions)
+        target = self.xp.take(self.sums, *part)
+        multiply(self.xp, a, b, target, alpha, 1)
+        if not isinstance(positions, slice):
+            self.xp.put(self.sums, *part, target)
+
+    def end(self) -> None:
+        comm = self.stream.comm
+        comm.shift(self.sums, self.stream.X.stored, (self.part - comm.rank) % comm.size).wait()
+
+
+def lines_up(x: Stream, y: Stream) -> bool:
+    """Whether two streams can move in step: rings of their own (or one ring), and parts that meet as their shares do."""
+    if not (x.moves and y.moves):
+        return True
+    if x.axes == y.axes:
+        return all(meeting.x == meeting.y for meeting in meetings(x, y))
+    if set(x.axes) & set(y.axes):
+        return False
+    gx, gy = len(x.parts), len(y.parts)
+    steps = lcm(gx, gy)
+    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}
+    return all((meeting.x, meeting.y) in planned for meeting in meetings(x, y))
+
+
+def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
+    """Which part of x and which of y this rank multiplies, step by step."""
+    gx, gy = len(x.parts), len(y.parts)
+    steps = lcm(gx, gy)
+    first = x.here * steps // gx + (y.here * steps // gy if x.axes != y.axes else 0)
+    return [(s % steps * gx // steps, s % steps * gy // steps) for s in range(first, first + steps)]
+
+
+def walk_k(a: Stream, b: Stream, sink: Sink) -> None:
+    """sink += a b, part by part of k."""
+    table = {(meeting.x, meeting.y): meeting for meeting in meetings(a, b)}
+    steps = schedule(a, b)
+    rings = Ring(a), Ring(b)
+    for ring, part in zip(rings, steps[0], strict=True):
+        ring.begin(part)
+    for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
+        for ring, part in zip(rings, after, strict=True):
+            ring.ask(part)
+        if (meeting := table.get(step)) is not None:
+            sink.add(rings[0].panel(meeting.in_x), rings[1].panel(meeting.in_y))
+        for ring in rings:
+            ring.arrive()
+    sink.end()
+
+
+def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink) -> None:
+    """C = a b, part by part of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
+    table = {(meeting.x, meeting.y): meeting for meeting in meetings(moving, c)}
+    steps = schedule(moving, c)
+    ring, carried = Ring(moving), Carried(c) if c.moves else None
+    ring.begin(steps[0][0])
+    if carried is not None:
+        carried.begin(steps[0][1])
+    for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
+        ring.ask(after[0])
+        if (meeting := table.get(step)) is not None:
+            _add(ring, other, carried, sink, meeting, c.dimension == 0)
+        ring.arrive()
+        if carried is not None:
+            carried.go_to(after[1])
+    if carried is not None:
+        carried.end()
+
+
+def _add(ring: Ring, other: Any, carried: Carried | None, sink: Sink, meeting: Meeting, by_rows: bool) -> None:
+    panel = ring.panel(meeting.in_x)
+    a, b = (panel, other) if by_rows else (other, panel)
+    if carried is not None:
+        carried.add(a, b, meeting.in_y, sink.alpha)
+    else:
+        rows, cols = (meeting.in_y, ALL) if by_rows else (ALL, meeting.in_y)
+        sink.add(a, b, rows, cols, part=(meeting.x, meeting.y))

@@ -1,0 +1,211 @@
+"""What the schedules share: bringing an operand to its layout, operands that move along one dimension, and the sink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from pdla.comm.base import Communicator
+from pdla.comm.ledger import buffer, timed
+from pdla.layout import IndexSet, Layout, Selection, axes_of, effective, share, shares
+from pdla.matrix import DistMatrix
+from pdla.redistribute import converted, local_shape
+
+ALL = slice(None)
+
+
+# ---------------------------------------------------------------------------------------------- ways between layouts
+
+
+def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The axes over which gathering turns old into new: the innermost cuts of old. None where gathering does not do it."""
+    extra: tuple[str, ...] = ()
+    for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
+        before, after = effective(before, sizes), effective(after, sizes)
+        if before[: len(after)] != after:
+            return None
+        extra += axes_of(before[len(after) :])
+    return extra
+
+
+def assemble(X: DistMatrix, layout: Layout) -> DistMatrix:
+    """Collective: X in another layout on its grid: as it is, a view of a part, an all-gather, or a redistribution."""
+    sizes, grid = X.grid.sizes, X.grid
+    if X.layout.same_cuts(layout, X.shape, sizes):
+        return DistMatrix(X.base, X.shape, grid, layout, X.transposed)
+    if extra_axes(layout, X.layout, sizes) is not None:
+        return _part(X, layout)
+    axes = extra_axes(X.layout, layout, sizes)
+    return converted(X, layout, grid) if axes is None else _gathered(X, layout, axes)
+
+
+def _part(X: DistMatrix, layout: Layout) -> DistMatrix:
+    if X.grid.coords is None:
+        return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
+    new = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
+    rows, cols = (mine.overlay(part)[0] for mine, part in zip(X.indices, new, strict=True))
+    return DistMatrix(X.xp.take(X.stored, rows, cols), X.shape, X.grid, layout)
+
+
+def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
+    comm = X.grid[axes]
+    if comm is None or X.grid.coords is None:
+        return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
+    whole = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
+    held = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
+    places = [tuple(h.overlay(p)[0] for h, p in zip(held, part, strict=True)) for part in blocks(X, axes)]
+    in_place = [all(isinstance(s, slice) for s in place) for place in places]
+    outs = [
+        X.xp.take(whole, *place) if direct else buffer(X.xp, X.xp.take(whole, *place).shape, X.dtype)
+        for place, direct in zip(places, in_place, strict=True)
+    ]
+    for r in comm.allgather(X.stored, outs):
+        if not in_place[r]:
+            X.xp.put(whole, *places[r], outs[r])
+    if not in_place[comm.rank]:
+        X.xp.put(whole, *places[comm.rank], X.stored)
+    return DistMatrix(whole, X.shape, X.grid, layout)
+
+
+def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:
+    """Rows and columns of the blocks of the ranks that differ from this one along the axes, in that communicator's order."""
+    grid = X.grid
+    assert grid.coords is not None
+    return [
+        X.layout.indices(X.shape, grid.sizes, where)
+        for where, _ in shares(0, (), grid.sizes, axes, grid.coords)
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- where products go
+
+
+class Sink:
+    """A local block of C that collects products: beta times what was there enters each part once, at its first product."""
+
+    def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex) -> None:
+        self.xp, self.block, self.alpha, self.beta = xp, block, alpha, beta
+        self.begun: set[Any] = set()
+
+    def add(self, a: Any, b: Any, rows: Selection = ALL, cols: Selection = ALL, part: Any = None) -> None:
+        """block[rows, cols] += alpha a b; `part` names the part of the block, which all its products fill wholly."""
+        beta = 1 if part in self.begun else self.beta
+        self.begun.add(part)
+        in_place = isinstance(rows, slice) and isinstance(cols, slice)
+        target = self.xp.take(self.block, rows, cols)
+        multiply(self.xp, a, b, target, self.alpha, beta)
+        if not in_place:
+            self.xp.put(self.block, rows, cols, target)
+
+    def end(self) -> None:
+        """Without products (k is empty here) beta is still owed."""
+        if not self.begun:
+            self.xp.scale(self.block, self.beta)
+
+
+def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
+    """c = alpha a b + beta c, recorded."""
+    work = 8 if c.dtype.kind == "c" else 2
+    with timed("gemm", flops=work * prod((*a.shape, b.shape[1]))):
+        xp.gemm(a, b, c, alpha, beta)
+
+
+# ---------------------------------------------------------------------------------------------- operands that move
+
+
+@dataclass
+class Stream:
+    """A matrix along the walked dimension: `parts` are the indices of each rank of `comm`; one part and no comm: static.
+
+    Panels travel as the matrix is stored (transposed where it is a transpose), and are looked at the other way round.
+    """
+
+    X: DistMatrix
+    dimension: int
+    axes: tuple[str, ...]
+    comm: Communicator | None
+    parts: list[IndexSet]
+
+    @staticmethod
+    def along(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> Stream:
+        """X, whose block lies along `dimension` with the ranks that differ along the axes."""
+        grid = X.grid
+        assert grid.coords is not None
+        cuts = (X.layout.rows, X.layout.cols)[dimension]
+        n = X.shape[dimension]
+        parts = [share(n, cuts, grid.sizes, where) for where, _ in shares(0, (), grid.sizes, axes, grid.coords)]
+        return Stream(X, dimension, axes, grid[axes] if axes else None, parts)
+
+    @property
+    def here(self) -> int:
+        return self.comm.rank if self.comm else 0
+
+    @property
+    def moves(self) -> bool:
+        return self.comm is not None
+
+    def shape(self, width: int) -> tuple[int, int]:
+        """Shape, as stored, of `width` indices of the walked dimension."""
+        across = self.X.stored.shape[1 - self.dimension]
+        seen = (width, across) if self.dimension == 0 else (across, width)
+        return seen[::-1] if self.X.transposed else seen
+
+    def seen(self, stored: Any) -> Any:
+        return stored.T if self.X.transposed else stored
+
+    def cut(self, selection: Selection) -> Any:
+        """These positions of this rank's own block, as stored."""
+        part = (selection, ALL) if self.dimension == 0 else (ALL, selection)
+        taken = self.X.xp.take(self.X.stored, *part)
+        return self.seen(taken)
+
+    def of(self, stored: Any, selection: Selection) -> Any:
+        """Some positions of a received part, as seen."""
+        part = (selection, ALL) if self.dimension == 0 else (ALL, selection)
+        return self.X.xp.take(self.seen(stored), *part)
+
+    def room(self, width: int) -> Any:
+        """Buffer space for a panel of up to `width`."""
+        return buffer(self.X.xp, (prod(self.shape(width)),), self.X.dtype)
+
+    def fitted(self, room: Any, width: int) -> Any:
+        shape = self.shape(width)
+        return room[: prod(shape)].reshape(*shape)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Indices of the walked dimension that part x of one stream and part y of the other share, as positions in each."""
+
+    x: int
+    y: int
+    in_x: Selection
+    in_y: Selection
+    width: int
+
+    def chopped(self, width: int) -> list[Meeting]:
+        pieces = []
+        for lo in range(0, self.width, width):
+            hi = min(lo + width, self.width)
+            pieces.append(Meeting(self.x, self.y, _within(self.in_x, lo, hi), _within(self.in_y, lo, hi), hi - lo))
+        return pieces
+
+
+def _within(selection: Selection, lo: int, hi: int) -> Selection:
+    if not isinstance(selection, slice):
+        return selection[lo:hi]
+    step = selection.step or 1
+    return slice(selection.start + lo * step, selection.start + (hi - 1) * step + 1, step if step != 1 else None)
+
+
+def meetings(X: Stream, Y: Stream) -> list[Meeting]:
+    """The overlay of two streams: every pair of parts with indices in common, in order of X."""
+    found = []
+    for x, part in enumerate(X.parts):
+        for y, other in enumerate(Y.parts):
+            in_x, in_y, width = part.overlay(other)
+            if width:
+                found.append(Meeting(x, y, in_x, in_y, width))
+    return found

@@ -1,0 +1,128 @@
+"""The one rule: each grid axis takes a role in C(m, n) += A(m, k) B(k, n), and the role says what it must find.
+
+    the axis carries   A must be     B must be     C comes as
+    m                  cut along m   whole         cut along m
+    n                  whole         cut along n   cut along n
+    k                  cut along k   cut along k   partial: each rank an addend
+    - (copy)           whole         whole         whole
+
+The roles that move the fewest words win; ties go to m, then n, then k. Words are counted for balanced blocks, from sizes
+alone, so that every rank finds the same roles whatever its coordinates and however many ranks there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import prod
+
+from pdla.layout import Block, Cut, Cuts, Layout, axes_of, effective
+
+Sizes = tuple[tuple[str, int], ...]
+Nest = tuple[Cut, ...]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What each axis carries, and the layouts in which A, B and C meet for the local products; words: moved by a rank."""
+
+    carries: tuple[tuple[str, str], ...]
+    A: Layout
+    B: Layout
+    C: Layout
+    words: float
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis} carries {'a copy' if role == '-' else role}" for axis, role in self.carries)
+
+
+@lru_cache(maxsize=1024)
+def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes) -> Roles:
+    """The cheapest roles for operands laid out so; C=None leaves its layout to the roles."""
+    size = dict(sizes)
+    A, B, C = (None if X is None else Layout(effective(X.rows, size), effective(X.cols, size)) for X in (A, B, C))
+    assert A is not None and B is not None
+    axes = [axis for axis, p in sizes if p > 1]
+    best: tuple[float, Roles] | None = None
+    for carried in product("mnk-", repeat=len(axes)):
+        for layouts in _arrangements(A, B, C, dict(zip(axes, carried, strict=True))):
+            words = _price((A, B, C), layouts, (m, n, k), size)
+            if best is None or words < best[0] * (1 - 1e-9):
+                best = words, Roles(tuple(zip(axes, carried, strict=True)), *layouts, words)
+    assert best is not None
+    return best[1]
+
+
+def _arrangements(A: Layout, B: Layout, C: Layout | None, carries: Mapping[str, str]):
+    """Layouts of A, B and C for these roles: each dimension nested as one or the other matrix that has it is."""
+    sources = {
+        "m": (A.rows, C.rows if C else ()),
+        "k": (A.cols, B.rows),
+        "n": (B.cols, C.cols if C else ()),
+    }
+    nests = {}
+    for dimension, (first, second) in sources.items():
+        axes = {axis for axis, role in carries.items() if role == dimension}
+        nests[dimension] = dict.fromkeys((_arranged(axes, first, second), _arranged(axes, second, first)))
+    partial = tuple(axis for axis, role in carries.items() if role == "k")
+    for m, k, n in product(nests["m"], nests["k"], nests["n"]):
+        yield Layout(m, k), Layout(k, n), Layout(m, n, partial)
+
+
+def _arranged(axes: set[str], first: Nest, second: Nest) -> Nest:
+    """Cuts along the axes: those of `first` in its order, then those of `second`, then plain blocks."""
+    nest = [cut for cut in first if cut.axis in axes]
+    nest += [cut for cut in second if cut.axis in axes - set(axes_of(tuple(nest)))]
+    nest += [Block(axis) for axis in sorted(axes - set(axes_of(tuple(nest))))]
+    return tuple(nest[:1] + [Block(cut.axis) if isinstance(cut, Cuts) else cut for cut in nest[1:]])
+
+
+def _price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
+    """Words a rank receives when A and B come as given and C is to go as given."""
+    (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
+    words = moved(m * k, A, a, size) + moved(k * n, B, b, size)
+    scattered, reduced = after_sums(c, C)
+    block = m * n / prod(size[axis] for axis in c.axes)
+    for axis in c.partial:
+        p = size[axis]
+        words += block * (1 - 1 / p) * (1 if axis in scattered else 2)
+        block /= p if axis in scattered else 1
+    return words + (moved(m * n, reduced, C, size) if C is not None else 0)
+
+
+def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:
+    """The axes over which C's addends are scattered rather than summed everywhere, outer first, and C's layout then."""
+    if wanted is None:
+        return c.partial, native(c)
+    rows, cols, scattered = c.rows, c.cols, []
+    for cut in (*wanted.rows, *wanted.cols):
+        if cut.axis in c.partial:
+            scattered.append(cut.axis)
+            plain = Block(cut.axis) if isinstance(cut, Cuts) and (rows if cut in wanted.rows else cols) else cut
+            rows, cols = (*rows, plain) if cut in wanted.rows else rows, (*cols, plain) if cut in wanted.cols else cols
+    return tuple(scattered), Layout(rows, cols)
+
+
+def native(c: Layout) -> Layout:
+    """Where C is left when nobody asks: each partial axis cuts its rows, innermost."""
+    return Layout((*c.rows, *(Block(axis) for axis in c.partial)), c.cols)
+
+
+def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
+    """Words a rank receives between two layouts of a matrix: what it needs less what it has, for balanced blocks."""
+    need = kept = 1.0
+    for axis in {*old.axes, *new.axes}:
+        need /= size[axis] if axis in new.axes else 1
+        kept /= size[axis] ** (2 if axis in old.axes and axis in new.axes and not _same(axis, old, new) else 1)
+    return elements * max(0.0, need - kept)
+
+
+def _same(axis: str, old: Layout, new: Layout) -> bool:
+    """Whether an axis cuts the same dimension in the same way within the same outer cuts."""
+    for one, other in ((old.rows, new.rows), (old.cols, new.cols)):
+        if axis in axes_of(one) and axis in axes_of(other):
+            depth = axes_of(one).index(axis) + 1
+            return one[:depth] == other[:depth]
+    return False

@@ -1,0 +1,99 @@
+"""Walking one dimension: what panels need to know.
+
+SUMMA and Cannon walk m, n or k. The two matrices that have the walked dimension may move along it (A and B are broadcast
+or shifted, C is reduced or carried on); the third stays. What has to be gathered along other dimensions comes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pdla.layout import Layout, axes_of, effective
+from pdla.matmul.operands import Stream, assemble, extra_axes
+from pdla.matmul.roles import Roles
+from pdla.matrix import DistMatrix
+
+DIMENSIONS = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}  # of A, B, C: which of their two is walked
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The walked dimension; axes along which A, B and C move; the layout in which each sets out (C: comes to rest)."""
+
+    dimension: str
+    axes_a: tuple[str, ...]
+    axes_b: tuple[str, ...]
+    axes_c: tuple[str, ...]
+    A: Layout
+    B: Layout
+    C: Layout
+    words: float
+
+
+def _cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]):
+    return effective((layout.rows, layout.cols)[dimension], sizes)
+
+
+def _with(layout: Layout, dimension: int, cuts: tuple) -> Layout:
+    return Layout(cuts, layout.cols, layout.partial) if dimension == 0 else Layout(layout.rows, cuts, layout.partial)
+
+
+def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]):
+    """Axes over which an operand can move along the dimension, and the layout in which it does."""
+    if dimension is None:
+        return (), needed
+    before, after = _cuts(given, dimension, sizes), _cuts(needed, dimension, sizes)
+    axes = axes_of(before[len(after) :])
+    if before[: len(after)] != after or set(axes) & set(needed.axes):
+        return (), needed
+    return axes, _with(needed, dimension, before)
+
+
+def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]):
+    """Axes over which addends of C can be summed panel by panel where they are wanted, and C's layout afterwards."""
+    if dimension is None:
+        return (), c
+    axes, layout = _streamed(wanted, Layout(c.rows, c.cols), dimension, sizes)
+    if not axes or not set(axes) <= set(c.partial):
+        return (), c
+    return axes, Layout(layout.rows, layout.cols, [axis for axis in c.partial if axis not in axes])
+
+
+def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk) -> Walk:
+    da, db, dc = DIMENSIONS[dimension]
+    (axes_a, a), (axes_b, b) = _streamed(A, roles.A, da, sizes), _streamed(B, roles.B, db, sizes)
+    axes_c, c = _reduced(roles.C, wanted, dc, sizes)
+    m, n, k = mnk
+
+    def share(size: int, layout: Layout, axes: tuple[str, ...]) -> float:
+        held = size
+        for axis in layout.axes:
+            held /= 1 if axis in axes else sizes[axis]
+        return held if axes else 0.0
+
+    words = share(m * k, a, axes_a) + share(k * n, b, axes_b) + share(m * n, c, axes_c)
+    return Walk(dimension, axes_a, axes_b, axes_c, a, b, c, words)
+
+
+def choose(A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk) -> Walk:
+    """The walk on which most words move panel by panel; ties go to k, then n."""
+    A, B = (Layout(effective(X.rows, sizes), effective(X.cols, sizes)) for X in (A, B))
+    wanted = Layout(effective(wanted.rows, sizes), effective(wanted.cols, sizes))
+    return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in "knm"), key=lambda walk: walk.words)
+
+
+def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk):
+    """Collective: A, B and C as streams on the walked dimension (C's block is where it comes to rest); idle ranks: None."""
+    a, b = assemble(a, walk.A), assemble(b, walk.B)
+    for axes in (walk.axes_a, walk.axes_b, walk.axes_c):
+        if axes:
+            a.grid[axes]
+    if not a.grid.active:
+        return None
+    da, db, dc = DIMENSIONS[walk.dimension]
+    along = ((a, da, walk.axes_a), (b, db, walk.axes_b), (c, dc, walk.axes_c))
+    return [Stream.along(X, 0 if d is None else d, axes if d is not None else ()) for X, d, axes in along]
+
+
+__all__ = ["DIMENSIONS", "Walk", "choose", "extra_axes", "streams"]
