@@ -8,12 +8,14 @@ C = A @ A.T
 Nothing talks at import: the first grid does.
 """
 
+from pdla import errors
 from pdla.comm import Communicator, as_communicator, world
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Ledger, record
 from pdla.comm.threads import run
 from pdla.create import eye, from_function, from_global, from_local, ones, random, zeros
 from pdla.grid import ProcessGrid, balanced_shape, tiled_order
+from pdla.io import load, save
 from pdla.layout import Balanced, Cuts, Cyclic, Layout
 from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, plan_matmul
 from pdla.matrix import DistMatrix

@@ -166,6 +166,8 @@ def random(
     with agreed(grid.comm, f"random(seed={seed}, {distribution!r}, {low}, {high})"):
         if distribution not in ("uniform", "integers", "normal"):
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
+        if distribution == "integers" and int(low) >= int(high):
+            raise ValueError(f"low={low}, high={high}: there are no integers from {int(low)} to {int(high) - 1}")
     draw = _Draw(shape, kind, seed, distribution, low, high)
     return _filled(shape, grid, layout, kind, draw.fill)
 
@@ -190,7 +192,7 @@ class _Draw:
         indices = held.indices()
         numbers = indices // size
         firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        for first, last in zip(firsts, np.append(firsts[1:], len(indices)), strict=True):
+        for first, last in zip(firsts, [*firsts[1:], len(indices)], strict=False):
             tile = int(numbers[first])
             yield tile, slice(first, last), indices[first:last] - tile * size
 

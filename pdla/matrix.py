@@ -177,7 +177,10 @@ class DistMatrix:
         return float(np.sqrt(whole._sum_once(np.float64(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
 
     def trace(self) -> Any:
-        """Collective: the sum of the diagonal, the same on every rank; copies count once. ShapeError if not square."""
+        """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once.
+
+        Raises ShapeError where the matrix is not square.
+        """
         with agreed(self.grid.comm, f"trace of {self.described}"):
             whole = self._checked_whole("trace")
             if self.shape[0] != self.shape[1]:
@@ -185,7 +188,7 @@ class DistMatrix:
         rows, cols = whole.indices
         here, there, _ = rows.overlay(cols)
         total = self.xp.take(whole.local, here, there).diagonal().sum() if self.xp.name != "meta" else 0.0
-        return self.dtype.type(whole._sum_once(total))
+        return np.empty((0, 0), self.dtype).trace().dtype.type(whole._sum_once(total))
 
     def _checked_whole(self, what: str) -> DistMatrix:
         if self.layout.partial:
@@ -203,7 +206,7 @@ class DistMatrix:
         import hashlib
 
         coords = self.grid.coords or {}
-        place = tuple(coords.get(axis, -1) for axis in self.layout.axes) if coords else None
+        place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
         digest = hashlib.blake2b(np.ascontiguousarray(self.local).tobytes()).digest()
         seen: dict[Any, bytes] = {}
         pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]

@@ -90,7 +90,11 @@ def scale(target: Meta, beta: complex) -> None:
 
 
 def take(x: Meta, rows: Selection, cols: Selection) -> Meta:
-    return x[rows][:, cols]
+    m, n = (
+        len(range(length)[chosen]) if isinstance(chosen, slice) else len(chosen)
+        for length, chosen in zip(x.shape, (rows, cols), strict=True)
+    )
+    return Meta((m, n), x.dtype)
 
 
 def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:

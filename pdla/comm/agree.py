@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pdla import config
+from pdla import config, errors
 from pdla.comm.base import Communicator
-from pdla.errors import AgreementError, PdlaError
+from pdla.errors import AgreementError
 
 _ERROR = "error: "
 
@@ -21,8 +21,8 @@ _ERROR = "error: "
 def agree(comm: Communicator, call: str, error: Exception | None = None) -> None:
     """Collective: raise on every rank unless all give the same `call` and none brings an error.
 
-    A rank's own PdlaError or ValueError is raised again as the same class everywhere, with the ranks it came from;
-    differing calls raise AgreementError.
+    A rank's own error is raised again everywhere as the nearest class of pdla's or Python's that is made from one text,
+    with the ranks it came from; differing calls raise AgreementError.
     """
     if not config.settings.check:
         if error is not None:
@@ -33,18 +33,27 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
         if error is not None:
             raise error
         return
-    said = comm.share((call, error))
+    said = comm.share((call, None if error is None else (_plain(type(error)), str(error))))
     failures: dict[str, list[int]] = {}
     for rank, (_, failure) in enumerate(said):
         if failure is not None:
-            failures.setdefault(str(failure), []).append(rank)
+            failures.setdefault(failure[1], []).append(rank)
     if failures:
-        kind = next(type(failure) for _, failure in said if failure is not None)
+        kind = next(failure[0] for _, failure in said if failure is not None)
         raise kind("; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items()))
     calls: dict[str, list[int]] = {}
     for rank, (other, _) in enumerate(said):
         calls.setdefault(other, []).append(rank)
     raise AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items()))
+
+
+def _plain(kind: type[Exception]) -> type[Exception]:
+    """The nearest base class that travels, and is made from a text alone: NumPy's and users' errors need not be."""
+    return next(
+        base
+        for base in kind.__mro__
+        if base.__module__ == errors.__name__ or (base.__module__ == "builtins" and not issubclass(base, UnicodeError))
+    )
 
 
 def name(ranks: list[int]) -> str:
@@ -59,6 +68,6 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
     error: Exception | None = None
     try:
         yield
-    except (PdlaError, ValueError, TypeError, OSError, MemoryError, ArithmeticError, LookupError) as raised:
+    except Exception as raised:
         error = raised
     agree(comm, call, error)

@@ -30,13 +30,16 @@ from pdla.comm.ledger import buffer
 from pdla.errors import GridError, NoMPIError
 
 try:
+    import mpi4py
     from mpi4py import MPI
 except (ImportError, RuntimeError) as error:  # mpi4py missing; mpi4py without a libmpi
     raise NoMPIError(
         f"no MPI here ({error}): `pip install pdla[mpich]` brings one; pdla.run(P, program) does without"
     ) from error
 
-_VERB_TAGS = 1 << 14  # users' tags lie below, verbs' from here to the least maximum that MPI promises, 2^15 - 1
+# Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its
+# call's number, so that ranks out of step wait instead of taking one verb's data for another's.
+_VERB_TAGS = 1 << 14
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
@@ -45,25 +48,33 @@ _POLLS, _NAP = 200, 100e-6  # polls before a rank that shares its core sleeps be
 
 @dataclass(frozen=True)
 class Node:
-    """This machine: how many ranks of the communicator run on it, and on how many cores."""
+    """This machine: how many of the ranks run on it, and on how many cores."""
 
     ranks: int
     cores: int
 
+    @property
+    def crowded(self) -> bool:
+        return self.ranks > self.cores
+
     def pause(self, polls: int) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
-        if polls > _POLLS and self.ranks > self.cores:
+        if polls > _POLLS and self.crowded:
             time.sleep(_NAP)
         else:
             os.sched_yield()
 
 
-def node(comm: MPI.Comm) -> Node:
-    """Collective over comm: this rank's node. Its cores are all those that its ranks may use, bound or not."""
+def node(comm: MPI.Comm) -> tuple[Node, list[int]]:
+    """Collective over comm: this rank's node, and for each rank the least rank on its node.
+
+    A node's cores are all those that its ranks may use, bound to some of them or not.
+    """
     neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
     cores = neighbours.allgather(os.sched_getaffinity(0))
+    homes = comm.allgather(neighbours.bcast(comm.Get_rank()))
     neighbours.Free()
-    return Node(len(cores), len(set().union(*cores)))
+    return Node(len(cores), len(set().union(*cores))), homes
 
 
 @lru_cache(maxsize=64)
@@ -87,9 +98,11 @@ class MPIComm(Communicator):
 
     xp = numpy
 
-    def __init__(self, mpi: MPI.Comm, where: Node, axis: str = "all") -> None:
+    def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all") -> None:
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
-        self.mpi, self.node = mpi, where
+        self.mpi, self.node, self.homes = mpi, here, homes
+        # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.
+        self.tree = len(set(homes)) > 1 or not here.crowded
         # Requests hold the memory that MPI reads and writes: a Pending dropped half-way must not free it.
         self._under_way: dict[int, list[MPI.Request]] = {}
 
@@ -132,7 +145,7 @@ class MPIComm(Communicator):
     def _arrivals(
         self, call: str, requests: list[MPI.Request], landings: Sequence[tuple[int, Array, Array]]
     ) -> Iterator[int]:
-        """The sources (source, out, where its elements land) in order of arrival: the first requests are theirs."""
+        """The sources of (source, out, where its elements land) in order of arrival: the first requests are theirs."""
         self._under_way[id(requests)] = requests
         return self._complete(call, requests, landings)
 
@@ -150,8 +163,8 @@ class MPIComm(Communicator):
         del self._under_way[id(requests)]
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """x of `root` into x of every rank, along the library's tree. Each other rank receives x.nbytes."""
-        if self.size == 1 or not x.size:
+        """x of `root` into x of every rank, along the library's tree where that pays. Others receive x.nbytes."""
+        if not self.tree or self.size == 1 or not x.size:
             return super().bcast(x, root)
         mine = self.rank == root
         box = self._packed(x) if mine else self._landing(x)
@@ -212,7 +225,8 @@ class MPIComm(Communicator):
         if ranks is None:
             self.mpi.Split(MPI.UNDEFINED)
             return None
-        return MPIComm(self.mpi.Split(min(ranks), list(ranks).index(self.rank)), self.node, axis)
+        group = self.mpi.Split(min(ranks), list(ranks).index(self.rank))
+        return MPIComm(group, self.node, [self.homes[r] for r in ranks], axis)
 
     def close(self) -> None:
         if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():
@@ -237,7 +251,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
         raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
     ours = comm.Get_attr(_key())
     if ours is None:
-        ours = MPIComm(comm.Dup(), node(comm))
+        ours = MPIComm(comm.Dup(), *node(comm))
         comm.Set_attr(_key(), ours)
         _share_out(ours.node)
     return ours
@@ -285,3 +299,17 @@ def abort_on_exception() -> None:
 
     sys.excepthook = _end_job
     threading.excepthook = end_in_thread
+
+
+# ---------------------------------------------------------------------------------------------- which MPI this is
+
+
+def library() -> dict[str, str]:
+    """What this MPI and mpi4py call themselves; not collective."""
+    version = ".".join(map(str, MPI.Get_version()))
+    return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
+
+
+def library_barrier(comm: MPIComm) -> None:
+    """Collective: MPI's own blocking barrier, to see how this MPI waits."""
+    comm.mpi.Barrier()

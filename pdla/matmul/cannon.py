@@ -107,7 +107,7 @@ def lines_up(x: Stream, y: Stream) -> bool:
 
 
 def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
-    """Which part of x and which of y this rank multiplies, step by step."""
+    """Which part of x and which of y lie here, step by step; a pair that comes again has been multiplied."""
     gx, gy = len(x.parts), len(y.parts)
     steps = lcm(gx, gy)
     first = x.here * steps // gx + (y.here * steps // gy if x.axes != y.axes else 0)
@@ -124,7 +124,7 @@ def walk_k(a: Stream, b: Stream, sink: Sink) -> None:
     for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
         for ring, part in zip(rings, after, strict=True):
             ring.ask(part)
-        if (meeting := table.get(step)) is not None:
+        if (meeting := table.pop(step, None)) is not None:
             sink.add(rings[0].panel(meeting.in_x), rings[1].panel(meeting.in_y))
         for ring in rings:
             ring.arrive()
@@ -141,7 +141,7 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink) -> None:
         carried.begin(steps[0][1])
     for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
         ring.ask(after[0])
-        if (meeting := table.get(step)) is not None:
+        if (meeting := table.pop(step, None)) is not None:
             _add(ring, other, carried, sink, meeting, c.dimension == 0)
         ring.arrive()
         if carried is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
 from pdla.matmul import cannon, gather, roles, summa, walk
-from pdla.matmul.operands import Sink, assemble
+from pdla.matmul.operands import Sink
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, local_shape, summed
 
@@ -220,13 +220,21 @@ def _narrowed(plan: Plan, memory_limit: int) -> Plan:
 def words(algorithm: str, m: int, n: int, k: int, grid: tuple[int, int]) -> float:
     """Words a rank receives for C = A B in 2-D blocks on a pr x pc grid: the closed formula, exact where sizes divide.
 
-    Cannon's is that of the rank that is skewed along both axes and, on a rectangle, begins inside a part.
+    Cannon's is the most that any rank receives: what SUMMA sends, a block for the skew, and another where a rank begins
+    inside a part, which happens on rectangles whose sides do not divide each other.
     """
     pr, pc = grid
     if algorithm not in ALGORITHMS:
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}")
-    skew = int(algorithm == "cannon" and pr > 1 and pc > 1)
-    return (m * k * (pc - 1 + skew) + k * n * (pr - 1 + skew)) / prod(grid)
+    if algorithm == "cannon":
+        return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / prod(grid)
+    return (m * k * (pc - 1) + k * n * (pr - 1)) / prod(grid)
 
 
-__all__ = ["ALGORITHMS", "Figures", "Operand", "Plan", "assemble", "make", "words"]
+def _visits(ring: int, across: int) -> int:
+    """Parts that come to a rank on a Cannon ring, beside a ring of `across` ranks; the rank to which most come."""
+    steps = lcm(ring, across)
+    mine, theirs = steps // ring, steps // across
+    late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))
+    return ring - 1 + max(late) if ring > 1 else 0
+

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pdla.layout import Layout, axes_of, effective
-from pdla.matmul.operands import Stream, assemble, extra_axes
+from pdla.matmul.operands import Stream, assemble
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
@@ -95,5 +95,3 @@ def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk):
     along = ((a, da, walk.axes_a), (b, db, walk.axes_b), (c, dc, walk.axes_c))
     return [Stream.along(X, 0 if d is None else d, axes if d is not None else ()) for X, d, axes in along]
 
-
-__all__ = ["DIMENSIONS", "Walk", "choose", "extra_axes", "streams"]

@@ -42,21 +42,27 @@ def of_rank(comm, how, rank, shape, dtype="float64"):
 @every_layout
 @every_dtype
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (0, 4), (300, 70)])
-def test_bcast(comm, how, dtype, shape):
+@pytest.mark.parametrize("tree", [True, False])
+def test_bcast(comm, how, dtype, shape, tree, monkeypatch):
+    monkeypatch.setattr(comm, "tree", tree)
     for root in range(comm.size):
         x = of_rank(comm, how if comm.rank % 2 else "C", comm.rank, shape, dtype)
         assert comm.bcast(x, root).wait() is x
         np.testing.assert_array_equal(x, numbers(root, shape, dtype))
 
 
-def test_bcast_of_a_read_only_array(comm):
+@pytest.mark.parametrize("tree", [True, False])
+def test_bcast_of_a_read_only_array(comm, tree, monkeypatch):
+    monkeypatch.setattr(comm, "tree", tree)
     x = numbers(comm.rank, (4, 4))
     x.flags.writeable = comm.rank != 0
     comm.bcast(x, 0).wait()
     np.testing.assert_array_equal(x, numbers(0, (4, 4)))
 
 
-def test_bcasts_under_way_together_are_told_apart(comm):
+@pytest.mark.parametrize("tree", [True, False])
+def test_bcasts_under_way_together_are_told_apart(comm, tree, monkeypatch):
+    monkeypatch.setattr(comm, "tree", tree)
     panels = [numbers(comm.rank + 100 * i, (i + 1, 5)) for i in range(6)]
     pending = [comm.bcast(panel, i % comm.size) for i, panel in enumerate(panels)]
     for i in reversed(range(6)):
@@ -148,6 +154,7 @@ def test_send_and_recv_match_by_tag_and_leave_verbs_alone(comm):
 def test_messages_too_long_for_an_old_mpi(comm, monkeypatch):
     from pdla.comm import mpi
 
+    monkeypatch.setattr(comm, "tree", True)
     monkeypatch.setattr(mpi, "_INT_MAX", 1000)
     monkeypatch.setattr(mpi.MPI, "Get_version", lambda: (3, 1))
     for size in (1000, 1001, 5 << 20, (3 << 20) + 7):
@@ -259,7 +266,9 @@ def counted(ledger):
 
 
 @every_layout
-def test_same_data_and_same_ledger_in_every_world(comm, how):
+@pytest.mark.parametrize("tree", [True, False])
+def test_same_data_and_same_ledger_in_every_world(comm, how, tree, monkeypatch):
+    monkeypatch.setattr(comm, "tree", tree)
     came, ledger = recorded(comm, how)
     came_in_threads, ledger_of_threads = run(comm.size, recorded, how)[comm.rank]
     came_dry, ledger_of_dry = dry_run(comm.size, every_verb, how, rank=comm.rank)

@@ -54,6 +54,7 @@ def test_no_box_touches_less(sizes, P):
     [
         ((64, 64, 64), 64, (4, 4, 4)),  # a cube: all three are cut
         ((64, 64, 4), 16, (4, 4, 1)),  # a plate: two are
+        ((256, 64, 4), 16, (8, 2, 1)),  # a longer one
         ((1024, 16, 4), 16, (16, 1, 1)),  # a needle: one is
     ],
 )

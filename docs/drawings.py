@@ -1,0 +1,135 @@
+"""The drawings in docs/_static: `python docs/drawings.py`. Who owns what is asked of pdla itself."""
+
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+import pdla
+from pdla.layout import Layout
+from pdla.matmul.cannon import schedule
+
+STATIC = Path(__file__).parent / "_static"
+COLOURS = [*plt.get_cmap("Set3").colors, *plt.get_cmap("Pastel1").colors]
+PALE, OWN, COMING, LINE = "#f2f2f2", "#5b8ff9", "#b5d0ff", "#666666"
+
+LAYOUTS = {
+    "blocks": (Layout(rows="row", cols="col"), (2, 2), (6, 6)),
+    "rows": (Layout(rows="row"), (2, 2), (6, 6)),
+    "ragged": (Layout(rows="row", cols="col"), (2, 3), (5, 7)),
+    "nested": (Layout(rows=("row", "col")), (2, 2), (6, 6)),
+    "cyclic": (Layout(rows=pdla.Cyclic("row", 1), cols=pdla.Cyclic("col", 2)), (2, 2), (6, 8)),
+    "cuts": (Layout(rows=pdla.Cuts("row", (0, 1, 6)), cols="col"), (2, 2), (6, 6)),
+    "units": (Layout(cols=pdla.Balanced("col", unit=4)), (1, 2), (2, 12)),
+    "depth": (Layout(rows=("depth", "row"), cols="col"), (2, 2, 2), (8, 6)),
+    "copies": (Layout(rows="row", cols="col"), (2, 2, 2), (8, 6)),
+}
+
+
+def holders(layout, grid_shape, shape):
+    """Rank by rank, the rows and columns that it holds."""
+
+    def program(comm):
+        grid = pdla.ProcessGrid(grid_shape, comm=comm)
+        return [held.indices().tolist() for held in pdla.zeros(shape, grid, layout).indices]
+
+    ranks = 1
+    for size in grid_shape:
+        ranks *= size
+    return pdla.run(ranks, program)
+
+
+def draw_layout(name, layout, grid_shape, shape):
+    """Each element in the colour of the ranks that hold it."""
+    owners = {place: [] for place in product(*map(range, shape))}
+    for rank, (rows, cols) in enumerate(holders(layout, grid_shape, shape)):
+        for place in product(rows, cols):
+            owners[place].append(rank)
+    groups = list(dict.fromkeys(map(tuple, owners.values())))
+    figure, axes = canvas(shape[1] * 0.36, shape[0] * 0.36)
+    for (i, j), ranks in owners.items():
+        cell(axes, i, j, COLOURS[groups.index(tuple(ranks))], " ".join(map(str, ranks)))
+    save(figure, axes, f"layout-{name}", shape)
+
+
+def draw_pieces(name, algorithm, here, step=None, q=3, n=6):
+    """What one rank of a q x q grid holds of A, B and C, and what comes to it; `step`: the panel on its way."""
+    places, needed = pdla.run(q * q, shares, algorithm, q, n)[here[0] * q + here[1]]
+    figure, every = plt.subplots(1, 3, figsize=(6.6, 2.4))
+    for axes, title, held, wanted in zip(every, "ABC", places, needed, strict=True):
+        for i, j in product(range(n), range(n)):
+            panel = {"A": j, "B": i}.get(title, 0)
+            wants = i in wanted[0] and j in wanted[1] and (step is None or panel // 2 == step or title == "C")
+            colour = OWN if i in held[0] and j in held[1] else COMING if wants else PALE
+            cell(axes, i, j, colour, "")
+        frame(axes, (n, n), n // q)
+        axes.set_title(title, fontsize=11)
+    save(figure, None, name, None)
+
+
+def shares(comm, algorithm, q, n):
+    grid = pdla.ProcessGrid((q, q), comm=comm)
+    A = pdla.zeros((n, n), grid, Layout(rows="row", cols="col"))
+    plan = pdla.plan_matmul(A, A, algorithm=algorithm)
+    indices = [layout.indices((n, n), grid.sizes, grid.coords) for layout in (plan.roles.A, plan.roles.B, plan.roles.C)]
+    as_lists = [[held.indices().tolist() for held in pair] for pair in (A.indices, *indices)]
+    return [as_lists[0]] * 3, as_lists[1:]
+
+
+def draw_cannon(q=3):
+    """Which blocks each rank multiplies, step by step."""
+    figure, every = plt.subplots(1, q, figsize=(7.2, 2.6))
+    for step, axes in enumerate(every):
+        for i, j in product(range(q), range(q)):
+            along_row = SimpleNamespace(parts=range(q), here=j, axes=("col",))
+            along_col = SimpleNamespace(parts=range(q), here=i, axes=("row",))
+            part = schedule(along_row, along_col)[step][0]
+            cell(axes, i, j, COLOURS[part], f"A{i}{part} B{part}{j}")
+        frame(axes, (q, q), 1)
+        axes.set_title(f"step {step}", fontsize=11)
+    save(figure, None, "cannon", None)
+
+
+def canvas(width, height):
+    figure = plt.figure(figsize=(width, height))
+    return figure, figure.add_axes((0, 0, 1, 1))
+
+
+def cell(axes, i, j, colour, text):
+    axes.add_patch(plt.Rectangle((j, i), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.8))
+    axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=8, color="#222222")
+
+
+def frame(axes, shape, every=None):
+    axes.set_xlim(-0.05, shape[1] + 0.05)
+    axes.set_ylim(shape[0] + 0.05, -0.05)
+    axes.set_aspect("equal")
+    axes.axis("off")
+    for at in range(0, shape[0] + 1, every) if every else ():
+        axes.plot((0, shape[1]), (at, at), color=LINE, linewidth=0.8)
+        axes.plot((at, at), (0, shape[0]), color=LINE, linewidth=0.8)
+
+
+def save(figure, axes, name, shape):
+    if axes is not None:
+        frame(axes, shape)
+    figure.savefig(STATIC / f"{name}.svg", bbox_inches="tight", facecolor="white", metadata={"Date": None})
+    plt.close(figure)
+
+
+def main():
+    plt.rcParams.update({"svg.hashsalt": "pdla", "svg.fonttype": "none", "font.family": "sans-serif"})
+    STATIC.mkdir(exist_ok=True)
+    for name, drawing in LAYOUTS.items():
+        draw_layout(name, *drawing)
+    draw_pieces("gather", "gather", here=(1, 1))
+    draw_pieces("summa", "summa", here=(1, 1), step=2)
+    draw_cannon()
+
+
+if __name__ == "__main__":
+    main()

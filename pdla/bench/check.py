@@ -1,0 +1,88 @@
+"""Whether a product is right: against NumPy where it is small enough to gather, else by random vectors.
+
+Exact data (small integers) must give the exact product, bit for bit. Other data must obey the componentwise bound
+|C - AB| <= c (k + P) u |A| |B| (Higham 2002, section 3.5), u the unit roundoff. Larger products are compared as
+C X and A (B X) for columns X of +1 and -1: a wrong C passes one column with probability at most 1/2 (Freivalds 1977).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import pdla
+
+SMALL = 1 << 33  # multiplications that rank 0 does alone, in a fraction of a second
+COLUMNS = 16  # of +1 and -1: one wrong product in 65536 would pass
+
+
+class Checker:
+    """Checks products on one communicator; rank 0 keeps NumPy's, since many algorithms are to give the same one."""
+
+    def __init__(self, comm: pdla.Communicator, small: int = SMALL) -> None:
+        self.comm, self.small = comm, small
+        self.kept: dict[Any, Any] = {}
+
+    def check(self, problem: tuple, A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
+        """Collective: how C = A B was checked, beginning with "WRONG" where it is not.
+
+        problem  equal for two calls whose A and B are equal;  exact  the product has no rounding errors
+        """
+        by_numpy = A.shape[0] * A.shape[1] * B.shape[1] <= self.small
+        fault = self._numpy(problem, A, B, C, exact) if by_numpy else freivalds(A, B, C, exact)
+        how = ("bitwise" if exact else "bound") + (" NumPy" if by_numpy else " Freivalds")
+        return f"WRONG ({how}): {fault}" if fault else how
+
+    def _numpy(self, problem: tuple, A: Any, B: Any, C: Any, exact: bool) -> str:
+        key = (problem, exact)
+        if key not in self.kept:
+            if len(self.kept) > 1:  # those of the problem before
+                self.kept.clear()
+            a, b = A.gather(root=0), B.gather(root=0)
+            self.kept[key] = None if a is None else _reference(a, b, exact, self.comm.size)
+        c = C.gather(root=0)
+        return self.comm.share("" if c is None else differences(c, *self.kept[key]))[0]
+
+
+def _reference(a: np.ndarray, b: np.ndarray, exact: bool, ranks: int) -> tuple[np.ndarray, np.ndarray | float]:
+    """NumPy's product, and how far from it another may be."""
+    return a @ b, 0.0 if exact else tolerance(a.shape[1] + ranks, a.dtype) * (np.abs(a) @ np.abs(b))
+
+
+def tolerance(terms: int, dtype: Any) -> float:
+    """The factor of |A| |B| by which two sums of so many terms, added in different orders, may differ."""
+    kind = np.dtype(dtype)
+    return terms * (4.0 if kind.kind == "c" else 2.0) * float(np.finfo(kind).eps) / 2 if kind.kind in "fc" else 0.0
+
+
+def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float) -> str:
+    """Where c is further than bound from its reference, in words; empty where nowhere. NaN is far from everything."""
+    if c.shape != reference.shape:
+        return f"shape {c.shape}, not {reference.shape}"
+    wrong = ~(np.abs(c - reference) <= bound)
+    if not wrong.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(wrong)[0])
+    return f"{wrong.sum()} of {c.size} elements differ, the first at {at}: {c[at]}, not {reference[at]}"
+
+
+def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
+    """Collective: where C X differs from A (B X), in words; in double precision, so that exact data stay exact."""
+    (m, k), n, comm = A.shape, B.shape[1], A.grid.comm
+    signs = np.random.default_rng(k + n).choice([-1.0, 1.0], (n, COLUMNS))
+    found, expected = times(C, signs), times(A, times(B, signs))
+    bound: np.ndarray | float = 0.0
+    if not exact:
+        terms = 2 * (k + n) + comm.size  # of C's own sums, and of those over the columns here
+        bound = tolerance(terms, C.dtype) * times(A, times(B, np.ones((n, 1)), magnitude=True), magnitude=True)
+    return differences(found, expected, bound)
+
+
+def times(M: pdla.DistMatrix, x: np.ndarray, magnitude: bool = False) -> np.ndarray:
+    """Collective: M x, or |M| x, on every rank; M without copies, x the same on every rank."""
+    rows, cols = M.indices
+    y = np.zeros((M.shape[0], x.shape[1]), np.result_type(M.dtype, x.dtype))
+    block = np.abs(M.local) if magnitude else M.local
+    y[rows.indices()] = block.astype(y.dtype) @ x[cols.indices()]
+    return M.grid.comm.allreduce(y).wait()

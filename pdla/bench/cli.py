@@ -1,0 +1,278 @@
+"""The command line: arguments, and what they start."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import pdla
+from pdla.bench import info, report, suite
+from pdla.bench.case import Case, file_case, file_operands, random_operands
+from pdla.bench.check import Checker
+from pdla.bench.gemm import Bench, planned, predict
+from pdla.bench.info import oversubscribed
+from pdla.bench.peak import Peaks
+from pdla.bench.stop import REFUSED, WRONG, Stop, refuse
+from pdla.bench.suite import Results
+from pdla.errors import FileError, GridError, LayoutError, NoMPIError, PlanError, ShapeError
+from pdla.io import save
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SIZE = 2048  # of each of m, n and k, where they are not given
+REPEATS = 5
+USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # and the same on every rank
+ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
+EXAMPLES = """\
+examples:
+  mpirun -n 4 python -m pdla.bench                          every algorithm that fits 4 ranks, on made-up and real input
+  mpirun -n 6 python -m pdla.bench gemm -m 3000 -n 2000 -k 500 --grid 2x3 --algorithm summa --panel 128
+  mpirun -n 4 python -m pdla.bench gemm --transa T --dtype complex128 --json result.json
+  mpirun -n 4 python -m pdla.bench gemm --a A.npy --b B.npy --out C.npy        matrices from files
+  mpirun -n 64 python -m pdla.bench info                    which MPI and BLAS, and how ranks wait
+  python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
+  python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace on 4096 ranks: no machine needed
+"""
+
+
+# ---------------------------------------------------------------------------------------------- arguments
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what it has to say by a Stop, so that one rank prints it."""
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        raise Stop(0, self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        raise Stop(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def parser() -> Parser:
+    made = Parser("pdla.bench", description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.set_defaults(command="suite", threads=None, dry_run=False, ranks=None, json=None)
+    _add_common(made)
+    commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite for this many ranks")
+    gemm = commands.add_parser("gemm", help="one product C = op(A) op(B), sizes and all else by choice")
+    info = commands.add_parser("info", help="machine, MPI, BLAS, threads, cores, and how ranks wait")
+    for command, name in ((gemm, "gemm"), (info, "info")):
+        command.set_defaults(command=name)
+        _add_common(command)
+    _add_gemm(gemm)
+    return made
+
+
+def _add_common(to: Parser) -> None:
+    """Options that may stand before the command or after it."""
+    group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
+    group.add_argument("--threads", type=positive, metavar="P", help="run P ranks as threads of this process, without MPI")
+    group.add_argument("--dry-run", action="store_true", help="predict for -P ranks, without data and times")
+    group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help="ranks of a dry run")
+    group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE")
+
+
+def _add_gemm(to: Parser) -> None:
+    for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "columns of op(A), rows of op(B)")):
+        to.add_argument(f"-{name}", type=natural, help=f"{what} (default {SIZE})")
+    to.add_argument("--dtype", choices=DTYPES, help="default float64")
+    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto")
+    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="2x3; default: all ranks, most nearly square")
+    to.add_argument("--panel", type=positive, metavar="WIDTH", help="SUMMA's panel width in indices")
+    to.add_argument("--repeats", type=positive, default=REPEATS, help=f"times that it is timed (default {REPEATS})")
+    for name in "AB":
+        how = f"{name} is stored as it is, transposed, or conjugate-transposed"
+        to.add_argument(f"--trans{name.lower()}", choices=("N", "T", "C"), default="N", help=how)
+    for name in "AB":
+        to.add_argument(f"--{name.lower()}", metavar="FILE", help=f"read {name} from FILE (.npy, .mtx, .h5)")
+    to.add_argument("--out", metavar="FILE", help="write C to FILE")
+
+
+def positive(text: str) -> int:
+    return _number(text, 1)
+
+
+def natural(text: str) -> int:
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+    return int(text)
+
+
+def grid_shape(text: str) -> tuple[int, int]:
+    words = text.lower().split("x")
+    if len(words) != 2 or not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a grid: give rows x columns, such as 2x3")
+    return int(words[0]), int(words[1])
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, with what one of them alone cannot tell; raises Stop."""
+    arguments = parser().parse_args(argv)
+    if arguments.dry_run != (arguments.ranks is not None):
+        raise refuse("--dry-run and -P go together: --dry-run -P 4096")
+    if arguments.dry_run and (arguments.threads or arguments.command == "info"):
+        raise refuse("a dry run has no " + ("threads" if arguments.threads else "machine to tell about"))
+    if arguments.command == "gemm":
+        _check_files(arguments)
+    return arguments
+
+
+def _check_files(arguments: argparse.Namespace) -> None:
+    if (arguments.a is None) != (arguments.b is None):
+        raise refuse("--a and --b go together: both matrices from files, or none")
+    made_up = [name for name in ("m", "n", "k", "dtype") if getattr(arguments, name) is not None]
+    if arguments.a and (made_up or arguments.dry_run):
+        raise refuse(f"--a and --b give the sizes and the dtype: leave out {', '.join(made_up) or '--dry-run'}")
+    if arguments.out and arguments.dry_run:
+        raise refuse("a dry run has no C to write to --out")
+
+
+# ---------------------------------------------------------------------------------------------- what they start
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; gives the exit status, the same on every rank."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = parse(words)
+    except Stop as stop:
+        return _end(stop, first=_first_of_the_job())
+    try:
+        return _launch(arguments, words)
+    except Stop as stop:
+        return _end(stop, first=bool(arguments.dry_run or arguments.threads) or _first_of_the_job())
+
+
+def _end(stop: Stop, first: bool) -> int:
+    if first:
+        stop.say()
+    return stop.status
+
+
+def _first_of_the_job() -> bool:
+    try:
+        return pdla.world().rank == 0
+    except NoMPIError:
+        return True
+
+
+def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
+    if arguments.dry_run:
+        return pdla.dry_run(arguments.ranks, _program, arguments, words)[0]
+    if arguments.threads:
+        return pdla.run(arguments.threads, _program, arguments, words)[0]
+    try:
+        from pdla.comm import mpi
+    except NoMPIError as error:
+        raise refuse(f"{error}; here: --threads 4") from error
+    mpi.abort_on_exception()
+    return _program(pdla.world(), arguments, words)
+
+
+def _program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """One rank's part of any command."""
+    world = "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
+    known = info.facts(comm, world)
+    if arguments.command == "info":
+        waits = info.waiting(comm, world)
+        if comm.rank == 0:
+            print("\n".join(info.lines(known, comm, world, waits)))
+        results, peaks = Results(), Peaks(comm)
+    else:
+        results, peaks = _multiply(comm, arguments, world)
+    if comm.rank == 0:
+        _show(results, peaks, known, comm.size)
+    if arguments.json:
+        _leave(arguments.json, report.report(known, world, comm.size, words, results, peaks.measured), comm)
+    return 0 if results.right else WRONG
+
+
+def _multiply(comm: pdla.Communicator, arguments: argparse.Namespace, world: str) -> tuple[Results, Peaks]:
+    bench = Bench(comm, Checker(comm), Peaks(comm))
+    if arguments.command == "gemm":
+        results = _gemm(replace(bench, repeats=arguments.repeats, explain=True), arguments)
+    else:
+        results = suite.predicted(comm.size) if world == "dry" else suite.run(bench)
+    return results, bench.peaks
+
+
+def _gemm(bench: Bench, arguments: argparse.Namespace) -> Results:
+    comm, case = bench.comm, _case(arguments, bench.comm.size)
+    try:
+        if arguments.dry_run:
+            return Results([predict(case, comm.size)])
+        make = file_operands((arguments.a, arguments.b)) if arguments.a else random_operands
+        A, B = make(case, pdla.ProcessGrid(case.grid, comm=comm))
+        case = file_case(case, A, B) if arguments.a else case
+        plan = planned(case, A, B)
+    except USERS_FAULT as error:
+        raise refuse(error) from error
+    results = Results([bench.measure(case, A, B)])
+    if arguments.out:
+        _save(arguments.out, plan(A, B))
+    return results
+
+
+def _case(arguments: argparse.Namespace, ranks: int) -> Case:
+    first, second = arguments.grid or pdla.balanced_shape(ranks)
+    if first * second > ranks:
+        raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there are {ranks}")
+    sizes = [SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k)]
+    return Case(
+        *sizes,
+        dtype=arguments.dtype or "float64",
+        algorithm=arguments.algorithm,
+        grid=(first, second),
+        transa=arguments.transa,
+        transb=arguments.transb,
+        panel=arguments.panel,
+    )
+
+
+def _save(path: str, C: pdla.DistMatrix) -> None:
+    try:
+        save(path, C)
+    except FileError as error:
+        raise refuse(error) from error
+
+
+# ---------------------------------------------------------------------------------------------- what they leave
+
+
+def _show(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> None:
+    """Print everything; at rank 0."""
+    from pdla.bench import table
+
+    table.show(results.rows, results.left_out, notes(results, peaks, known, ranks))
+
+
+def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> list[str]:
+    """What stands below the table."""
+    lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
+    for dtype, rate in peaks.measured.items():
+        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of all {ranks} ranks at once, measured in this run")
+    if peaks.measured and oversubscribed(known):
+        machine = known["machine"]
+        lines.append(f"{machine['ranks_a_host']} ranks share {machine['cores']} cores: times measure the scheduler, too")
+    wrong = sum(not row.right for row in results.rows)
+    checked = sum(bool(row.checks) for row in results.rows)
+    if checked:
+        lines.append(f"{wrong} of {checked} products are WRONG" if wrong else f"all {checked} products are right")
+    return lines
+
+
+def _leave(path: str, content: dict[str, Any], comm: pdla.Communicator) -> None:
+    """Collective: rank 0 writes the JSON; where it cannot, every rank stops."""
+    fault = ""
+    if comm.rank == 0:
+        try:
+            report.write(path, content)
+        except OSError as error:
+            fault = str(error)
+    if fault := comm.share(fault)[0]:
+        raise refuse(f"--json {path}: {fault}")

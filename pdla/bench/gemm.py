@@ -1,0 +1,130 @@
+"""One product: checked, counted and timed; or, dry, counted only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import prod
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import pdla
+from pdla.bench.case import LAYOUT, Case, Operands, integer_operands, random_operands
+from pdla.bench.check import Checker
+from pdla.bench.peak import Peaks, elapsed
+from pdla.matmul.plan import Figures
+from pdla.model import received_lower_bound
+
+BUDGET = 1.0  # seconds for the repeats of one product, where their number is not given
+FEWEST, MOST = 3, 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of one case: a line of the table, an entry of the JSON. Bytes are a rank's, maximum over ranks."""
+
+    case: Case
+    algorithm: str  # the plan's, where the case says auto
+    layouts: dict[str, str]  # of A, B and C
+    messages: int
+    bytes_received: int
+    bytes_by_formula: float | None  # None where the formula does not speak of these layouts
+    bytes_lower_bound: float
+    peak_workspace: int
+    checks: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()  # each repeat, until the last rank was done
+    share_of_peak: float | None = None
+    explained: str = ""  # the plan in words, where asked for
+
+    @property
+    def right(self) -> bool:
+        return not any(check.startswith("WRONG") for check in self.checks)
+
+    @property
+    def flops_per_second(self) -> float | None:
+        return self.case.flops / median(self.seconds) if self.seconds else None
+
+    @property
+    def multiple_of_bound(self) -> float | None:
+        return self.bytes_received / self.bytes_lower_bound if self.bytes_lower_bound else None
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all products of a run share."""
+
+    comm: pdla.Communicator
+    checker: Checker
+    peaks: Peaks
+    repeats: int | None = None
+    explain: bool = False
+
+    def measure(self, case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Row:
+        """Collective: check C = A B, count it, then time it (not if it is wrong). PlanError where it does not fit."""
+        plan = planned(case, A, B)
+        checks = self._checked(case, plan, A, B)
+        C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
+        with pdla.record() as ledger:
+            plan(A, B, out=C)
+        row = replace(figures(case, plan, (A, B), worst(ledger.total(self.comm))), checks=checks)
+        if self.explain and self.comm.rank == 0:
+            row = replace(row, explained=plan.explain())
+        return self._timed(row, lambda: plan(A, B, out=C)) if row.right else row
+
+    def _checked(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
+        """First on small integers in the same shapes, then on the data themselves."""
+        integers = np.dtype(case.dtype).kind not in "fc" or case.source == "digits"
+        data = self.checker.check(case.problem, A, B, plan(A, B), exact=integers)
+        if integers:
+            return (data,)
+        small = integer_operands(case, A.grid)
+        return self.checker.check(case.problem, *small, plan(*small), exact=True), data
+
+    def _timed(self, row: Row, run: Callable[[], Any]) -> Row:
+        count = self.repeats
+        if count is None:
+            count = round(min(MOST, max(FEWEST, BUDGET / elapsed(self.comm, run))))
+        seconds = tuple(elapsed(self.comm, run) for _ in range(count))
+        done, peak = replace(row, seconds=seconds), self.peaks[row.case.dtype]
+        return replace(done, share_of_peak=(done.flops_per_second or 0) / peak if peak else None)
+
+
+def planned(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
+    """Collective: the plan of a case."""
+    return pdla.plan_matmul(A, B, algorithm=case.algorithm, layout=LAYOUT, panel=case.panel)
+
+
+def worst(total: dict[str, int]) -> Figures:
+    """The maxima over ranks of a ledger's total."""
+    return Figures(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"])
+
+
+def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -> Row:
+    """The row of a case that has been counted."""
+    A, B = operands
+    size, (m, n, k) = np.dtype(case.dtype).itemsize, (case.m, case.n, case.k)
+    natural = case.transa == case.transb == "N"
+    return Row(
+        case=case,
+        algorithm=plan.algorithm,
+        layouts={"A": repr(A.layout), "B": repr(B.layout), "C": repr(plan.layout)},
+        messages=counted.messages,
+        bytes_received=counted.bytes_received,
+        bytes_by_formula=float(size * pdla.matmul_words(plan.algorithm, m, n, k, case.grid)) if natural else None,
+        bytes_lower_bound=size * received_lower_bound(m, n, k, prod(case.grid)),
+        peak_workspace=counted.peak_workspace,
+    )
+
+
+def predict(case: Case, ranks: int) -> Row:
+    """The row of a case on any number of ranks, without data and without times."""
+    return pdla.dry_run(ranks, _predicted, case)[0]
+
+
+def _predicted(comm: pdla.Communicator, case: Case) -> Row:
+    grid = pdla.ProcessGrid(case.grid, comm=comm)
+    operands = random_operands(case, grid)
+    plan = planned(case, *operands)
+    return replace(figures(case, plan, operands, plan.predicted), explained=plan.explain())

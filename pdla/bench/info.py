@@ -1,0 +1,157 @@
+"""Where the benchmark runs: machine, MPI, BLAS, threads, cores, and how ranks wait."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pdla
+from pdla.array import namespace
+
+NAP = 0.2  # seconds that rank 0 keeps the others waiting
+POLLS = 0.5  # of the cores that waiting ranks could use: above it, they are said to poll
+
+
+def facts(comm: pdla.Communicator, world: str) -> dict[str, Any]:
+    """Collective: at rank 0, what it knows of the machine, as it goes into the JSON. `world`: mpi, threads or dry."""
+    here = (platform.node(), tuple(sorted(os.sched_getaffinity(0))))
+    everyone = [here] if world == "dry" else comm.share(here)
+    if comm.rank:
+        return {}
+    hosts = [host for host, _ in everyone]
+    machine = {
+        "hosts": len(set(hosts)),
+        "host": here[0],
+        "processor": _processor(),
+        "system": platform.platform(),
+        "cores": len({core for host, cores in everyone if host == here[0] for core in cores}),
+        "cores_a_rank": len(here[1]),
+        "ranks_a_host": max(hosts.count(host) for host in set(hosts)),
+    }
+    return {"machine": machine, "mpi": _mpi() if world == "mpi" else None, "blas": _blas(), "versions": _versions()}
+
+
+def oversubscribed(known: dict[str, Any]) -> bool:
+    """Whether the ranks of a host outnumber its cores."""
+    return known["machine"]["ranks_a_host"] > known["machine"]["cores"]
+
+
+def _mpi() -> dict[str, str]:
+    from pdla.comm import mpi
+
+    return mpi.library()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _blas() -> list[dict[str, Any]]:
+    """NumPy's library and SciPy's, which the first product loads, and their threads."""
+    from threadpoolctl import threadpool_info
+
+    one = np.ones((1, 1))
+    namespace(one).gemm(one, one, one.copy())
+    wanted = ("internal_api", "version", "num_threads", "architecture")
+    pools = (pool for pool in threadpool_info() if pool["user_api"] == "blas")
+    return [{name: pool.get(name) for name in wanted} for pool in pools]
+
+
+def _versions() -> dict[str, str | None]:
+    import scipy
+
+    return {
+        "pdla": pdla.__version__,
+        "commit": _commit(Path(pdla.__file__).parents[1]),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+    }
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit of a checkout, "-dirty" where files have changed since; None elsewhere."""
+    if not (folder / ".git").exists():
+        return None
+    command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--match=", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+# ---------------------------------------------------------------------------------------------- how ranks wait
+
+
+def waiting(comm: pdla.Communicator, world: str) -> dict[str, float]:
+    """Collective: share of the available cores that ranks use while they wait for rank 0, in each kind of wait."""
+    ways: dict[str, Callable[[], None]] = {"pdla": comm.barrier}
+    if world == "mpi":
+        from pdla.comm import mpi
+
+        ways["MPI_Barrier"] = lambda: mpi.library_barrier(comm)  # type: ignore[arg-type]
+    return {way: _used(comm, wait) for way, wait in ways.items()} if comm.size > 1 else {}
+
+
+def _used(comm: pdla.Communicator, wait: Callable[[], None]) -> float:
+    """CPU time over wall time of the ranks of rank 0's host, for each core that they could have kept busy."""
+    comm.barrier()
+    if comm.rank == 0:
+        time.sleep(NAP)
+    wall, cpu = time.perf_counter(), time.thread_time()
+    wait()
+    share = (time.thread_time() - cpu) / max(time.perf_counter() - wall, 1e-9) if comm.rank else 0.0
+    said = comm.share((platform.node(), share))
+    here = [share for rank, (host, share) in enumerate(said) if rank and host == said[0][0]]
+    return sum(here) / min(len(here), len(os.sched_getaffinity(0))) if here else 0.0
+
+
+def lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dict[str, float]) -> list[str]:
+    """What `info` prints, at rank 0."""
+    machine, versions = known["machine"], known["versions"]
+    mpi = known["mpi"]
+    return [
+        f"pdla       {versions['pdla']}, commit {versions['commit'] or 'unknown (not a git checkout)'}",
+        f"Python     {versions['python']} ({sys.executable}), NumPy {versions['numpy']}, SciPy {versions['scipy']}",
+        f"machine    {machine['host']}, {machine['processor']}, {machine['system']}",
+        f"MPI        {mpi['library'].splitlines()[0]}" if mpi else f"MPI        not used: ranks are {world}",
+        *([f"           standard {mpi['standard']}, mpi4py {mpi['mpi4py']}"] if mpi else []),
+        *(f"BLAS       {b['internal_api']} {b['version']} ({b['architecture']}), {_threads(b)}" for b in known["blas"]),
+        f"ranks      {comm.size} on {machine['hosts']} host(s), {machine['ranks_a_host']} a host; "
+        f"{machine['cores']} cores here, {machine['cores_a_rank']} that rank 0 may use",
+        *_waiting_lines(known, comm, waits),
+        "devices    whether this MPI takes device memory was not probed: no CuPy arrays in this version",
+    ]
+
+
+def _threads(pool: dict[str, Any]) -> str:
+    return f"{pool['num_threads']} thread{'s' if pool['num_threads'] != 1 else ''} a rank"
+
+
+def _waiting_lines(known: dict[str, Any], comm: pdla.Communicator, waits: dict[str, float]) -> list[str]:
+    if not waits:
+        return ["waiting    not measured: one rank waits for nobody"]
+    crowded = oversubscribed(known)
+    kinds = ", ".join(f"{way} {'polls' if used > POLLS else 'yields'} ({used:.0%} CPU)" for way, used in waits.items())
+    found = [f"waiting    {kinds}; ranks {'outnumber the cores' if crowded else 'have a core each'}"]
+    if crowded and waits.get("MPI_Barrier", 0) > POLLS:
+        found.append(
+            "WARNING    this MPI busy-polls in its own blocking calls and ranks share cores: programs that use those "
+            "calls measure the scheduler. pdla waits in a loop of its own, which sleeps."
+        )
+    if waits["pdla"] > POLLS and crowded:
+        found.append("WARNING    pdla's own wait polls although ranks share cores: times measure the scheduler")
+    return found

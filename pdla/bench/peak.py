@@ -1,0 +1,50 @@
+"""The local GEMM peak: all ranks multiply blocks of their own at the same time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import pdla
+from pdla.array import namespace
+
+REPEATS = 5
+LARGEST, SMALLEST = 1024, 128  # sides of a block
+TOTAL_SIDE = 2048  # all blocks together take as long as one product of this side
+
+
+def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
+    """Collective: seconds from the moment when all ranks are ready until the last one has done the work."""
+    comm.barrier()
+    start = time.perf_counter()
+    work()
+    return max(comm.share(time.perf_counter() - start))
+
+
+def peak(comm: pdla.Communicator, dtype: Any) -> float:
+    """Collective: FLOP/s of all ranks together, each multiplying square blocks in cache-friendly sizes; best of a few."""
+    kind = np.dtype(dtype)
+    side = int(min(LARGEST, max(SMALLEST, TOTAL_SIDE / comm.size ** (1 / 3))))
+    a, b, c = (np.ones((side, side), kind) for _ in range(3))
+    xp = namespace(a)
+    seconds = [elapsed(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:]
+    return comm.size * (8 if kind.kind == "c" else 2) * side**3 / min(seconds)
+
+
+class Peaks:
+    """The peak of each dtype, measured when it is first asked for (collectively), in FLOP/s."""
+
+    def __init__(self, comm: pdla.Communicator) -> None:
+        self.comm = comm
+        self.measured: dict[str, float] = {}
+
+    def __getitem__(self, dtype: str) -> float | None:
+        """None for dtypes that BLAS does not know."""
+        if np.dtype(dtype).char not in "fdFD":
+            return None
+        if dtype not in self.measured:
+            self.measured[dtype] = peak(self.comm, dtype)
+        return self.measured[dtype]

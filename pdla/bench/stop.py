@@ -1,0 +1,23 @@
+"""How the benchmark ends early: a few words and an exit status, the same on every rank."""
+
+from __future__ import annotations
+
+import sys
+
+REFUSED, WRONG = 2, 1  # exit statuses: arguments that cannot be run; a product that is not right
+
+
+class Stop(Exception):
+    """Raised on every rank; whoever catches it lets the first rank print."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+    def say(self) -> None:
+        print(self, file=sys.stderr if self.status else sys.stdout)
+
+
+def refuse(error: object) -> Stop:
+    """A Stop that quotes an error in one line."""
+    return Stop(REFUSED, f"pdla.bench: {' '.join(str(error).split())}")

@@ -1,0 +1,87 @@
+"""What runs without arguments: every algorithm that fits this many ranks, on made-up and on real input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pdla
+from pdla.bench.case import Case, Make, digits, digits_operands, digits_path, random_operands
+from pdla.bench.gemm import Bench, Row, predict
+from pdla.bench.progress import Progress
+from pdla.errors import PlanError
+
+SIDE = 2048  # of the square product, or the next multiple of the ranks
+NO_DIGITS = (
+    "the digits (real input) were left out: scikit-learn, which ships them, is not installed; `pip install scikit-learn`"
+)
+
+
+@dataclass
+class Results:
+    """Rows in the order in which they were run, and what was left out, in words."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        return all(row.right for row in self.rows)
+
+
+def shapes(ranks: int) -> list[tuple[int, int]]:
+    """The most nearly square grid, and the line."""
+    balanced = pdla.balanced_shape(ranks)
+    return list(dict.fromkeys([(balanced[0], balanced[1]), (1, ranks)]))
+
+
+def made_up(ranks: int) -> Iterator[Case]:
+    """A square product whose sizes divide; a flat one; and a ragged complex one with transposes."""
+    n = -(-SIDE // ranks) * ranks
+    square = Case(n, n, n)
+    flat = Case(n, n, max(ranks, n // 8 // ranks * ranks), "float32")
+    ragged = Case(601, 499, 557, "complex128", transa="C", transb="T")
+    grids = shapes(ranks)
+    for case, on in ((square, grids), (flat, grids[:1]), (ragged, grids[:1])):
+        yield from (replace(case, grid=grid, algorithm=name) for grid in on for name in pdla.algorithms)
+
+
+def real(ranks: int) -> Iterator[Case]:
+    """The Gram matrices of scikit-learn's digits, 1797 images of 64 points: X X^T and X^T X."""
+    grid = shapes(ranks)[0]
+    yield Case(1797, 1797, 64, grid=grid, transb="T", source="digits")
+    yield Case(64, 64, 1797, grid=grid, transa="T", source="digits")
+
+
+def run(bench: Bench) -> Results:
+    """Collective: measure the suite; no more than about two minutes, on two cores and 64 ranks, too."""
+    comm = bench.comm
+    path = comm.share(digits_path() if comm.rank == 0 else None)[0]
+    X = digits(path) if path and comm.rank == 0 else None
+    work: list[tuple[Case, Make]] = [(case, random_operands) for case in made_up(comm.size)]
+    work += [(case, digits_operands(X)) for case in real(comm.size)] if path else []
+    results = Results(left_out=[] if path else [NO_DIGITS])
+    with Progress(comm.rank == 0, len(work)) as progress:
+        for case, make in work:
+            progress.begin(case)
+            try:
+                with pdla.ProcessGrid(case.grid, comm=comm) as grid:
+                    results.rows.append(bench.measure(case, *make(case, grid)))
+            except PlanError as reason:
+                results.left_out.append(left_out(case, reason))
+    return results
+
+
+def left_out(case: Case, reason: Exception) -> str:
+    return f"{case.algorithm} on {case.grid[0]} x {case.grid[1]}, {case.title}: {reason}"
+
+
+def predicted(ranks: int) -> Results:
+    """The suite's figures for any number of ranks, without times."""
+    results = Results()
+    for case in made_up(ranks):
+        try:
+            results.rows.append(predict(case, ranks))
+        except PlanError as reason:
+            results.left_out.append(left_out(case, reason))
+    return results

@@ -1,0 +1,105 @@
+"""What rank 0 prints: one table, a section for each product."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import groupby
+from statistics import median
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pdla.bench.gemm import Row
+
+WIDTH = 142  # columns, where the output is no terminal
+
+WIDEST = 34  # columns of a cell, which then takes another line
+WORDS = ("algorithm", "grid", "layout", "checked")  # headings of columns that are no numbers
+
+Cell = tuple[str, str]  # a column's heading and what stands below it
+
+
+def console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+
+def show(rows: Iterable[Row], left_out: Iterable[str], notes: Iterable[str]) -> None:
+    """Print a table for each product, what was left out, and the notes."""
+    screen = console()
+    for made in tables(list(rows)):
+        screen.print(made)
+    for line in left_out:
+        screen.print(Text(f"left out: {line}", style="dim"))
+    for line in notes:
+        screen.print(Text(line))
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Rows of the same product together, under its title; columns equally wide in all of them."""
+    timed = any(row.checks for row in rows)
+    lines = [(row, cells(row, timed)) for row in rows]
+    widths = [max(len(text) for cell in column for text in cell) for column in zip(*(c for _, c in lines), strict=True)]
+    groups = groupby(lines, key=lambda line: line[0].case.title)
+    return [_table(title, list(group), widths) for title, group in groups]
+
+
+def _table(title: str, lines: list[tuple[Row, list[Cell]]], widths: list[int]) -> Table:
+    made = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for (heading, _), width in zip(lines[0][1], widths, strict=True):
+        made.add_column(heading, justify="left" if heading in WORDS else "right", min_width=min(width, WIDEST))
+    for row, line in lines:
+        made.add_row(*(text for _, text in line), style=None if row.right else "bold red")
+    return made
+
+
+def cells(row: Row, timed: bool) -> list[Cell]:
+    return [*_how(row), *(_times(row) if timed else []), *_volumes(row), *([("checked", _checked(row))] if timed else [])]
+
+
+def _how(row: Row) -> list[Cell]:
+    chosen = row.algorithm if row.case.algorithm != "auto" else f"auto: {row.algorithm}"
+    return [("algorithm", chosen), ("grid", "x".join(map(str, row.case.grid))), ("layout", _layout(row))]
+
+
+def _layout(row: Row) -> str:
+    """A's, B's and C's cuts, once where they are equal: row/col."""
+    short = [text.removeprefix("Layout(").removesuffix(")").replace("'", "") for text in row.layouts.values()]
+    words = [text.replace("rows=", "").replace("cols=", "").replace(", ", "/") for text in short]
+    return words[0] if len(set(words)) == 1 else " ".join(words)
+
+
+def _times(row: Row) -> list[Cell]:
+    seconds, rate = row.seconds, row.flops_per_second
+    return [
+        ("median ms", f"{1e3 * median(seconds):.1f}" if seconds else "–"),
+        ("min ms", f"{1e3 * min(seconds):.1f}" if seconds else "–"),
+        ("GFLOP/s", f"{rate / 1e9:.1f}" if rate else "–"),
+        ("of peak", f"{row.share_of_peak:.0%}" if row.share_of_peak else "–"),
+    ]
+
+
+def _volumes(row: Row) -> list[Cell]:
+    formula, multiple = row.bytes_by_formula, row.multiple_of_bound
+    return [
+        ("received", size(row.bytes_received)),
+        ("formula", "–" if formula is None else ("= " if formula == row.bytes_received else "") + size(formula)),
+        ("x bound", "–" if multiple is None else f"{multiple:.2f}"),
+        ("messages", str(row.messages)),
+        ("workspace", size(row.peak_workspace)),
+    ]
+
+
+def _checked(row: Row) -> str:
+    return "; ".join(row.checks)
+
+
+def size(count: float) -> str:
+    """Bytes in three figures."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"

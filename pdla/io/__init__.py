@@ -1,0 +1,95 @@
+"""Matrices from files and to files: .npy, Matrix Market, HDF5.
+
+Every file is of one format module, which has two collective functions:
+
+header(path, dataset)                               shape and dtype, read by every rank; not collective
+load(path, dataset, shape, dtype, grid, layout)     the matrix
+save(part, path, dataset, A)                        A into the new file `part`, which replaces `path` when all is well
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+from uuid import uuid4
+
+from pdla.comm.agree import agree, agreed
+from pdla.errors import FileError, LayoutError
+from pdla.grid import ProcessGrid
+from pdla.io import hdf5, mtx, npy
+from pdla.io.files import check_dtype, together
+from pdla.layout import Layout
+from pdla.matrix import DistMatrix
+from pdla.redistribute import converted
+
+FORMATS = {".npy": npy, ".mtx": mtx, ".mtx.gz": mtx, ".h5": hdf5, ".hdf5": hdf5}
+
+
+def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dataset: str | None = None) -> DistMatrix:
+    """A matrix from a file, in the byte order of this machine. Collective over the grid's communicator, idle ranks too.
+
+    path     .npy     C or Fortran order, any byte order; each rank reads its own block through a memory map
+             .mtx, .mtx.gz   Matrix Market, sparse or dense, made dense; rank 0 reads it and deals it out
+             .h5, .hdf5      HDF5; each rank reads its own block
+             Every rank must see the file.
+    dataset  HDF5 only: the name of the dataset; by default the only one in the file.
+
+    Elements are bool, integers, real or complex, as in the file; Matrix Market: int64, uint64, float64, complex128.
+    Raises, the same on every rank, FileError for a file that is missing, damaged, truncated or not a matrix of numbers,
+    LayoutError for a layout that does not fit it or asks for partial sums. In a dry run only the header is read.
+    """
+    comm = grid.comm
+    with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
+        path, form = _known(path)
+        if dataset is not None and form is not hdf5:
+            raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files; this one holds one matrix")
+        if layout.partial:
+            raise LayoutError(f"load: {layout!r} has partial sums; give a layout without")
+    with together(comm, path):
+        with path.open("rb"):
+            shape, dtype = form.header(path, dataset)
+        layout.check(shape, grid.sizes)
+    agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
+    return form.load(path, dataset, shape, dtype, grid, layout)
+
+
+def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix") -> None:
+    """A matrix into a file, whose ending gives the format, as in load. Collective over the communicator of A's grid.
+
+    .npy            C order; each block is written once, by a rank that holds it, through a memory map. Across nodes
+                    that takes a file system that keeps their maps coherent, as Lustre does and NFS does not.
+    .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes come back as long ones
+    .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py has MPI; `dataset` is the
+                    name; the file's other datasets stay.
+
+    The file appears, or replaces an old one, when all of it has been written: a save that fails leaves the old one.
+    Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
+    """
+    comm = A.grid.comm
+    with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
+        path, form = _known(path)
+    with together(comm, path):
+        check_dtype(A.dtype)
+    if A.xp.name == "meta":
+        return
+    whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
+    target = path.resolve()
+    part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
+    try:
+        form.save(part, path, dataset, whole)
+        with together(comm, path):
+            if comm.rank == 0:
+                os.replace(part, target)
+    finally:
+        if comm.rank == 0:
+            part.unlink(missing_ok=True)
+
+
+def _known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
+    """The path and its format."""
+    found = Path(path)
+    for ending, form in FORMATS.items():
+        if found.name.lower().endswith(ending):
+            return found, form
+    raise FileError(f"{os.fspath(path)!r}: the ending tells the format, and those known are {', '.join(FORMATS)}")

@@ -1,0 +1,103 @@
+"""What the formats share: errors that every rank sees, and blocks filled from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import name
+from pdla.comm.base import Communicator
+from pdla.errors import FileError, PdlaError
+from pdla.grid import ProcessGrid
+from pdla.layout import IndexSet, Layout, Selection, Shape
+from pdla.matrix import DistMatrix
+from pdla.redistribute import local_shape
+
+
+@contextmanager
+def together(comm: Communicator, path: Path) -> Iterator[None]:
+    """Collective: one rank's work on a file. No rank goes on before all have ended it; what fails on one fails on all.
+
+    PDLA_CHECK=0 does not turn this off: a full disk is no mistake of the caller's, and ranks must wait for one another.
+    """
+    failure: PdlaError | None = None
+    cause: Exception | None = None
+    try:
+        yield
+    except PdlaError as raised:
+        failure = raised
+    except Exception as raised:
+        failure, cause = FileError(f"{path}: {_words(raised)}"), raised
+    failures: dict[str, list[int]] = {}
+    said = comm.share(failure)
+    for rank, other in enumerate(said):
+        if other is not None:
+            failures.setdefault(str(other), []).append(rank)
+    if failures:
+        kind = next(type(other) for other in said if other is not None)
+        texts = (text if len(ranks) == comm.size else f"{name(ranks)}: {text}" for text, ranks in failures.items())
+        raise kind("; ".join(texts)) from cause
+
+
+def _words(error: Exception) -> str:
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return said or type(error).__name__
+
+
+def check_dtype(dtype: np.dtype) -> None:
+    """Raise ValueError unless elements are numbers that files know."""
+    if dtype.kind not in "biufc":
+        raise ValueError(f"elements of dtype {dtype} are not supported: bool, integers, real and complex numbers are")
+
+
+def check_matrix(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Shape, np.dtype]:
+    """What a header says, as a matrix in this machine's byte order; ValueError unless it is one."""
+    check_dtype(dtype)
+    if len(shape) != 2:
+        advice = ": save x[:, None] for a column or x[None, :] for a row" if len(shape) == 1 else ""
+        raise ValueError(f"the array has shape {shape}; a matrix has two dimensions{advice}")
+    return (int(shape[0]), int(shape[1])), dtype.newbyteorder("=")
+
+
+def filled(
+    path: Path,
+    shape: Shape,
+    dtype: np.dtype,
+    grid: ProcessGrid,
+    layout: Layout,
+    read: Callable[[np.ndarray, Selection, Selection], None],
+) -> DistMatrix:
+    """Collective: each rank with a share reads it: read(block, rows, columns of the file)."""
+
+    def fill(block: np.ndarray) -> None:
+        if block.size and grid.coords is not None:
+            rows, cols = layout.indices(shape, grid.sizes, grid.coords)
+            read(block, positions(rows, shape[0]), positions(cols, shape[1]))
+
+    with together(grid.comm, path):
+        block = grid.comm.xp.filled(local_shape(shape, layout, grid), dtype, fill)
+    return DistMatrix(block, shape, grid, layout)
+
+
+def positions(held: IndexSet, n: int) -> Selection:
+    """The indices among 0..n-1, as a slice where there is one."""
+    return held.overlay(IndexSet.interval(0, n))[1]
+
+
+def to_write(A: DistMatrix, coords: Mapping[str, int] | None) -> tuple[IndexSet, IndexSet] | None:
+    """What the rank at these coordinates writes: rows and columns of its block, if it is the first of the copies."""
+    if coords is None or any(coords[axis] for axis in A.grid.axes if axis not in A.layout.axes):
+        return None
+    rows, cols = A.layout.indices(A.shape, A.grid.sizes, coords)
+    return (rows, cols) if len(rows) and len(cols) else None
+
+
+def write_own(A: DistMatrix, write: Callable[[Any, Selection, Selection], None]) -> None:
+    """This rank's block, if it is this rank that writes it: write(block, rows, columns of the file)."""
+    mine = to_write(A, A.grid.coords)
+    if mine is not None:
+        write(A.local, positions(mine[0], A.shape[0]), positions(mine[1], A.shape[1]))

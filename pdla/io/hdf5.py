@@ -1,0 +1,154 @@
+"""HDF5 through h5py: every rank reads its part; all write, or rank 0 does where h5py has no MPI."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import buffer
+from pdla.grid import ProcessGrid
+from pdla.io.files import check_matrix, filled, positions, to_write, together, write_own
+from pdla.layout import IndexSet, Layout, Selection, Shape
+from pdla.matrix import DistMatrix
+
+PANEL = 1 << 26  # bytes that are on their way between a file and a block at once
+
+
+def _h5py() -> ModuleType:
+    try:
+        import h5py
+    except ImportError as error:
+        raise ValueError("HDF5 files need h5py: pip install pdla[hdf5]") from error
+    return h5py
+
+
+def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
+    with _h5py().File(path, "r") as file:
+        found = _dataset(file, dataset)
+        return check_matrix(found.shape or (), found.dtype)
+
+
+def _dataset(file: Any, name: str | None) -> Any:
+    """The dataset of that name, or the only one; ValueError that names all."""
+    sets: dict[str, Any] = {}
+    file.visititems(lambda key, item: sets.update({key: item} if hasattr(item, "dtype") else {}))
+    known = f"it has {', '.join(sets)}" if sets else "it has none"
+    if name is None and len(sets) != 1:
+        raise ValueError(f"which dataset? Give dataset=name; {known}")
+    found = next(iter(sets.values())) if name is None else file.get(name)
+    if not hasattr(found, "dtype"):
+        raise ValueError(f"no dataset {name!r} in the file; {known}")
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- reading
+
+
+def load(
+    path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout
+) -> DistMatrix:
+    def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
+        with _h5py().File(path, "r") as file:
+            _read(_dataset(file, dataset), block, rows, cols)
+
+    return filled(path, shape, dtype, grid, layout, read)
+
+
+def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
+    """Scattered columns are picked from the stretch they lie in: HDF5 is slow at many small pieces."""
+    stretch: slice = cols if isinstance(cols, slice) else slice(int(cols[0]), int(cols[-1]) + 1)
+    within = slice(None) if isinstance(cols, slice) else cols - cols[0]
+    width = stretch.stop - stretch.start
+    for here, there in _strips(rows, max(1, PANEL // (width * x.dtype.itemsize))):
+        block[here] = x[there, stretch][:, within]
+
+
+def _strips(indices: Selection, height: int) -> Iterator[tuple[slice, slice]]:
+    """Positions in a block and in a file, as slices of at most `height`."""
+    if isinstance(indices, slice):
+        runs = [indices]
+    else:
+        pieces = np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1)
+        runs = [slice(int(piece[0]), int(piece[-1]) + 1) for piece in pieces]
+    start = 0
+    for run in runs:
+        there = range(run.start, run.stop, run.step or 1)
+        for lo in range(0, len(there), height):
+            some = there[lo : lo + height]
+            yield slice(start + lo, start + lo + len(some)), slice(some.start, some.stop, some.step)
+        start += len(there)
+
+
+# ---------------------------------------------------------------------------------------------- writing
+
+
+def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
+    comm = A.grid.comm
+    with together(comm, path):
+        h5py = _h5py()
+        if comm.rank == 0:
+            _create(h5py, part, path, dataset, A)
+    if h5py.get_config().mpi and hasattr(comm, "mpi"):
+        with together(comm, path), h5py.File(part, "r+", driver="mpio", comm=comm.mpi) as file:
+            write_own(A, lambda block, rows, cols: _write(file[dataset], block, rows, cols))
+        return
+    for rows, panel in _panels(A):
+        with together(comm, path):
+            if comm.rank == 0:
+                with h5py.File(part, "r+") as file:
+                    file[dataset][rows] = panel
+
+
+def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
+    """The file as it was, if it was, with room for the matrix."""
+    if path.exists():
+        shutil.copyfile(path, part)
+    with h5py.File(part, "a") as file:
+        found, dtype = file.get(dataset), A.dtype.newbyteorder("=")
+        if isinstance(found, h5py.Dataset) and (found.shape, found.dtype) != (A.shape, dtype):
+            del file[dataset]
+        file.require_dataset(dataset, A.shape, dtype, exact=True)
+
+
+def _write(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
+    for here, there in _strips(rows, block.shape[0]):
+        for across, columns in _strips(cols, block.shape[1]):
+            x[there, columns] = block[here, across]
+
+
+def _panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
+    """Collective: A a few whole rows at a time: which, and the panel on rank 0, None elsewhere."""
+    (m, n), grid = A.shape, A.grid
+    if grid.comm.rank == 0:
+        places = (dict(zip(grid.axes, place, strict=True)) for place in np.ndindex(grid.shape))
+        known = {grid.rank_of(coords): to_write(A, coords) for coords in places}
+    else:
+        known = {grid.comm.rank: to_write(A, grid.coords)}
+    held = {rank: share for rank, share in known.items() if share}
+    height = max(1, PANEL // max(1, n * A.dtype.itemsize))
+    for lo in range(0, m if n else 0, height):
+        rows = IndexSet.interval(lo, min(lo + height, m))
+        yield slice(lo, lo + len(rows)), _panel(A, held, rows)
+
+
+def _panel(A: DistMatrix, held: dict[int, tuple[IndexSet, IndexSet]], rows: IndexSet) -> Any:
+    """Collective: these rows of A on rank 0, which knows who holds what; the others know what they hold themselves."""
+    comm, xp = A.grid.comm, A.xp
+    meetings = {rank: (*mine.overlay(rows), cols) for rank, (mine, cols) in held.items()}
+    here, _, count, _ = meetings.get(comm.rank, (slice(0, 0), None, 0, None))
+    own = {0: xp.reinterpret(xp.take(A.stored, here, slice(None)), A.conjugated)} if count else {}
+    if comm.rank:
+        comm.alltoall(own, {}).wait()
+        return None
+    pieces = {r: buffer(xp, (k, len(cols)), A.dtype) for r, (_, _, k, cols) in meetings.items() if k and r}
+    comm.alltoall({}, pieces).wait()
+    panel = buffer(xp, (len(rows), A.shape[1]), A.dtype)
+    for rank, piece in (own | pieces).items():
+        _, there, _, cols = meetings[rank]
+        xp.put(panel, there, positions(cols, A.shape[1]), piece)
+    return panel

@@ -1,0 +1,62 @@
+"""Matrix Market, by scipy on rank 0: text, which has no parts to read."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pdla.grid import ProcessGrid
+from pdla.io.files import filled, together
+from pdla.layout import Layout, Selection, Shape
+from pdla.matrix import DistMatrix
+from pdla.redistribute import converted
+
+# What scipy makes of each field.
+DTYPES = {
+    "real": np.float64,
+    "double": np.float64,
+    "pattern": np.float64,
+    "integer": np.int64,
+    "unsigned-integer": np.uint64,
+    "complex": np.complex128,
+}
+
+
+def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
+    from scipy.io import mminfo
+
+    rows, cols, _, _, field, _ = mminfo(path)
+    return (rows, cols), np.dtype(DTYPES[field])
+
+
+def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+    def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
+        from scipy.io import mmread
+
+        found = mmread(path)
+        if isinstance(found, np.ndarray):
+            block[...] = found
+        else:
+            found.toarray(out=block)
+
+    alone = ProcessGrid.trusted((1,), grid.comm, [0])
+    return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
+
+
+def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
+    comm = A.grid.comm
+    whole = A.gather(root=0)
+    with together(comm, path):
+        if comm.rank == 0:
+            _write(part, path, whole)
+
+
+def _write(part: Path, path: Path, whole: Any) -> None:
+    from scipy.io import mmwrite
+
+    numbers = whole.astype(np.float32) if whole.dtype == np.float16 else whole  # scipy would round halves to integers
+    with gzip.open(part, "xb") if path.suffix.lower() == ".gz" else part.open("xb") as file:
+        mmwrite(file, numbers, symmetry="general")

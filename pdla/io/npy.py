@@ -1,0 +1,71 @@
+"""NumPy's .npy: every rank maps the file into memory and touches its own part."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pdla.array import numpy as host
+from pdla.grid import ProcessGrid
+from pdla.io.files import check_matrix, filled, together, write_own
+from pdla.layout import Layout, Selection, Shape
+from pdla.matrix import DistMatrix
+
+READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def _fields(path: Path) -> dict[str, Any]:
+    """What np.memmap wants to know of the file; ValueError for one that is damaged."""
+    with path.open("rb") as file:
+        version = np.lib.format.read_magic(file)
+        if version not in READERS:
+            raise ValueError(f"version {version} of the .npy format is not for plain numbers")
+        shape, fortran, dtype = READERS[version](file)
+        return {"shape": shape, "order": "F" if fortran else "C", "dtype": dtype, "offset": file.tell()}
+
+
+def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
+    fields = _fields(path)
+    shape, dtype = check_matrix(fields["shape"], fields["dtype"])
+    size, promised = path.stat().st_size, fields["offset"] + shape[0] * shape[1] * dtype.itemsize
+    if size < promised:
+        raise ValueError(f"truncated: it has {size} bytes, {shape} of {dtype} takes {promised}")
+    return shape, dtype
+
+
+def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+    def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
+        x = np.memmap(path, mode="r", **_fields(path))
+        if isinstance(rows, slice) or isinstance(cols, slice):
+            block[...] = x[rows, cols]
+        else:
+            block[...] = x[np.ix_(rows, cols)]
+
+    return filled(path, shape, dtype, grid, layout, read)
+
+
+def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
+    comm = A.grid.comm
+
+    def write(block: Any, rows: Selection, cols: Selection) -> None:
+        x = np.memmap(part, mode="r+", **_fields(part))
+        host.put(x, rows, cols, block)
+        x.flush()
+
+    with together(comm, path):
+        if comm.rank == 0:
+            _create(part, A.shape, A.dtype.newbyteorder("="))
+    with together(comm, path):
+        write_own(A, write)
+
+
+def _create(path: Path, shape: Shape, dtype: np.dtype) -> None:
+    """A file of full size. Its blocks are taken now: a full disk is an error here and would be a signal in the map."""
+    descr = np.lib.format.dtype_to_descr(dtype)
+    with path.open("xb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+        file.flush()
+        os.posix_fallocate(file.fileno(), 0, file.tell() + shape[0] * shape[1] * dtype.itemsize)

@@ -1,0 +1,163 @@
+"""Local blocks: the GEMM against NumPy's, wherever its operands lie and whatever was in C before."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from pdla.array import namespace, numpy
+from pdla.array.meta import Meta
+
+DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble"]
+HOWS = ["C", "F", "gaps", "steps", "backwards", "same rows"]
+SIZES = [(4, 5, 3), (1, 1, 1), (1, 6, 4), (6, 1, 4), (5, 3, 1), (7, 8, 9)]
+
+
+def numbers(shape, dtype="float64", seed=0):
+    """Small integers, complex ones where the dtype is: every product of them is exact."""
+    draw = np.random.default_rng([seed, *shape])
+    x = draw.integers(-3, 4, shape)
+    return (x + 1j * draw.integers(-3, 4, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+def laid(x, how):
+    """x's elements, lying in memory so or so."""
+    m, n = x.shape
+    if how == "C":
+        return x.copy()
+    if how == "F":
+        return np.asfortranarray(x)
+    if how == "same rows":
+        return np.broadcast_to(x[:1], x.shape)
+    step, turn = 3 if how == "steps" else 1, -1 if how == "backwards" else 1
+    view = np.zeros((step * m + 1, step * n + 3), x.dtype)[1::step, 3::step][::turn, ::turn]
+    view[...] = x
+    return view
+
+
+def expected(a, b, c, alpha, beta):
+    return (alpha * (a.astype(object) @ b.astype(object)) + beta * c.astype(object)).astype(c.dtype)
+
+
+# ---------------------------------------------------------------------------------------------- gemm
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (1, 1), (-2, 3), (0, 2), (2, 0)])
+def test_gemm(dtype, m, n, k, alpha, beta):
+    a, b, c = numbers((m, k), dtype, 1), numbers((k, n), dtype, 2), numbers((m, n), dtype, 3)
+    wanted = expected(a, b, c, alpha, beta)
+    numpy.gemm(a, b, c, alpha, beta)
+    np.testing.assert_array_equal(c, wanted)
+    assert c.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int64"])
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_gemm_wherever_its_operands_lie(dtype, m, n, k):
+    for how_a, how_b, how_c in product(HOWS, HOWS, HOWS[:-1]):
+        a, b = laid(numbers((m, k), dtype, 1), how_a), laid(numbers((k, n), dtype, 2), how_b)
+        c = laid(numbers((m, n), dtype, 3), how_c)
+        before, wanted = (a.copy(), b.copy()), expected(a, b, c, 2, -1)
+        numpy.gemm(a, b, c, 2, -1)
+        np.testing.assert_array_equal(c, wanted, err_msg=f"{how_a} {how_b} {how_c}")
+        np.testing.assert_array_equal(a, before[0])
+        np.testing.assert_array_equal(b, before[1])
+
+
+@pytest.mark.parametrize("how", ["gaps", "steps", "backwards"])
+def test_gemm_writes_nothing_around_c(how):
+    c = laid(np.zeros((5, 4)), how)
+    room = c
+    while room.base is not None:
+        room = room.base
+    room.fill(77)
+    numpy.gemm(np.ones((5, 3)), np.ones((3, 4)), c)
+    assert (c == 3).all() and np.count_nonzero(room != 77) == c.size
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "float16"])
+@pytest.mark.parametrize("how", ["C", "F", "steps"])
+@pytest.mark.parametrize("k", [0, 3])
+def test_beta_0_never_reads_c(dtype, how, k):
+    a, b = numbers((4, k), dtype, 1), numbers((k, 5), dtype, 2)
+    for alpha in (0, 1, 2):
+        c = laid(np.full((4, 5), np.nan, dtype), how)
+        numpy.gemm(a, b, c, alpha, 0)
+        np.testing.assert_array_equal(c, (alpha * (a.astype(object) @ b)).astype(dtype) if k else np.zeros((4, 5)))
+
+
+def test_nan_in_a_is_not_lost():
+    c = np.zeros((2, 2))
+    numpy.gemm(np.array([[np.nan, 1], [1, 1]]), np.ones((2, 2)), c)
+    np.testing.assert_array_equal(c, [[np.nan, np.nan], [2, 2]])
+
+
+@pytest.mark.parametrize("beta", [0, 1, 3])
+def test_no_inner_size(beta):
+    c = numbers((3, 4))
+    wanted = beta * c
+    numpy.gemm(np.empty((3, 0)), np.empty((0, 4)), c, 5, beta)
+    np.testing.assert_array_equal(c, wanted)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (0, 0)])
+def test_no_product(shape):
+    m, n = shape
+    numpy.gemm(np.ones((m, 5)), np.ones((5, n)), np.empty(shape))
+
+
+def test_complex_scalars():
+    a, b, c = numbers((3, 4), "complex128", 1), numbers((4, 2), "complex128", 2), numbers((3, 2), "complex128", 3)
+    wanted = (2 - 1j) * (a @ b) + 3j * c
+    numpy.gemm(a, b, c, 2 - 1j, 3j)
+    np.testing.assert_array_equal(c, wanted)
+
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+
+@pytest.mark.parametrize("rows", [slice(1, 4), slice(0, 6, 2), np.array([0, 2, 5])])
+@pytest.mark.parametrize("cols", [slice(0, 0), slice(2, 5), np.array([1, 4])])
+def test_put_is_the_reverse_of_take(rows, cols):
+    x = numbers((6, 5))
+    part = numpy.take(x, rows, cols)
+    np.testing.assert_array_equal(part, x[rows][:, cols])
+    y = np.full((6, 5), 9.0)
+    numpy.put(y, rows, cols, part)
+    np.testing.assert_array_equal(numpy.take(y, rows, cols), part)
+    assert np.count_nonzero(y == 9) == 30 - part.size
+    assert np.shares_memory(part, x) == (isinstance(rows, slice) and isinstance(cols, slice) and part.size > 0)
+
+
+@pytest.mark.parametrize("beta", [0, 1, -2])
+def test_combine(beta):
+    target, source = numbers((3, 4), seed=1), numbers((3, 4), seed=2)
+    wanted = beta * target + source
+    if beta == 0:
+        target.fill(np.nan)
+    numpy.combine(target, beta, source)
+    np.testing.assert_array_equal(target, wanted)
+
+
+def test_copy_conjugates_on_the_way():
+    x, out = numbers((3, 4), "complex64"), np.empty((4, 3), "complex64").T
+    numpy.copy(out, x, conjugate=True)
+    np.testing.assert_array_equal(out, x.conj())
+    numpy.copy(x, x, conjugate=True)
+    np.testing.assert_array_equal(out, x)
+    np.testing.assert_array_equal(numpy.reinterpret(x, True), x.conj())
+    assert numpy.reinterpret(x, False) is x
+
+
+def test_overlap():
+    x = np.zeros((6, 6))
+    assert numpy.overlap(x, x.T) and numpy.overlap(x[:3], x[2:])
+    assert not numpy.overlap(x[:3], x[3:])
+    assert not numpy.overlap(x, x.copy())
+
+
+def test_namespaces():
+    assert namespace(np.zeros(1)).name == "numpy"
+    assert namespace(Meta((1, 1))).name == "meta"

@@ -1,0 +1,70 @@
+"""Every example in README.md and docs/ runs and prints what the page says.
+
+python   runs, after those before it on the page; one that begins with `# name.py` is put into that file instead
+text     right after a python block: what that block printed
+console  lines `$ python ...` and `$ mpirun ...` run; the lines after one are what it printed; other commands do not run
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from unit.test_harness import mpirun
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"# (\w+\.py)\n")
+
+
+class Page:
+    """One page's examples, which share names and a folder."""
+
+    def __init__(self, path, folder, capsys):
+        self.path, self.folder, self.capsys = path, folder, capsys
+        self.names = {"__name__": "__main__"}
+        self.printed = None
+
+    def run(self):
+        text = self.path.read_text()
+        for block in BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start(2))
+            getattr(self, block[1])(block[2], line)
+
+    def python(self, code, line):
+        if named := NAMED.match(code):
+            (self.folder / named[1]).write_text(code)
+            return
+        exec(compile("\n" * line + code, self.path, "exec"), self.names)
+        self.printed = self.capsys.readouterr().out
+
+    def text(self, expected, line):
+        if self.printed is not None:
+            assert self.printed == expected, f"{self.path.name}:{line}"
+        self.printed = None
+
+    def console(self, code, line):
+        for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", code, re.MULTILINE):
+            if command.startswith(("python ", "mpirun ")):
+                assert self.job(command) == expected, f"{self.path.name}:{line}: {command}"
+
+    def job(self, command):
+        launchers = {"python": [sys.executable], "mpirun": mpirun()}
+        words = [part for word in shlex.split(command) for part in launchers.get(word, [word])]
+        done = subprocess.run(words, cwd=self.folder, env=os.environ, timeout=60, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_examples(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    Page(path, tmp_path, capsys).run()

@@ -1,0 +1,109 @@
+"""Dry runs: the shapes and the ledger of one rank of many, without data."""
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla.array import meta
+from pdla.array.meta import Meta
+from pdla.errors import PdlaError, ShapeError
+
+MILLION = 10**6
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x + 1,
+        lambda x: 2.5 * x,
+        lambda x: x * x,
+        lambda x: -x,
+        lambda x: abs(x),
+        lambda x: x / 2,
+        lambda x: np.conjugate(x),
+        lambda x: x.T,
+        lambda x: x[2:5, ::2],
+        lambda x: x[[1, 1, 0]],
+        lambda x: x.astype("float32"),
+        lambda x: x.reshape(-1),
+        lambda x: x.copy(),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64", "int8"])
+def test_a_meta_has_the_shape_and_dtype_that_numpy_gives(operation, dtype):
+    real, dry = operation(np.ones((6, 4), dtype)), operation(Meta((6, 4), dtype))
+    assert (dry.shape, dry.dtype, dry.nbytes, dry.size) == (real.shape, real.dtype, real.nbytes, real.size)
+    assert len(dry) == len(real) and dry.ndim == real.ndim
+
+
+def test_metas_that_do_not_fit():
+    with pytest.raises(ValueError, match="cannot copy"):
+        meta.copy(Meta((2, 3)), Meta((3, 2)))
+    with pytest.raises(ValueError, match="cannot multiply"):
+        meta.gemm(Meta((2, 3)), Meta((2, 3)), Meta((2, 3)))
+    with pytest.raises(ValueError):
+        Meta((2, 3)) + Meta((3, 2))
+
+
+def test_a_meta_of_any_size_costs_nothing():
+    x, every_third = Meta((MILLION, MILLION)), np.arange(0, MILLION, 3)
+    assert meta.take(x, every_third, every_third).shape == (len(every_third),) * 2
+    assert meta.take(x, every_third, slice(5, 10**7)).shape == (len(every_third), MILLION - 5)
+    meta.put(x, every_third, slice(0, 2), Meta((len(every_third), 2)))
+    with pytest.raises(ValueError, match="cannot copy"):
+        meta.put(x, every_third, slice(0, 2), Meta((2, 2)))
+
+
+@pytest.mark.parametrize("rank", [0, 123_456, MILLION - 1])
+def test_one_rank_of_a_million(rank):
+    def program(comm):
+        grid = pdla.ProcessGrid((1000, 1000))
+        A = pdla.random((4_000_000, 3_000_000), grid, pdla.Layout("row", "col"))
+        assert A.local.shape == (4000, 3000)
+        grid["col"].bcast(A.local, 7).wait()
+        grid["row"].allreduce(A.local).wait()
+        return dict(grid.coords)
+
+    coords, ledger = pdla.dry_run(MILLION, program, rank=rank)
+    assert coords == {"row": rank // 1000, "col": rank % 1000}
+    piece = 4000 * 3000 * 8
+    assert ledger.by_axis() == {"col": piece, "row": 2 * 999 * piece // 1000}
+    assert ledger.messages == 1 + 2 * 999
+
+
+def test_the_ledger_of_a_dry_run_is_that_of_a_real_one():
+    layout, wanted = pdla.Layout(pdla.Cyclic("row", 2), "col"), pdla.Layout(cols=("col", pdla.Cyclic("row", 3)))
+
+    def program(comm):
+        A = pdla.ones((17, 23), pdla.ProcessGrid((2, 3)), layout, dtype="complex64")
+        with pdla.record() as ledger:
+            B = (2 * A.H).redistribute(wanted)
+            B.T.redistribute(pdla.Layout("row"))
+            pdla.ones((17, 23), A.grid, pdla.Layout("row", partial="col")).redistribute(pdla.Layout(cols="row"))
+            whole = A.gather()
+        assert whole.shape == (17, 23)
+        return B.local.shape, [(e.what, e.axis, e.bytes, e.messages) for e in ledger.events], ledger.peak_workspace
+
+    real = pdla.run(6, program)
+    assert [pdla.dry_run(6, program, rank=r)[0] for r in range(6)] == real
+
+
+def test_matrices_without_data():
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2))
+        A = pdla.from_global(Meta((8, 6)), grid, pdla.Layout("row", "col"))
+        B = pdla.from_function(lambda i, j: i + j, (8, 6), grid, A.layout, dtype="float32")
+        assert (A + B).dtype == np.float64 and (A * 2).local.shape == (4, 3)
+        assert A.T.conj().local.shape == (3, 4)
+        assert A.norm() == 0 and pdla.eye(6, grid, A.layout).trace() == 0
+        with pytest.raises(ShapeError):
+            A + B.T
+        return A.local
+
+    block, ledger = pdla.dry_run(4, program)
+    assert isinstance(block, Meta) and ledger.bytes_received == 0
+
+
+def test_a_rank_that_is_none_of_them():
+    with pytest.raises(PdlaError, match="rank 4 is not one of 4"):
+        pdla.dry_run(4, lambda comm: None, rank=4)

@@ -1,0 +1,598 @@
+"""Files, in the threads world: every layout reads and writes what NumPy would; damage is one error on every rank."""
+
+import gzip
+import os
+import sys
+from types import SimpleNamespace
+
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+
+import pdla
+from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
+from pdla.errors import DeadlockError, FileError, LayoutError, RemoteError
+from pdla.io import hdf5, load, save
+
+ENDINGS = (".npy", ".mtx", ".mtx.gz", ".h5", ".hdf5")
+DTYPES = ("bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+LAYOUTS = {
+    "blocks": Layout("row", "col"),
+    "swapped": Layout("col", "row"),
+    "rows": Layout(rows="row"),
+    "columns": Layout(cols="col"),
+    "copies": Layout(),
+    "nested": Layout(rows=("col", "row")),
+    "nested columns": Layout(cols=(Cyclic("row", 2), "col")),
+    "cyclic": Layout(Cyclic("row", 2), Cyclic("col", 3, source=0)),
+    "strided": Layout(Cyclic("row", 1), Cyclic("col", 1)),
+    "units": Layout(Balanced("row", 4), "col"),
+}
+GRIDS = {1: (1, 1), 2: (1, 2), 3: (3, 1), 4: (2, 2), 6: (2, 3), 5: (2, 2)}  # of five ranks one is idle
+
+
+def numbers(shape, dtype="float64", seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 2 if dtype == "bool" else 100, shape)
+    return (x + 1j * rng.integers(0, 100, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+def write(path, x):
+    """What other programs would have written."""
+    if path.suffix == ".npy":
+        np.save(path, x)
+    elif path.suffix in (".h5", ".hdf5"):
+        with h5py.File(path, "w") as file:
+            file["matrix"] = x
+    else:
+        with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
+            scipy.io.mmwrite(file, x, symmetry="general")
+
+
+def read(path):
+    """What other programs would read."""
+    if path.suffix == ".npy":
+        return np.load(path)
+    if path.suffix in (".h5", ".hdf5"):
+        with h5py.File(path, "r") as file:
+            return file["matrix"][...]
+    return scipy.io.mmread(path)
+
+
+def same(x, y):
+    return x.shape == y.shape and x.dtype == y.dtype and np.array_equal(x, y)
+
+
+def loaded(P, path, layout=LAYOUTS["blocks"], shape=None, **options):
+    """The matrix in a file, as loaded on P ranks; each rank's block is its part of the whole, in native byte order."""
+
+    def program(comm):
+        A = load(path, ProcessGrid(shape or GRIDS[P]), layout, **options)
+        whole = A.gather()
+        rows, cols = (held.indices() for held in A.indices)
+        assert A.dtype.isnative and np.array_equal(A.local, whole[np.ix_(rows, cols)])
+        assert A.check_copies()
+        return whole
+
+    return pdla.run(P, program)[0]
+
+
+def saved(P, path, x, layout=LAYOUTS["blocks"], **options):
+    def program(comm):
+        grid = ProcessGrid(GRIDS[P])
+        save(path, pdla.from_global(x, grid, layout), **options)
+
+    pdla.run(P, program)
+    assert not list(path.parent.glob(".*.part"))
+
+
+def errors(P, call):
+    """The class and text of the error that every one of P ranks raises in call(comm)."""
+
+    def program(comm):
+        try:
+            call(comm)
+        except (DeadlockError, RemoteError):
+            raise
+        except Exception as error:
+            return type(error), str(error)
+        raise AssertionError("no error")
+
+    said = set(pdla.run(P, program))
+    assert len(said) == 1, said
+    return said.pop()
+
+
+def load_error(path, P=3, layout=LAYOUTS["blocks"], **options):
+    kind, text = errors(P, lambda comm: load(path, ProcessGrid(GRIDS[P]), layout, **options))
+    assert kind is FileError and str(path) in text
+    return text
+
+
+def save_error(path, P=3, x=None, **options):
+    x = numbers((5, 4)) if x is None else x
+
+    def call(comm):
+        save(path, pdla.from_global(x, ProcessGrid(GRIDS[P]), Layout("row")), **options)
+
+    kind, text = errors(P, call)
+    assert kind is FileError and str(path) in text
+    return text
+
+
+# ---------------------------------------------------------------------------------------------- round trips
+
+
+@pytest.mark.parametrize("ending", (".npy", ".mtx", ".h5"))
+@pytest.mark.parametrize("P", GRIDS)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_round_trip(tmp_path, ending, P, name):
+    path, x = tmp_path / f"x{ending}", numbers((17, 13))
+    write(path, x)
+    assert same(loaded(P, path, LAYOUTS[name]), x)
+    out = tmp_path / f"y{ending}"
+    saved(P, out, x, LAYOUTS[name])
+    assert same(read(out), x)
+
+
+@pytest.mark.parametrize("ending", (".npy", ".h5"))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(tmp_path, ending, dtype):
+    path, x = tmp_path / f"x{ending}", numbers((6, 7), dtype)
+    saved(4, path, x)
+    assert same(read(path), x)
+    assert same(loaded(4, path), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_of_matrix_market(tmp_path, dtype):
+    path, x = tmp_path / "x.mtx", numbers((6, 7), dtype)
+    if np.dtype(dtype).kind in "fc":
+        x = x / np.asarray(8, x.real.dtype)
+    saved(4, path, x)
+    y = loaded(4, path)
+    assert y.dtype == {"f": "float64", "c": "complex128"}.get(x.dtype.kind, "uint64" if dtype == "uint64" else "int64")
+    assert same(y.astype(dtype), x)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (1, 1), (1, 9), (2, 1)])
+def test_small_and_empty(tmp_path, ending, shape):
+    path, x = tmp_path / f"x{ending}", numbers(shape)
+    saved(6, path, x)
+    assert loaded(6, path).shape == shape
+    assert np.array_equal(loaded(6, path), x)
+    write(path, x)
+    assert same(loaded(4, path, LAYOUTS["cyclic"]), x)
+
+
+@pytest.mark.parametrize("dtype", (">f8", "<f8", ">i2", ">c8"))
+@pytest.mark.parametrize("ending", (".npy", ".h5"))
+def test_byte_orders(tmp_path, ending, dtype):
+    path, x = tmp_path / f"x{ending}", numbers((9, 8), dtype)
+    write(path, x)
+    assert same(loaded(4, path), x.astype(np.dtype(dtype).newbyteorder("=")))
+    saved(4, path, x)
+    assert same(read(path), x.astype(np.dtype(dtype).newbyteorder("=")))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_fortran_order(tmp_path, name):
+    path, x = tmp_path / "x.npy", numbers((9, 8))
+    np.save(path, np.asfortranarray(x))
+    assert same(loaded(4, path, LAYOUTS[name]), x)
+
+
+def test_version_2_of_npy(tmp_path):
+    path, x = tmp_path / "x.npy", numbers((9, 8))
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, x, version=(2, 0))
+    assert same(loaded(3, path), x)
+
+
+def test_more_after_the_matrix_is_not_read(tmp_path):
+    path, x = tmp_path / "x.npy", numbers((9, 8))
+    with path.open("wb") as file:
+        np.save(file, x)
+        np.save(file, x + 1)
+    assert same(loaded(3, path), x)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_three_axes_cuts_and_copies(tmp_path, ending):
+    path, x = tmp_path / f"x{ending}", numbers((10, 7))
+    layout = Layout(Cuts("depth", (0, 3, 10)), "row")
+
+    def program(comm):
+        grid = ProcessGrid((3, 1, 2), order=[5, 4, 3, 2, 1, 0])
+        save(path, pdla.from_global(x, grid, layout))
+        return load(path, grid, layout).gather()
+
+    assert all(same(y, x) for y in pdla.run(6, program))
+    assert same(read(path), x)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_rank_0_without_a_place_in_the_grid(tmp_path, ending):
+    path, x = tmp_path / f"x{ending}", numbers((10, 7))
+
+    def program(comm):
+        grid = ProcessGrid((1, 2), order=[2, 1])
+        save(path, pdla.from_global(x, grid, LAYOUTS["blocks"]))
+        return load(path, grid, LAYOUTS["blocks"]).gather()
+
+    assert all(same(y, x) for y in pdla.run(3, program))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_views_and_partial_sums(tmp_path, ending):
+    x = numbers((10, 7), "complex128")
+    paths = {name: tmp_path / f"{name}{ending}" for name in ("T", "H", "conj", "sum")}
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.from_global(x, grid, LAYOUTS["blocks"])
+        for name, view in {"T": A.T, "H": A.H, "conj": A.conj()}.items():
+            save(paths[name], view)
+        addend = pdla.from_global(x, grid, Layout("row")).local * (1 + grid.coords["col"])
+        save(paths["sum"], pdla.from_local(addend, x.shape, grid, Layout("row", partial="col")))
+
+    pdla.run(4, program)
+    for name, expected in {"T": x.T, "H": x.conj().T, "conj": x.conj(), "sum": 3 * x}.items():
+        assert same(read(paths[name]), expected), name
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_hdf5_in_many_panels(tmp_path, name, monkeypatch):
+    monkeypatch.setattr(hdf5, "PANEL", 250)
+    path, x = tmp_path / "x.h5", numbers((23, 13))
+    saved(6, path, x, LAYOUTS[name])
+    assert same(read(path), x)
+    assert same(loaded(6, path, LAYOUTS[name]), x)
+
+
+def test_npy_is_read_by_parts(tmp_path, monkeypatch):
+    """No rank copies more of the file than its block."""
+    path, x, read_elements = tmp_path / "x.npy", numbers((24, 24)), []
+    np.save(path, x)
+
+    class Counted(np.memmap):
+        def __getitem__(self, index):
+            part = np.ndarray.__getitem__(self, index)
+            read_elements.append(part.size)
+            return part
+
+    monkeypatch.setattr(np, "memmap", Counted)
+    for name in ("blocks", "cyclic", "nested"):
+        read_elements.clear()
+        assert same(loaded(4, path, LAYOUTS[name]), x)
+        assert read_elements == [x.size // 4] * 4
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_copies_are_written_once(tmp_path, monkeypatch, name):
+    path, x, sizes, true_put = tmp_path / "x.npy", numbers((24, 24)), [], pdla.array.numpy.put
+
+    def put(target, rows, cols, source):
+        if isinstance(target, np.memmap):
+            sizes.append(source.size)
+        true_put(target, rows, cols, source)
+
+    monkeypatch.setattr(pdla.array.numpy, "put", put)
+    saved(6, path, x, LAYOUTS[name])
+    assert sum(sizes) == x.size and same(np.load(path), x)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_hdf5_with_mpi_is_written_by_all_ranks(tmp_path, monkeypatch, name):
+    """As far as it goes without such an h5py: a file opened by MPI is opened by each rank alone."""
+    path, x, opened, true_file = tmp_path / "x.h5", numbers((17, 13)), [], h5py.File
+
+    def file(name, mode, driver=None, comm=None):
+        if driver == "mpio":
+            opened.append(comm)
+        return true_file(name, mode)
+
+    monkeypatch.setattr(h5py, "get_config", lambda: SimpleNamespace(mpi=True))
+    monkeypatch.setattr(h5py, "File", file)
+
+    def program(comm):
+        comm.mpi = comm.rank
+        save(path, pdla.from_global(x, ProcessGrid((2, 3)), LAYOUTS[name]))
+
+    pdla.run(6, program)
+    assert sorted(opened) == list(range(6))
+    assert same(read(path), x)
+
+
+def test_sparse_is_made_dense(tmp_path):
+    path, x = tmp_path / "x.mtx", scipy.sparse.random_array((30, 20), density=0.1, rng=1)
+    scipy.io.mmwrite(path, x)
+    assert same(loaded(4, path, LAYOUTS["cyclic"]), x.toarray())
+
+
+def test_symmetric_pattern(tmp_path):
+    path = tmp_path / "x.mtx"
+    path.write_text("%%MatrixMarket matrix coordinate pattern symmetric\n3 3 2\n1 1\n3 1\n")
+    assert same(loaded(2, path), np.array([[1.0, 0, 1], [0, 0, 0], [1, 0, 0]]))
+
+
+def test_endings_in_capitals_and_a_string(tmp_path):
+    x = numbers((4, 5))
+    np.save(tmp_path / "x.npy", x)
+    os.rename(tmp_path / "x.npy", tmp_path / "X.NPY")
+    assert same(loaded(2, str(tmp_path / "X.NPY")), x)
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "far").mkdir()
+    link, x = tmp_path / "x.npy", numbers((4, 5))
+    link.symlink_to(tmp_path / "far" / "y.npy")
+    saved(2, link, x)
+    assert link.is_symlink() and same(np.load(tmp_path / "far" / "y.npy"), x)
+
+
+# ---------------------------------------------------------------------------------------------- datasets
+
+
+def test_the_other_datasets_stay(tmp_path):
+    path, x, y = tmp_path / "x.h5", numbers((5, 4)), numbers((3, 9), "int32")
+    saved(3, path, x, dataset="a")
+    saved(3, path, y, dataset="deep/b")
+    saved(3, path, y, dataset="a")
+    saved(3, path, x, dataset="deep/b")
+    assert same(loaded(3, path, dataset="a"), y)
+    assert same(loaded(3, path, dataset="deep/b"), x)
+
+
+def test_the_only_dataset_needs_no_name(tmp_path):
+    path, x = tmp_path / "x.h5", numbers((5, 4))
+    saved(3, path, x, dataset="deep/b")
+    assert same(loaded(3, path), x)
+
+
+def test_datasets_that_are_not_there(tmp_path):
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        assert "it has none" in load_error(path)
+        file["a"], file["g/b"], file["dangling"] = np.eye(3), np.eye(4), h5py.SoftLink("/nowhere")
+    assert "which dataset? Give dataset=name; it has a, g/b" in load_error(path)
+    for name in ("c", "g", "dangling"):
+        assert f"no dataset {name!r} in the file; it has a, g/b" in load_error(path, dataset=name)
+
+
+def test_a_group_is_not_overwritten(tmp_path):
+    path, x = tmp_path / "x.h5", numbers((5, 4))
+    saved(2, path, x, dataset="g/b")
+    assert "Group" in save_error(path, dataset="g")
+    assert same(loaded(2, path, dataset="g/b"), x)
+
+
+def test_other_formats_have_no_datasets(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.eye(3))
+    assert "dataset='a' is for HDF5" in load_error(path, dataset="a")
+
+
+def test_without_h5py(tmp_path, monkeypatch):
+    path = tmp_path / "x.h5"
+    write(path, np.eye(3))
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    assert "pip install pdla[hdf5]" in load_error(path)
+    assert "pip install pdla[hdf5]" in save_error(path)
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("P", GRIDS)
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_missing(tmp_path, ending, P):
+    assert "No such file" in load_error(tmp_path / f"x{ending}", P)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_folder(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    path.mkdir()
+    assert "Is a directory" in load_error(path)
+    (path / "something").touch()
+    save_error(path)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("P", (1, 5))
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("share", (0, 0.05, 0.5, 0.98))
+def test_truncated(tmp_path, ending, P, share):
+    path = tmp_path / f"x{ending}"
+    write(path, numbers((40, 40)))
+    os.truncate(path, int(share * path.stat().st_size))
+    load_error(path, P)
+
+
+def test_truncated_by_one_byte_says_so(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, numbers((10, 10)))
+    os.truncate(path, path.stat().st_size - 1)
+    assert "truncated: it has 927 bytes, (10, 10) of float64 takes 928" in load_error(path)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_rubbish(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    path.write_bytes(bytes(range(256)) * 10)
+    load_error(path)
+
+
+@pytest.mark.parametrize("header", ["{'descr': '<f8', 'shape': (3, 3)}", "{'descr': 'nonsense'", "(", "{}", "9" * 50])
+def test_damaged_header(tmp_path, header):
+    path = tmp_path / "x.npy"
+    text = header.ljust(117) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + bytes(72))
+    load_error(path)
+
+
+@pytest.mark.parametrize("ending", (".npy", ".h5"))
+@pytest.mark.parametrize("x", [np.array(3.0), np.zeros((2, 3, 4)), np.zeros(5)], ids=["scalar", "three", "one"])
+def test_not_two_dimensions(tmp_path, ending, x):
+    write(tmp_path / f"x{ending}", x)
+    text = load_error(tmp_path / f"x{ending}")
+    assert f"the array has shape {x.shape}; a matrix has two dimensions" in text
+    assert ("x[:, None]" in text) == (x.ndim == 1)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([[None]]),
+        np.zeros((2, 2), "i4,f4"),
+        np.array([["word"]]),
+        np.zeros((2, 2), "M8[s]"),
+        np.zeros((2, 2), np.dtype([("é中", "f4")])),
+    ],
+    ids=["object", "structured", "text", "time", "version 3"],
+)
+def test_not_numbers(tmp_path, x):
+    with open(tmp_path / "x.npy", "wb") as file:
+        np.lib.format.write_array(file, x, version=(3, 0) if x.dtype.names == ("é中",) else (1, 0))
+    assert "numbers" in load_error(tmp_path / "x.npy")
+
+
+def test_structured_hdf5(tmp_path):
+    write(tmp_path / "x.h5", np.zeros((2, 2), "i4,f4"))
+    assert "not supported" in load_error(tmp_path / "x.h5")
+
+
+def test_elements_that_files_do_not_know(tmp_path):
+    import ml_dtypes
+
+    assert "bfloat16" in save_error(tmp_path / "x.npy", x=np.ones((3, 3), ml_dtypes.bfloat16))
+
+
+@pytest.mark.parametrize("ending", (".txt", "", ".npz", ".mtx.bz2"))
+def test_unknown_endings(tmp_path, ending):
+    for text in (load_error(tmp_path / f"x{ending}"), save_error(tmp_path / f"x{ending}")):
+        assert ".npy, .mtx, .mtx.gz, .h5, .hdf5" in text
+
+
+@pytest.mark.parametrize("P", GRIDS)
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nowhere_to_write(tmp_path, ending, P):
+    save_error(tmp_path / "nowhere" / f"x{ending}", P)
+
+
+@pytest.mark.parametrize("layout", [Layout("depth"), Layout(Cuts("row", (0, 4)))], ids=["axis", "cuts"])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_layouts_that_do_not_fit(tmp_path, ending, layout):
+    path = tmp_path / f"x{ending}"
+    write(path, np.eye(5))
+    assert errors(2, lambda comm: load(path, ProcessGrid((1, 2)), layout))[0] is LayoutError
+    assert errors(2, lambda comm: load(path, ProcessGrid((1, 2)), Layout(partial="col")))[0] is LayoutError
+
+
+def test_ranks_that_see_different_files(tmp_path):
+    path = tmp_path / "x.npy"
+
+    def call(comm):
+        load(path if comm.rank else tmp_path / "y.npy", ProcessGrid((1, 3)), Layout(cols="col"))
+
+    _, text = errors(3, call)
+    assert "ranks 1, 2: load(" in text and "y.npy" in text
+
+
+def test_a_file_that_only_some_ranks_see(tmp_path, monkeypatch):
+    from pdla.io import npy
+
+    path, true_header = tmp_path / "x.npy", npy.header
+    np.save(path, np.eye(5))
+
+    def header(path, dataset):
+        if pdla.world().rank == 1:
+            raise FileNotFoundError(2, "No such file or directory")
+        return true_header(path, dataset)
+
+    monkeypatch.setattr(npy, "header", header)
+    assert load_error(path) == f"rank 1: {path}: No such file or directory"
+
+
+# ---------------------------------------------------------------------------------------------- saves that fail
+
+
+@pytest.mark.parametrize("check", (True, False))
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, check):
+    path, old = tmp_path / "x.npy", numbers((3, 3))
+    np.save(path, old)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pdla.config.override(check=check):
+        assert save_error(path) == f"rank 0: {path}: No space left on device"
+    assert same(np.load(path), old) and os.listdir(tmp_path) == ["x.npy"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_failure_at_the_end_leaves_the_old_file(tmp_path, monkeypatch, ending):
+    path, old = tmp_path / f"x{ending}", numbers((3, 3))
+    write(path, old)
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "replace", refused)
+    assert save_error(path) == f"rank 0: {path}: Permission denied"
+    assert same(read(path), old) and os.listdir(tmp_path) == [path.name]
+
+
+def test_a_failure_on_one_writer_leaves_the_old_file(tmp_path, monkeypatch):
+    path, old, true_put = tmp_path / "x.npy", numbers((3, 3)), pdla.array.numpy.put
+    np.save(path, old)
+
+    def put(x, rows, cols, source):
+        if pdla.world().rank == 2:
+            raise OSError(5, "Input/output error")
+        true_put(x, rows, cols, source)
+
+    monkeypatch.setattr(pdla.array.numpy, "put", put)
+    assert save_error(path) == f"rank 2: {path}: Input/output error"
+    assert same(np.load(path), old) and os.listdir(tmp_path) == ["x.npy"]
+
+
+def test_a_failure_half_way_through_hdf5(tmp_path, monkeypatch):
+    path, old, true_setitem = tmp_path / "x.h5", numbers((8, 3)), h5py.Dataset.__setitem__
+    write(path, old)
+    monkeypatch.setattr(hdf5, "PANEL", 50)
+
+    def setitem(self, rows, value):
+        if rows.start > 2:
+            raise OSError(28, "No space left on device")
+        true_setitem(self, rows, value)
+
+    monkeypatch.setattr(h5py.Dataset, "__setitem__", setitem)
+    assert save_error(path) == f"rank 0: {path}: No space left on device"
+    assert same(read(path), old) and os.listdir(tmp_path) == ["x.h5"]
+
+
+# ---------------------------------------------------------------------------------------------- dry
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("rank", (0, 5))
+def test_dry(tmp_path, ending, rank):
+    path = tmp_path / f"x{ending}"
+    write(path, numbers((40, 33), "int64"))
+
+    def program(comm):
+        A = load(path, ProcessGrid((2, 3)), Layout("row", "col"))
+        save(tmp_path / f"y{ending}", A)
+        save(path, A)
+        return A
+
+    A, _ = pdla.dry_run(6, program, rank=rank)
+    assert (A.shape, A.dtype, A.local.shape, A.xp.name) == ((40, 33), np.int64, (20, 11), "meta")
+    assert os.listdir(tmp_path) == [path.name]
+    assert same(read(path), numbers((40, 33), "int64"))

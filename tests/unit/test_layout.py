@@ -1,0 +1,223 @@
+"""Who owns what: every index once, cuts within cuts, and the words for a layout, against counting by hand."""
+
+from itertools import chain, pairwise, product
+
+import numpy as np
+import pytest
+
+from pdla import Balanced, Cuts, Cyclic, Layout
+from pdla.errors import LayoutError
+from pdla.layout import IndexSet, block_bounds, effective
+
+SIZES = {"row": 2, "col": 3, "depth": 4}
+SPECS = [
+    None,
+    "row",
+    ("row", "col"),
+    ("depth", "row", "col"),
+    Cyclic("col", 2),
+    Cyclic("col", 1, source=2),
+    (Cyclic("row", 3), "depth"),
+    ("col", Cyclic("depth", 2, source=1)),
+    (Cyclic("row", 2), Cyclic("col", 1)),
+    Balanced("depth", 4),
+    Balanced(("row", "depth"), 3),
+    (Balanced("row", 4), "col", Balanced("depth", 2)),
+]
+
+
+def places(axes=SIZES):
+    """Every coordinate of the grid."""
+    return [dict(zip(axes, point, strict=True)) for point in product(*(range(SIZES[axis]) for axis in axes))]
+
+
+def held(spec, n, where):
+    return Layout(rows=spec).indices((n, 1), SIZES, where)[0].indices().tolist()
+
+
+# ---------------------------------------------------------------------------------------------- shares
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+@pytest.mark.parametrize("n", [0, 1, 2, 6, 7, 20])
+def test_blocks_are_contiguous_and_balanced_and_the_first_are_longer(n, parts):
+    bounds = [block_bounds(n, parts, i) for i in range(parts)]
+    lengths = [stop - start for start, stop in bounds]
+    assert bounds[0][0] == 0 and bounds[-1][1] == n
+    assert all(stop == start for (_, stop), (start, _) in pairwise(bounds))
+    assert lengths == sorted(lengths, reverse=True) and max(lengths) - min(lengths) <= 1
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 23, 24])
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_every_index_is_held_once_by_the_axes_that_cut(spec, n):
+    axes = Layout(rows=spec).axes
+    everything = [index for where in places(axes) for index in held(spec, n, where)]
+    assert sorted(everything) == list(range(n))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_a_share_is_ascending_and_the_same_along_axes_not_named(spec):
+    axes = Layout(rows=spec).axes
+    for where in places():
+        share = held(spec, 23, where)
+        assert share == sorted(share)
+        assert share == held(spec, 23, {axis: where[axis] if axis in axes else 0 for axis in SIZES})
+
+
+@pytest.mark.parametrize(("block", "source"), [(1, 0), (2, 0), (2, 1), (5, 2), (30, 1)])
+def test_cyclic_deals_out_blocks_in_turn(block, source):
+    for i in range(3):
+        expected = [index for index in range(23) if (index // block + source) % 3 == i]
+        assert held(Cyclic("col", block, source), 23, {"col": i}) == expected
+
+
+def test_cuts_say_who_owns_what():
+    cuts = Cuts("col", (0, 4, 4, 9))
+    assert [held(cuts, 9, {"col": i}) for i in range(3)] == [[0, 1, 2, 3], [], [4, 5, 6, 7, 8]]
+    assert held((cuts, "row"), 9, {"col": 2, "row": 1}) == [7, 8]
+
+
+def test_balanced_keeps_units_whole():
+    assert [held(Balanced("col", 4), 10, {"col": i}) for i in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    for where in places(("row", "depth")):
+        share = held(Balanced(("row", "depth"), 3), 24, where)
+        assert share[0] % 3 == 0 and len(share) == 3
+
+
+def test_a_cut_divides_what_the_cut_before_it_left():
+    outer = [held("row", 7, {"row": i}) for i in range(2)]
+    assert outer == [[0, 1, 2, 3], [4, 5, 6]]
+    assert [held(("row", "col"), 7, {"row": 0, "col": j}) for j in range(3)] == [[0, 1], [2], [3]]
+    dealt = held(Cyclic("row", 2), 11, {"row": 1})
+    assert held((Cyclic("row", 2), Cyclic("col", 1)), 11, {"row": 1, "col": 2}) == dealt[2::3]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_the_innermost_axis_gathered_gives_the_layout_without_it(spec):
+    cuts = Layout(rows=spec).rows
+    for where in places() if cuts else []:
+        inner = [held(cuts, 23, where | {cuts[-1].axis: i}) for i in range(SIZES[cuts[-1].axis])]
+        assert sorted(chain(*inner)) == held(cuts[:-1], 23, where)
+
+
+# ---------------------------------------------------------------------------------------------- index sets
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 24])
+@pytest.mark.parametrize(("first", "second"), list(product(SPECS[1:], SPECS[1:])), ids=str)
+def test_overlay_finds_what_both_hold(first, second, n):
+    places1, places2 = places(Layout(first).axes), places(Layout(second).axes)
+    for here, there in [(places1[0], places2[-1]), (places1[-1], places2[0]), (places1[len(places1) // 2], places2[0])]:
+        mine, theirs = Layout(first).indices((n, 0), SIZES, here)[0], Layout(second).indices((n, 0), SIZES, there)[0]
+        positions1, positions2, size = mine.overlay(theirs)
+        common = np.intersect1d(mine.indices(), theirs.indices())
+        np.testing.assert_array_equal(mine.indices()[positions1], common)
+        np.testing.assert_array_equal(theirs.indices()[positions2], common)
+        assert size == len(common)
+
+
+def test_overlay_gives_slices_where_it_can():
+    whole = IndexSet.interval(0, 20)
+    every_third = IndexSet(np.arange(1, 20, 3), np.arange(2, 21, 3))
+    assert whole.overlay(IndexSet.interval(3, 9)) == (slice(3, 9), slice(0, 6), 6)
+    assert whole.overlay(every_third)[:2] == (slice(1, 20, 3), slice(0, 7))
+    assert whole.overlay(IndexSet.interval(4, 4)) == (slice(0, 0), slice(0, 0), 0)
+
+
+def test_index_sets_are_equal_when_they_hold_the_same():
+    in_two = IndexSet(np.array([0, 3]), np.array([3, 5]))
+    assert in_two == IndexSet.interval(0, 5)
+    assert in_two != IndexSet.interval(0, 4)
+    assert len(in_two) == 5 and in_two.merged().starts.tolist() == [0]
+
+
+# ---------------------------------------------------------------------------------------------- layouts
+
+
+def layouts():
+    for spec in SPECS:
+        named = Layout(spec).axes
+        free = [axis for axis in SIZES if axis not in named]
+        yield Layout(spec)
+        yield Layout(cols=spec, partial=free)
+        if free:
+            yield Layout(spec, free[0], tuple(free[1:]))
+
+
+@pytest.mark.parametrize("layout", [*layouts(), Layout(), Layout((Cuts("row", (0, 2, 5)), "col"))], ids=repr)
+def test_repr_is_how_one_writes_it(layout):
+    again = eval(repr(layout))
+    assert again == layout and hash(again) == hash(layout)
+
+
+@pytest.mark.parametrize("layout", list(layouts()), ids=repr)
+def test_the_transpose_swaps_rows_and_columns(layout):
+    assert layout == layout.T.T
+    for where in places():
+        rows, cols = layout.indices((9, 13), SIZES, where)
+        assert layout.T.indices((13, 9), SIZES, where) == (cols, rows)
+        assert layout.local_shape((9, 13), SIZES, where) == (len(rows), len(cols))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (9, 13), (24, 2)])
+@pytest.mark.parametrize("layout", list(layouts()), ids=repr)
+def test_owner_is_who_holds_the_element(layout, shape):
+    for i, j in [(0, 0), (shape[0] - 1, shape[1] - 1), (shape[0] // 2, shape[1] // 3)]:
+        owner = layout.owner((i, j), shape, SIZES)
+        assert sorted(owner) == sorted(layout.axes)
+        rows, cols = layout.indices(shape, SIZES, owner)
+        assert i in rows.indices() and j in cols.indices()
+
+
+def test_owner_by_cuts():
+    assert Layout(Cuts("col", (0, 4, 4, 9))).owner((4, 0), (9, 1), SIZES) == {"col": 2}
+    with pytest.raises(LayoutError, match=r"\(9, 0\) lies outside a matrix of shape \(9, 1\)"):
+        Layout("row").owner((9, 0), (9, 1), SIZES)
+
+
+def test_two_ways_of_writing_one_cut_are_one_cut():
+    sizes = SIZES | {"one": 1}
+    same = Layout(("one", "row")).same_cuts(Layout("row", "one"), (8, 5), sizes)
+    assert same and effective(Layout(("one", "row")).rows, sizes) == Layout("row").rows
+    assert Layout("row").same_cuts(Layout(Cuts("row", (0, 4, 8))), (8, 5), sizes)
+    assert Layout("row").same_cuts(Layout(Cyclic("row", 4)), (8, 5), sizes)
+    assert not Layout("row").same_cuts(Layout(Cyclic("row", 3)), (8, 5), sizes)
+    assert not Layout("row").same_cuts(Layout("col"), (8, 5), sizes)
+    assert Layout("row", partial="col").same_cuts(Layout("row"), (8, 5), sizes)
+    assert Layout("row", partial="col").summed == Layout("row")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Layout("row", "row"), "names the axis 'row' twice"),
+        (lambda: Layout("row", partial="row"), "names the axis 'row' twice"),
+        (lambda: Layout(("row", "row")), "names the axis 'row' twice"),
+        (lambda: Layout(cols=3), "cols=3 is not a cut"),
+        (lambda: Layout(("row", Cuts("col", (0, 1, 2, 3)))), "must be the outermost cut"),
+        (lambda: Cuts("row", (1, 2, 3)), "boundaries must begin with 0"),
+        (lambda: Cuts("row", (0, 3, 2)), "never fall"),
+        (lambda: Cyclic("row", 0), "block must be at least 1"),
+        (lambda: Cyclic("row", 1, -1), "source at least 0"),
+        (lambda: Balanced("row", 0), "unit must be at least 1"),
+    ],
+)
+def test_layouts_that_make_no_sense(make, message):
+    with pytest.raises(LayoutError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (Layout("x"), "names the axis 'x'; the grid has row, col, depth"),
+        (Layout(partial="x"), "names the axis 'x'; the grid has row, col, depth"),
+        (Layout(Cuts("row", (0, 3, 8))), "needs 3 boundaries from 0 to 9"),
+        (Layout(Cuts("row", (0, 9))), "needs 3 boundaries from 0 to 9"),
+        (Layout(cols=Cyclic("col", 2, 3)), "source must be below 3"),
+    ],
+)
+def test_layouts_that_do_not_fit(layout, message):
+    with pytest.raises(LayoutError, match=message):
+        layout.check((9, 5), SIZES)

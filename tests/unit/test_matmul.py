@@ -1,0 +1,242 @@
+"""Every algorithm against NumPy, bit by bit, in the threads world; the rule on all combinations of cuts; bytes."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matmuls import DTYPES, LAYOUT, check_product, exact
+
+import pdla
+from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
+
+RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
+SIZES = ((0, 3, 2), (3, 2, 0), (1, 1, 1), (13, 4, 17), (2, 3, 5), (24, 12, 36))
+ALGORITHMS = pdla.algorithms
+
+
+def grid_shapes(ranks):
+    """Every factorisation in two for few ranks; for many, the squarest and the line."""
+    shapes = [(p, ranks // p) for p in range(1, ranks + 1) if ranks % p == 0]
+    return shapes if ranks <= 6 else [pdla.balanced_shape(ranks), (ranks, 1)]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_bitwise_for_sizes_and_transposes(ranks, algorithm):
+    """All four transposes, sizes 0, 1, primes and below the rank count; dtypes in turn, so that each meets each."""
+
+    def program(comm):
+        turns = itertools.cycle(DTYPES)
+        for shape in grid_shapes(ranks):
+            grid = ProcessGrid(shape)
+            for mnk, hows in itertools.product(SIZES, ("NN", "TN", "NC", "CT")):
+                check_product(grid, mnk, next(turns), algorithm, *hows)
+            next(turns)
+
+    pdla.run(ranks, program)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_cut_of_one_axis(algorithm):
+    """A, B and C each cut along either of their dimensions or copied: 27 combinations, and the native layout of C."""
+
+    def cut(dimension, rows, cols):
+        return Layout("row") if dimension == rows else Layout(cols="row") if dimension == cols else Layout()
+
+    def program(comm):
+        grid = ProcessGrid((4,))
+        for (m, n, k), a, b, c in itertools.product(((13, 9, 11), (2, 3, 1)), "mk-", "kn-", "mn-"):
+            A, B = exact((m, k), grid, cut(a, "m", "k"), seed=1), exact((k, n), grid, cut(b, "k", "n"), seed=2)
+            for wanted in (cut(c, "m", "n"), "native"):
+                C = pdla.matmul(A, B, algorithm=algorithm, layout=wanted, panel=2)
+                assert np.array_equal(C.gather(), A.gather() @ B.gather()), (m, n, k, a, b, wanted)
+                assert C.check_copies() and (wanted == "native" or C.layout == wanted)
+
+    pdla.run(4, program)
+
+
+def mixed_layouts(p, q):
+    """Nestings, kinds and boundaries that do not match each other, for 12 x 12 matrices on a p x q grid."""
+    uneven = (0, 1, *(5 for _ in range(p - 2)), 12)
+    return [
+        LAYOUT, Layout("col", "row"), Layout(("row", "col")), Layout(cols=("col", "row")), Layout(("col", "row")),
+        Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout(Cyclic("col", 1), Cyclic("row", 5, 1)), Layout(), Layout("row"),
+        Layout(cols="row"), Layout(Cuts("row", uneven), "col"), Layout("col", Cuts("row", uneven)),
+        Layout(Balanced(("row", "col"), 3)), Layout("row", partial="col"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("shape", [(2, 2), (2, 3), (3, 2, 2)], ids=str)
+def test_mismatched_layouts(shape, algorithm):
+    def program(comm):
+        grid, draw = ProcessGrid(shape), np.random.default_rng(5)
+        layouts = mixed_layouts(*shape[:2])
+        for _ in range(60):
+            a, b, c = (layouts[i] for i in draw.integers(0, len(layouts), 3))
+            A, B, c = exact((12, 12), grid, a, seed=1), exact((12, 12), grid, b, seed=2), c.summed
+            expected = A.gather() @ B.gather()
+            C = pdla.matmul(A, B, algorithm=algorithm, layout=c, panel=4)
+            assert np.array_equal(C.gather(), expected) and C.check_copies(), (a, b, c)
+            pdla.gemm(-2, A, B, 3, C, algorithm=algorithm)
+            assert np.array_equal(C.gather(), expected), (a, b, c, "beta")
+
+    pdla.run(int(np.prod(shape)), program)
+
+
+def test_tesseract_and_cube_layouts():
+    """Activations cut over depth and row, weights copied or cut over depth; the 3-D cube: forward, dX and dW."""
+    tesseract = Layout(("depth", "row"), "col")
+    cases = [
+        ((2, 2, 3), tesseract, LAYOUT, tesseract),
+        ((2, 2, 3), tesseract, Layout(("row", "depth"), "col"), tesseract),
+        ((2, 3, 2), Layout(("row", "col"), "depth"), Layout(("depth", "row"), "col"), Layout(("row", "depth"), "col")),
+    ]
+
+    def program(comm, shape, x, w, y):
+        grid = ProcessGrid(shape)
+        X, W, dY = exact((29, 17), grid, x, seed=1), exact((17, 23), grid, w, seed=2), exact((29, 23), grid, y, seed=3)
+        for A, B, layout in ((X, W, y), (dY, W.T, x), (X.T, dY, w)):
+            for algorithm in ALGORITHMS:
+                C = pdla.matmul(A, B, layout=layout, algorithm=algorithm, panel=3)
+                assert np.array_equal(C.gather(), A.gather() @ B.gather()) and C.check_copies(), (algorithm, layout)
+
+    for case in cases:
+        pdla.run(12, program, *case)
+
+
+def test_idle_ranks_and_integers():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        for dtype, algorithm in itertools.product((np.int8, np.int64, np.float64), ALGORITHMS):
+            A, B = exact((6, 5), grid, LAYOUT, dtype, 1), exact((5, 4), grid, LAYOUT, dtype, 2)
+            C = pdla.matmul(A, B, algorithm=algorithm)
+            assert C.dtype == dtype and np.array_equal(C.gather(), A.gather() @ B.gather())
+        C = A @ B.astype(np.complex64)
+        assert C.dtype == np.complex128
+
+    pdla.run(7, program)
+
+
+def test_random_data_within_the_componentwise_bound():
+    def program(comm, algorithm):
+        grid = ProcessGrid((2, 3))
+        A = pdla.random((50, 70), grid, LAYOUT, seed=1, distribution="normal")
+        B = pdla.random((70, 40), grid, LAYOUT, seed=2, distribution="normal")
+        a, b = A.gather(), B.gather()
+        error = np.abs(pdla.matmul(A, B, algorithm=algorithm).gather() - a @ b)
+        assert (error <= 2 * (70 + 6) * np.finfo(float).eps * (np.abs(a) @ np.abs(b))).all()
+
+    for algorithm in ALGORITHMS:
+        pdla.run(6, program, algorithm)
+
+
+# ---------------------------------------------------------------------------------------------- bytes
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 2), (2, 3), (3, 4), (4, 2)], ids=str)
+def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):
+    m, n, k = 24, 36, 60  # divisible by every axis
+
+    def product(comm):
+        grid = ProcessGrid(shape)
+        A, B = pdla.zeros((m, k), grid, LAYOUT), pdla.zeros((k, n), grid, LAYOUT)
+        before = getattr(comm, "world", None) and comm.world.bytes_copied[comm.rank]
+        with pdla.record() as ledger:
+            pdla.matmul(A, B, algorithm=algorithm, panel=100)
+        copied = None if before is None else comm.world.bytes_copied[comm.rank] - before
+        return ledger.bytes_received, ledger.messages, copied
+
+    ranks = int(np.prod(shape))
+    real = pdla.run(ranks, product)
+    assert all(recorded == copied for recorded, _, copied in real)
+    dry = [pdla.dry_run(ranks, product, rank=rank)[0][:2] for rank in range(ranks)]
+    assert dry == [figures[:2] for figures in real]
+    assert max(recorded for recorded, _, _ in real) == 8 * pdla.matmul_words(algorithm, m, n, k, shape)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_dry_equals_real_on_ragged_sizes_and_transposes(algorithm):
+    def product(comm, hows):
+        grid = ProcessGrid((2, 3))
+        A, B = pdla.zeros((7, 7), grid, LAYOUT), pdla.zeros((7, 7), grid, LAYOUT)
+        with pdla.record() as ledger:
+            pdla.matmul(A.T if hows[0] == "T" else A, B.T if hows[1] == "T" else B, algorithm=algorithm, panel=2)
+        return ledger.bytes_received, ledger.messages, ledger.flops
+
+    for hows in ("NN", "NT", "TN", "TT"):
+        assert pdla.run(6, product, hows) == [pdla.dry_run(6, product, hows, rank=rank)[0] for rank in range(6)]
+
+
+def test_a_million_ranks_dry():
+    def program(comm):
+        grid = ProcessGrid((1000, 1000))
+        A = pdla.zeros((10**6, 10**6), grid, LAYOUT)
+        return pdla.matmul(A, A, algorithm="summa", panel=1000)
+
+    C, ledger = pdla.dry_run(10**6, program)
+    assert C.stored.shape == (1000, 1000)
+    assert ledger.bytes_received == 8 * pdla.matmul_words("summa", 10**6, 10**6, 10**6, (1000, 1000))
+
+
+# ---------------------------------------------------------------------------------------------- plans and errors
+
+
+def test_plan_predicts_explains_and_runs():
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        A, B = exact((12, 18), grid, LAYOUT, seed=1), exact((18, 6), grid, LAYOUT, seed=2)
+        C = pdla.zeros((12, 6), grid, LAYOUT)
+        plan = pdla.plan_matmul(A, B, out=C, algorithm="summa", panel=2)
+        with pdla.record() as ledger:
+            plan(A, B, out=C)
+        figures = ledger.total(comm)
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+        assert plan.predicted.bytes_received == figures["max_bytes_received"]
+        assert plan.predicted.peak_workspace == figures["max_peak_workspace"]
+        assert "summa" in plan.explain() and str(plan.predicted.bytes_received) in plan.explain()
+        with pytest.raises(pdla.errors.PlanError, match="this plan is for"):
+            plan(A, A.T)
+
+    pdla.run(6, program)
+
+
+def test_memory_limit_narrows_panels_or_says_what_is_missing():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = exact((64, 64), grid, LAYOUT, seed=1), exact((64, 64), grid, LAYOUT, seed=2)
+        plan = pdla.plan_matmul(A, B, memory_limit=8192)
+        assert plan.algorithm == "summa" and plan.predicted.peak_workspace <= 8192
+        assert np.array_equal(pdla.matmul(A, B, memory_limit=8192).gather(), A.gather() @ B.gather())
+        with pytest.raises(pdla.errors.PlanError, match="memory_limit=10: the least workspace here is"):
+            pdla.matmul(A, B, memory_limit=10)
+
+    pdla.run(4, program)
+
+
+def test_bad_arguments_are_the_same_error_on_every_rank():
+    errors = pdla.errors
+
+    def program(comm):
+        grid, other = ProcessGrid((2, 2)), ProcessGrid((1, 4))
+        A, B = exact((4, 5), grid, LAYOUT), exact((5, 4), grid, LAYOUT)
+        cases = [
+            (errors.ShapeError, "inner sizes differ", lambda: A @ A),
+            (errors.GridError, "redistribute B to A's grid", lambda: A @ exact((5, 4), other, LAYOUT)),
+            (errors.PlanError, "algorithm='sumna': one of gather", lambda: pdla.matmul(A, B, algorithm="sumna")),
+            (errors.LayoutError, "'depth'", lambda: pdla.matmul(A, B, layout=Layout("depth"))),
+            (errors.ShapeError, "without out", lambda: pdla.matmul(A, B, beta=1)),
+        ]
+        for kind, text, call in cases:
+            with pytest.raises(kind, match=text):
+                call()
+        square = exact((4, 4), grid, LAYOUT)
+        with pytest.raises(errors.ShapeError, match="shares memory"):
+            pdla.matmul(square, square, out=square)
+        with pytest.raises(errors.AgreementError, match="rank 3: .*'cannon'"):
+            pdla.matmul(A, B, algorithm="cannon" if comm.rank == 3 else "summa")
+        with pytest.raises(errors.PlanError, match="rank 2: algorithm='x'"):
+            pdla.matmul(A, B, algorithm="x" if comm.rank == 2 else "summa")
+
+    pdla.run(4, program)
