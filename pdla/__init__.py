@@ -9,7 +9,7 @@ Nothing talks at import: the first grid does.
 """
 
 from pdla import errors
-from pdla.comm import Communicator, as_communicator, world
+from pdla.comm import Communicator, abort_on_exception, as_communicator, world
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Ledger, record
 from pdla.comm.threads import run

@@ -40,11 +40,11 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
         if grid.active and block.shape != expected:
             raise ShapeError(f"the local block has shape {block.shape}; {layout!r} wants {expected} of {tuple(shape)}")
-    dtypes = {d for d in grid.comm.share(block.dtype.str if grid.active else None) if d}
+    dtypes = {d for d in grid.comm.share(block.dtype if grid.active else None) if d is not None}
     if len(dtypes) > 1:
-        raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(dtypes))}")
+        raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
     if not grid.active:
-        block = namespace(block).empty((0, 0), np.dtype(dtypes.pop()))
+        block = namespace(block).empty((0, 0), dtypes.pop())
     return DistMatrix(block, (int(shape[0]), int(shape[1])), grid, layout)
 
 
@@ -201,7 +201,8 @@ class _Draw:
         return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
 
     def _numbers(self, i: int, j: int, part: int) -> np.ndarray:
-        bits = np.random.Philox(key=[self.seed % 2**64, part], counter=[0, j, i, 0])
+        key = np.array([int(self.seed) % 2**64, part], np.uint64)  # as a list, large seeds would become floats
+        bits = np.random.Philox(key=key, counter=[0, j, i, 0])
         generator, size = np.random.Generator(bits), (self.height, self.width)
         if self.distribution == "integers":
             return generator.integers(int(self.low), int(self.high), size).astype(self.dtype.type(0).real.dtype)

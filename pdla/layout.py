@@ -7,7 +7,7 @@ left, so that gathering the innermost axis gives exactly the layout without it. 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -84,6 +84,21 @@ class IndexSet:
         here = self.offsets[i] + lo - self.starts[i]
         there = other.offsets[j] + lo - other.starts[j]
         return _selection(here, hi - lo), _selection(there, hi - lo), int((hi - lo).sum())
+
+
+def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
+    """A function that gives the numbers of those parts (disjoint ones) that share indices with an index set."""
+    starts = np.concatenate([part.starts for part in parts])
+    stops = np.concatenate([part.stops for part in parts])
+    owners = np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
+    order = np.argsort(starts)
+    starts, stops, owners = starts[order], stops[order], owners[order]
+
+    def find(held: IndexSet) -> list[int]:
+        _, j, _, _ = _intersect(held.starts, held.stops, starts, stops)
+        return np.unique(owners[j]).tolist()
+
+    return find
 
 
 def _intersect(starts1, stops1, starts2, stops2):

@@ -173,7 +173,7 @@ class DistMatrix:
         """Collective: the Frobenius norm, the same on every rank; copies count once."""
         with agreed(self.grid.comm, f"norm of {self.described}"):
             whole = self._checked_whole("norm")
-        square = np.abs(whole.local).astype(np.float64) ** 2
+        square = np.abs(whole.local.astype(np.result_type(self.dtype, np.float64))) ** 2
         return float(np.sqrt(whole._sum_once(np.float64(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
 
     def trace(self) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 import pdla
 
 SMALL = 1 << 33  # multiplications that rank 0 does alone, in a fraction of a second
+WRONG = "WRONG"
 COLUMNS = 16  # of +1 and -1: one wrong product in 65536 would pass
 
 
@@ -31,8 +32,8 @@ class Checker:
         """
         by_numpy = A.shape[0] * A.shape[1] * B.shape[1] <= self.small
         fault = self._numpy(problem, A, B, C, exact) if by_numpy else freivalds(A, B, C, exact)
-        how = ("bitwise" if exact else "bound") + (" NumPy" if by_numpy else " Freivalds")
-        return f"WRONG ({how}): {fault}" if fault else how
+        how = ("exact" if exact else "bound") + (" (NumPy)" if by_numpy else " (Freivalds)")
+        return f"{WRONG}, {how}: {fault}" if fault else how
 
     def _numpy(self, problem: tuple, A: Any, B: Any, C: Any, exact: bool) -> str:
         key = (problem, exact)
@@ -69,7 +70,7 @@ def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float)
 
 def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
     """Collective: where C X differs from A (B X), in words; in double precision, so that exact data stay exact."""
-    (m, k), n, comm = A.shape, B.shape[1], A.grid.comm
+    k, n, comm = A.shape[1], B.shape[1], A.grid.comm
     signs = np.random.default_rng(k + n).choice([-1.0, 1.0], (n, COLUMNS))
     found, expected = times(C, signs), times(A, times(B, signs))
     bound: np.ndarray | float = 0.0

@@ -23,6 +23,10 @@ from pdla.io import save
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZE = 2048  # of each of m, n and k, where they are not given
 REPEATS = 5
+CHECKED = (
+    "every product was checked before it was timed: exact = bit for bit on small integers, bound = each element within "
+    "its error bound;\n(NumPy) against NumPy's product, (Freivalds) by products with vectors of +1 and -1"
+)
 USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # and the same on every rank
 ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
 EXAMPLES = """\
@@ -33,7 +37,7 @@ examples:
   mpirun -n 4 python -m pdla.bench gemm --a A.npy --b B.npy --out C.npy        matrices from files
   mpirun -n 64 python -m pdla.bench info                    which MPI and BLAS, and how ranks wait
   python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
-  python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace on 4096 ranks: no machine needed
+  python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
 """
 
 
@@ -51,7 +55,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    made = Parser("pdla.bench", description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
+    as_written = argparse.RawDescriptionHelpFormatter
+    made = Parser("pdla.bench", description=ABOUT, epilog=EXAMPLES, formatter_class=as_written)
     made.set_defaults(command="suite", threads=None, dry_run=False, ranks=None, json=None)
     _add_common(made)
     commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite for this many ranks")
@@ -67,7 +72,7 @@ def parser() -> Parser:
 def _add_common(to: Parser) -> None:
     """Options that may stand before the command or after it."""
     group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
-    group.add_argument("--threads", type=positive, metavar="P", help="run P ranks as threads of this process, without MPI")
+    group.add_argument("--threads", type=positive, metavar="P", help="P ranks as threads of this process, no MPI")
     group.add_argument("--dry-run", action="store_true", help="predict for -P ranks, without data and times")
     group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help="ranks of a dry run")
     group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE")
@@ -222,9 +227,11 @@ def _case(arguments: argparse.Namespace, ranks: int) -> Case:
     first, second = arguments.grid or pdla.balanced_shape(ranks)
     if first * second > ranks:
         raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there are {ranks}")
-    sizes = [SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k)]
+    m, n, k = (SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k))
     return Case(
-        *sizes,
+        m,
+        n,
+        k,
         dtype=arguments.dtype or "float64",
         algorithm=arguments.algorithm,
         grid=(first, second),
@@ -255,14 +262,16 @@ def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> 
     """What stands below the table."""
     lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
     for dtype, rate in peaks.measured.items():
-        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of all {ranks} ranks at once, measured in this run")
+        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of all {ranks} ranks at once, in this run")
     if peaks.measured and oversubscribed(known):
         machine = known["machine"]
-        lines.append(f"{machine['ranks_a_host']} ranks share {machine['cores']} cores: times measure the scheduler, too")
-    wrong = sum(not row.right for row in results.rows)
-    checked = sum(bool(row.checks) for row in results.rows)
-    if checked:
-        lines.append(f"{wrong} of {checked} products are WRONG" if wrong else f"all {checked} products are right")
+        shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} cores"
+        lines.append(f"{shared}: times measure the scheduler, too")
+    faults = [fault for row in results.rows for fault in row.faults]
+    for row in results.rows:
+        lines += [f"{row.algorithm} on {row.case.grid}, {row.case.title}: {fault}" for fault in row.faults]
+    if any(row.checks for row in results.rows):
+        lines.append(CHECKED if not faults else f"{len(faults)} checks failed")
     return lines
 
 

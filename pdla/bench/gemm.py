@@ -12,7 +12,7 @@ import numpy as np
 
 import pdla
 from pdla.bench.case import LAYOUT, Case, Operands, integer_operands, random_operands
-from pdla.bench.check import Checker
+from pdla.bench.check import WRONG, Checker
 from pdla.bench.peak import Peaks, elapsed
 from pdla.matmul.plan import Figures
 from pdla.model import received_lower_bound
@@ -39,8 +39,12 @@ class Row:
     explained: str = ""  # the plan in words, where asked for
 
     @property
+    def faults(self) -> list[str]:
+        return [check for check in self.checks if check.startswith(WRONG)]
+
+    @property
     def right(self) -> bool:
-        return not any(check.startswith("WRONG") for check in self.checks)
+        return not self.faults
 
     @property
     def flops_per_second(self) -> float | None:

@@ -11,9 +11,9 @@ import numpy as np
 import pdla
 from pdla.array import namespace
 
-REPEATS = 5
+REPEATS = 10
 LARGEST, SMALLEST = 1024, 128  # sides of a block
-TOTAL_SIDE = 2048  # all blocks together take as long as one product of this side
+FLOPS = 8e9  # of all ranks together in one repeat: a tenth of a second on two cores
 
 
 def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
@@ -25,13 +25,14 @@ def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
 
 
 def peak(comm: pdla.Communicator, dtype: Any) -> float:
-    """Collective: FLOP/s of all ranks together, each multiplying square blocks in cache-friendly sizes; best of a few."""
+    """Collective: FLOP/s of all ranks together, each multiplying square blocks of its own; best of a few."""
     kind = np.dtype(dtype)
-    side = int(min(LARGEST, max(SMALLEST, TOTAL_SIDE / comm.size ** (1 / 3))))
+    flops = 8 if kind.kind == "c" else 2  # of a multiplication and an addition, in real arithmetic
+    side = int(min(LARGEST, max(SMALLEST, (FLOPS / flops / comm.size) ** (1 / 3))))
     a, b, c = (np.ones((side, side), kind) for _ in range(3))
     xp = namespace(a)
     seconds = [elapsed(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:]
-    return comm.size * (8 if kind.kind == "c" else 2) * side**3 / min(seconds)
+    return comm.size * flops * side**3 / min(seconds)
 
 
 class Peaks:

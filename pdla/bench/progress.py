@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Any
 
 from pdla.bench.case import Case
@@ -31,6 +30,6 @@ class Progress:
             self.bar.update(self.task, completed=self.begun, description=f"{case.algorithm}: {case.title}")
         self.begun += 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *exception: object) -> None:
         if self.bar is not None:
             self.bar.stop()

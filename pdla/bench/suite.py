@@ -11,9 +11,9 @@ from pdla.bench.gemm import Bench, Row, predict
 from pdla.bench.progress import Progress
 from pdla.errors import PlanError
 
-SIDE = 2048  # of the square product, or the next multiple of the ranks
+SIDE = 1536  # of the square product, or the next multiple of the ranks
 NO_DIGITS = (
-    "the digits (real input) were left out: scikit-learn, which ships them, is not installed; `pip install scikit-learn`"
+    "the digits (real input): scikit-learn, which ships them, is not installed; `pip install scikit-learn` brings it"
 )
 
 

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pdla.bench.check import WRONG
 from pdla.bench.gemm import Row
 
-WIDTH = 142  # columns, where the output is no terminal
+WIDTH = 160  # columns, where the output is no terminal
 
 WIDEST = 34  # columns of a cell, which then takes another line
 WORDS = ("algorithm", "grid", "layout", "checked")  # headings of columns that are no numbers
@@ -56,7 +57,7 @@ def _table(title: str, lines: list[tuple[Row, list[Cell]]], widths: list[int]) -
 
 
 def cells(row: Row, timed: bool) -> list[Cell]:
-    return [*_how(row), *(_times(row) if timed else []), *_volumes(row), *([("checked", _checked(row))] if timed else [])]
+    return [*_how(row), *(_times(row) if timed else []), *_volumes(row), *(_checked(row) if timed else [])]
 
 
 def _how(row: Row) -> list[Cell]:
@@ -92,8 +93,12 @@ def _volumes(row: Row) -> list[Cell]:
     ]
 
 
-def _checked(row: Row) -> str:
-    return "; ".join(row.checks)
+def _checked(row: Row) -> list[Cell]:
+    """exact, bound (NumPy): how each check was done, where it is the same way, once."""
+    words = [check.partition(" (") for check in row.checks]
+    ways = {way for _, _, way in words}
+    text = f"{', '.join(kind for kind, _, _ in words)} ({ways.pop()}" if len(ways) == 1 else ", ".join(row.checks)
+    return [("checked", text if row.right else WRONG)]
 
 
 def size(count: float) -> str:

@@ -35,3 +35,13 @@ def as_communicator(comm: Any) -> Communicator:
 
         return mpi.wrap(comm)
     raise GridError(f"{comm!r} is not a communicator: give None, an mpi4py communicator or one of pdla's")
+
+
+def abort_on_exception() -> None:
+    """From here on an uncaught exception on one rank ends the whole MPI job, its traceback printed; one line in a program.
+
+    Without it the other ranks wait for that rank until PDLA_TIMEOUT. Needed under MPI only; raises NoMPIError without one.
+    """
+    from pdla.comm import mpi
+
+    mpi.abort_on_exception()

@@ -131,7 +131,7 @@ def _panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
         known = {grid.comm.rank: to_write(A, grid.coords)}
     held = {rank: share for rank, share in known.items() if share}
     height = max(1, PANEL // max(1, n * A.dtype.itemsize))
-    for lo in range(0, m if n else 0, height):
+    for lo in range(0, m, height):
         rows = IndexSet.interval(lo, min(lo + height, m))
         yield slice(lo, lo + len(rows)), _panel(A, held, rows)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer, timed
-from pdla.layout import IndexSet, Layout, Selection, axes_of, effective, share, shares
+from pdla.layout import IndexSet, Layout, Selection, axes_of, effective, overlapping, share, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, local_shape
 
@@ -202,10 +202,5 @@ def _within(selection: Selection, lo: int, hi: int) -> Selection:
 
 def meetings(X: Stream, Y: Stream) -> list[Meeting]:
     """The overlay of two streams: every pair of parts with indices in common, in order of X."""
-    found = []
-    for x, part in enumerate(X.parts):
-        for y, other in enumerate(Y.parts):
-            in_x, in_y, width = part.overlay(other)
-            if width:
-                found.append(Meeting(x, y, in_x, in_y, width))
-    return found
+    met_by = overlapping(Y.parts)
+    return [Meeting(x, y, *part.overlay(Y.parts[y])) for x, part in enumerate(X.parts) for y in met_by(part)]

@@ -23,6 +23,7 @@ from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, local_shape, summed
 
 ALGORITHMS = ("gather", "summa", "cannon")
+GATHER_BELOW = 16 * 2**20  # bytes of workspace up to which "auto" gathers at once: beyond, panels are faster and smaller
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
 
 
@@ -151,6 +152,11 @@ class Plan:
 
     # ------------------------------------------------------------------ foretelling
 
+    @property
+    def words(self) -> float:
+        """Words a rank receives by the roles' closed formula (without Cannon's skew); exact where sizes divide."""
+        return self.roles.words
+
     @cached_property
     def predicted(self) -> Figures:
         """The largest figures of any kind of rank (first or last along each axis), from dry runs of this very plan."""
@@ -190,7 +196,7 @@ def make(
     A: DistMatrix, B: DistMatrix, layout: Layout, dtype: np.dtype, algorithm: str, panel: int | None,
     memory_limit: int | None, native: bool = False,
 ) -> Plan:  # fmt: skip
-    """The plan for these operands; "auto" gathers at once unless that needs more than memory_limit bytes."""
+    """The plan for these operands; "auto" gathers little things at once and walks large ones in panels."""
     grid = A.grid
     mnk = (A.shape[0], B.shape[1], A.shape[1])
     chosen = roles.choose(A.layout.summed, B.layout.summed, None if native else layout, *mnk, tuple(grid.sizes.items()))
@@ -200,8 +206,11 @@ def make(
     width = panel or config.settings.panel or PANEL
     plan = Plan(grid, Operand.of(A), Operand.of(B), layout, dtype, "gather", chosen, walked, width)
     if algorithm == "auto":
-        fits = memory_limit is None or plan.predicted.peak_workspace <= memory_limit
-        return plan if fits else _narrowed(replace(plan, algorithm="summa"), memory_limit or 0)
+        limit = min(GATHER_BELOW, memory_limit) if memory_limit is not None else GATHER_BELOW
+        if plan.predicted.peak_workspace <= limit:
+            return plan
+        plan = replace(plan, algorithm="summa")
+        return plan if memory_limit is None else _narrowed(plan, memory_limit)
     return replace(plan, algorithm=algorithm)
 
 

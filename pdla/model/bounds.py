@@ -9,8 +9,8 @@ def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
     """Words of A (m x k), B (k x n) and C (m x n) that the busiest of P ranks must at least touch, whatever its memory.
 
     A rank that does 1/P of the m n k multiplications touches parts of A, B and C whose sizes have a product of at least
-    (m n k / P)^2 (Loomis and Whitney 1949), and at least 1/P of each of the three; the least sum has three cases, for one,
-    two and three of them cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem 3. Not collective.
+    (m n k / P)^2 (Loomis and Whitney 1949), and at least 1/P of each of the three; the least sum has three cases, for
+    one, two and three of them cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem 3. Not collective.
     """
     if P < 1 or min(m, n, k) < 0:
         raise ValueError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")

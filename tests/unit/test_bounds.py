@@ -1,4 +1,4 @@
-"""The lower bound holds for every way of sharing out the multiplications (brute force), and is reached where boxes fit."""
+"""The lower bound holds for every share of the multiplications (brute force), and is reached where boxes fit."""
 
 from itertools import permutations, product
 

@@ -503,6 +503,17 @@ def test_ranks_that_see_different_files(tmp_path):
     assert "ranks 1, 2: load(" in text and "y.npy" in text
 
 
+def test_one_name_for_different_files(tmp_path, monkeypatch):
+    """As on nodes that each have a /tmp of their own."""
+    from pdla.io import npy
+
+    path = tmp_path / "x.npy"
+    np.save(path, np.eye(5))
+    monkeypatch.setattr(npy, "header", lambda *_: ((5 + pdla.world().rank // 2, 5), np.dtype(float)))
+    _, text = errors(3, lambda comm: load(path, ProcessGrid(3), Layout("row")))
+    assert text == f"ranks disagree: ranks 0, 1: load {path}: 5 x 5, float64; rank 2: load {path}: 6 x 5, float64"
+
+
 def test_a_file_that_only_some_ranks_see(tmp_path, monkeypatch):
     from pdla.io import npy
 

@@ -29,7 +29,7 @@ def test_bitwise_for_sizes_and_transposes(ranks, algorithm):
         turns = itertools.cycle(DTYPES)
         for shape in grid_shapes(ranks):
             grid = ProcessGrid(shape)
-            for mnk, hows in itertools.product(SIZES, ("NN", "TN", "NC", "CT")):
+            for mnk, hows in itertools.product(SIZES if ranks < 9 else SIZES[3:], ("NN", "TN", "NC", "CT")):
                 check_product(grid, mnk, next(turns), algorithm, *hows)
             next(turns)
 
@@ -137,7 +137,7 @@ def test_random_data_within_the_componentwise_bound():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 2), (2, 3), (3, 4), (4, 2)], ids=str)
 def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):
-    m, n, k = 24, 36, 60  # divisible by every axis
+    m, n, k = 60, 60, 60  # divisible by every axis, and so square that C stays
 
     def product(comm):
         grid = ProcessGrid(shape)

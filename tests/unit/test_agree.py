@@ -1,0 +1,191 @@
+"""Ranks that say different things all raise the same error, which quotes each; and without checks nothing is said."""
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import Layout, ProcessGrid, config
+from pdla.comm.agree import agree, agreed, name
+from pdla.errors import AgreementError, LayoutError, PdlaError, ShapeError
+
+
+def odd_one_out(comm, usual, odd):
+    """`odd` on rank 2, `usual` elsewhere."""
+    return odd if comm.rank == 2 else usual
+
+
+def texts(program, kind=AgreementError, ranks=4):
+    """The text of the error that the program raises on every rank, which is the same."""
+
+    def caught(comm):
+        with pytest.raises(kind) as error:
+            program(comm)
+        comm.barrier()  # the ranks still go together
+        return str(error.value)
+
+    (text,) = set(pdla.run(ranks, caught))
+    return text
+
+
+CALLS = {
+    "shapes": (lambda grid, x: pdla.zeros(x, grid, Layout()), (3, 4), (4, 3), ["shape=(3, 4)", "shape=(4, 3)"]),
+    "dtypes": (
+        lambda grid, x: pdla.ones((3, 3), grid, Layout(), dtype=x), "float32", "int8", ["dtype='float32'", "dtype='int8'"]
+    ),
+    "layouts": (
+        lambda grid, x: pdla.eye(3, grid, x), Layout("row"), Layout("col"), ["Layout(rows='row')", "Layout(rows='col')"]
+    ),
+    "seeds": (lambda grid, x: pdla.random((3, 3), grid, Layout(), seed=x), 1, 2, ["seed=1", "seed=2"]),
+    "roots": (lambda grid, x: pdla.ones((3, 3), grid, Layout()).gather(x), None, 1, ["root=None", "root=1"]),
+    "arrays": (lambda grid, x: pdla.from_global(np.ones(x), grid, Layout()), (3, 4), (3, 5), ["(3, 4)", "(3, 5)"]),
+    "target layouts": (
+        lambda grid, x: pdla.ones((3, 3), grid, Layout("row")).redistribute(x), Layout("col"), Layout(), ["to Layout(rows='col')"]
+    ),
+    "algorithms": (
+        lambda grid, x: pdla.matmul(*[pdla.ones((4, 4), grid, Layout("row", "col"))] * 2, algorithm=x),
+        "gather", "summa", ["'gather'", "'summa'"],
+    ),
+    "panels": (
+        lambda grid, x: pdla.matmul(*[pdla.ones((4, 4), grid, Layout("row", "col"))] * 2, algorithm="summa", panel=x),
+        1, 2, ["; 1;", "; 2;"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_ranks_that_differ(what):
+    call, usual, odd, quoted = CALLS[what]
+    text = texts(lambda comm: call(ProcessGrid((2, 2)), odd_one_out(comm, usual, odd)))
+    assert text.startswith("ranks disagree: ranks 0, 1, 3: ") and "; rank 2: " in text
+    for words in quoted:
+        assert words in text
+
+
+def test_operands_that_differ():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        dtype = odd_one_out(comm, "float64", "float32")
+        A = pdla.DistMatrix(np.ones((2, 2), dtype), (4, 4), grid, Layout("row", "col"))
+        return A @ A
+
+    text = texts(program)
+    assert "ranks 0, 1, 3: matmul(4 x 4, float64" in text and "rank 2: matmul(4 x 4, float32" in text
+
+
+def test_grids_that_differ():
+    text = texts(lambda comm: ProcessGrid(odd_one_out(comm, (2, 2), (4, 1))))
+    assert "ranks 0, 1, 3: ProcessGrid((2, 2)" in text and "rank 2: ProcessGrid((4, 1)" in text
+
+
+def test_a_bad_argument_on_one_rank():
+    text = texts(lambda comm: pdla.ones((4, 4), ProcessGrid((2, 2)), Layout(odd_one_out(comm, "row", "x"))), LayoutError)
+    assert text == "rank 2: Layout(rows='x') names the axis 'x'; the grid has row, col"
+
+
+def test_a_bad_argument_on_all_ranks_is_told_plainly():
+    text = texts(lambda comm: pdla.ones((4, 4), ProcessGrid((2, 2)), Layout("x")), LayoutError)
+    assert text == "Layout(rows='x') names the axis 'x'; the grid has row, col"
+
+
+def test_different_errors_are_all_told():
+    def program(comm):
+        with agreed(comm, "it"):
+            if comm.rank:
+                raise ShapeError("even" if comm.rank % 2 == 0 else "odd")
+
+    assert texts(program, ShapeError, 5) == "ranks 1, 3: odd; ranks 2, 4: even"
+
+
+class Picky(RuntimeError):
+    """An error that takes more than a text, and so does not travel."""
+
+    def __init__(self, code, reason):
+        super().__init__(f"{code}: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (Picky(3, "no"), RuntimeError),
+        (UnicodeDecodeError("ascii", b"x", 0, 1, "no"), ValueError),
+        (np.exceptions.AxisError(3, 2), ValueError),
+        (FileNotFoundError("no"), FileNotFoundError),
+        (KeyError("no"), KeyError),
+        (ShapeError("no"), ShapeError),
+    ],
+    ids=lambda x: getattr(x, "__name__", type(x).__name__),
+)
+def test_any_error_of_one_rank_reaches_the_others(error, kind):
+    def program(comm):
+        with agreed(comm, "it"):
+            if comm.rank == 2:
+                raise error
+
+    text = texts(program, kind)
+    assert "rank 2: " in text and str(error) in text
+
+
+def test_what_is_the_same_passes():
+    def program(comm):
+        agree(comm, "it")
+        with agreed(comm, "it"):
+            return comm.rank
+
+    assert pdla.run(3, program) == [0, 1, 2]
+
+
+def test_ranks_in_words():
+    assert name([3]) == "rank 3"
+    assert name([0, 2]) == "ranks 0, 2"
+    assert name(list(range(12))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
+
+
+# ---------------------------------------------------------------------------------------------- without checks
+
+
+def test_without_checks_ranks_are_trusted():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        before = next(comm._calls)
+        A = pdla.random((4, 4), grid, Layout("row", "col"), seed=comm.rank)
+        pdla.ones((4, 4), grid, Layout("row")) + 1
+        assert next(comm._calls) == before + 1  # no rank asked another
+        with pytest.raises(LayoutError) if comm.rank == 2 else pytest.MonkeyPatch.context():
+            pdla.zeros((4, 4), grid, Layout(odd_one_out(comm, "row", "x")))
+        return A.norm()
+
+    with config.override(check=False):
+        pdla.run(4, program)
+
+
+def test_without_checks_results_are_the_same():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.random((7, 9), grid, Layout("row", "col"), distribution="integers", high=5)
+        return (A @ A.T).redistribute(Layout("col")).gather()
+
+    checked = pdla.run(4, program)
+    with config.override(check=False):
+        for x, y in zip(checked, pdla.run(4, program), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+def test_override_is_undone():
+    with pytest.raises(ZeroDivisionError), config.override(check=False, panel=7):
+        assert (config.settings.check, config.settings.panel) == (False, 7)
+        raise ZeroDivisionError
+    assert config.settings.check and config.settings.panel != 7
+
+
+def test_settings_are_read_from_the_environment():
+    settings = config.read({"PDLA_CHECK": "0", "PDLA_TIMEOUT": "2.5", "PDLA_SUBCOMMS": "1", "PDLA_PANEL": "64"})
+    assert settings == config.Settings(check=False, timeout=2.5, panel=64, subcomms=8)
+    assert config.read({}) == config.Settings()
+    for value, message in [("x", "PDLA_THREADS='x' is not a number"), ("-1", "PDLA_THREADS='-1' is negative")]:
+        with pytest.raises(ValueError, match=message):
+            config.read({"PDLA_THREADS": value})
+
+
+def test_every_error_is_one_of_pdlas():
+    kinds = [kind for kind in vars(pdla.errors).values() if isinstance(kind, type)]
+    assert all(issubclass(kind, PdlaError) for kind in kinds) and len(kinds) > 5

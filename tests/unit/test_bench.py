@@ -1,0 +1,314 @@
+"""The benchmark, without MPI: its arguments, checks, figures, table and JSON."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla.bench import report, suite
+from pdla.bench.case import Case, digits, digits_path, integer_operands, random_operands
+from pdla.bench.check import SMALL, Checker
+from pdla.bench.cli import main, parse
+from pdla.bench.gemm import Bench, predict
+from pdla.bench.peak import Peaks
+from pdla.bench.stop import Stop
+
+SIZES = ["-m", "30", "-n", "20", "-k", "25"]
+
+
+def run(capsys, *words):
+    """Exit status and what was printed."""
+    status = main(list(words))
+    printed = capsys.readouterr()
+    return status, printed.out, printed.err
+
+
+def valid(path):
+    """A report that obeys the schema."""
+    jsonschema = pytest.importorskip("jsonschema")
+    content = json.loads(path.read_text())
+    jsonschema.Draft202012Validator(json.loads(report.SCHEMA.read_text())).validate(content)
+    return content
+
+
+# ---------------------------------------------------------------------------------------------- arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "quoted"),
+    [
+        (["gemm", "-m", "many"], "'many'"),
+        (["gemm", "-m", "-3"], "-m"),
+        (["gemm", "--grid", "2by3"], "'2by3'"),
+        (["gemm", "--grid", "0x3"], "'0x3'"),
+        (["gemm", "--dtype", "float12"], "float12"),
+        (["gemm", "--algorithm", "strassen"], "strassen"),
+        (["gemm", "--panel", "0"], "'0'"),
+        (["gemm", "--a", "A.npy"], "--b"),
+        (["gemm", "--a", "A.npy", "--b", "B.npy", "-m", "3"], "leave out m"),
+        (["multiply"], "multiply"),
+        (["--threads", "0"], "'0'"),
+        (["--dry-run"], "-P"),
+        (["-P", "64"], "--dry-run"),
+        (["--dry-run", "-P", "64", "--threads", "2"], "threads"),
+        (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
+        (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_status_2(capsys, words, quoted):
+    status, out, err = run(capsys, *words)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert quoted in err
+
+
+def test_help_has_examples(capsys):
+    status, out, err = run(capsys, "--help")
+    assert (status, err) == (0, "")
+    assert "mpirun -n 4 python -m pdla.bench" in out
+    assert "--dry-run -P 4096" in out
+
+
+def test_common_options_stand_on_either_side_of_the_command():
+    for words in (["--threads", "3", "gemm"], ["gemm", "--threads", "3"]):
+        assert parse(words).threads == 3
+
+
+def test_stops_carry_their_status():
+    with pytest.raises(Stop) as stopped:
+        parse(["--dry-run"])
+    assert stopped.value.status == 2
+
+
+# ---------------------------------------------------------------------------------------------- checks
+
+
+def checked(P, case, spoil, small, exact=True):
+    """What the checker says of a product on P ranks, after `spoil` has been at rank 0's block of it."""
+
+    def program(comm):
+        grid = pdla.ProcessGrid(case.grid, comm=comm)
+        A, B = (integer_operands if exact else random_operands)(case, grid)
+        C = pdla.matmul(A, B, layout=pdla.Layout(rows="row", cols="col"))
+        if comm.rank == 0:
+            spoil(C.local)
+        return Checker(comm, small).check(case.problem, A, B, C, exact)
+
+    said = set(pdla.run(P, program))
+    assert len(said) == 1
+    return said.pop()
+
+
+def nothing(block):
+    pass
+
+
+def one_more(block):
+    block[0, 0] += 1
+
+
+def one_ulp(block):
+    block[-1, -1] = np.nextafter(block[-1, -1], np.inf)
+
+
+def a_nan(block):
+    block[0, 0] = np.nan
+
+
+def two_swapped(block):
+    block[:, [0, 1]] = block[:, [1, 0]]
+
+
+@pytest.mark.parametrize("small", [SMALL, 0])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("trans", ["NN", "TN", "NC", "CT"])
+def test_right_products_pass(dtype, small, trans):
+    case = Case(13, 11, 17, dtype, grid=(2, 3), transa=trans[0], transb=trans[1])
+    how = "NumPy" if small else "Freivalds"
+    assert checked(6, case, nothing, small) == f"exact ({how})"
+    assert checked(6, case, nothing, small, exact=False) == f"bound ({how})"
+
+
+@pytest.mark.parametrize("small", [SMALL, 0])
+@pytest.mark.parametrize("spoil", [one_more, one_ulp, a_nan, two_swapped])
+def test_exact_products_must_be_exact(small, spoil):
+    assert checked(2, Case(13, 11, 17, grid=(1, 2)), spoil, small).startswith("WRONG, exact")
+
+
+@pytest.mark.parametrize("small", [SMALL, 0])
+@pytest.mark.parametrize("spoil", [one_more, a_nan, two_swapped])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_rounded_products_must_obey_the_bound(small, spoil, dtype):
+    assert checked(2, Case(13, 11, 17, dtype, grid=(1, 2)), spoil, small, exact=False).startswith("WRONG, bound")
+
+
+@pytest.mark.parametrize("sizes", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (1, 1, 1)])
+@pytest.mark.parametrize("small", [SMALL, 0])
+def test_tiny_and_empty_products(sizes, small):
+    case = Case(*sizes, grid=(2, 2))
+    if 0 in sizes or small:
+        assert not checked(4, case, nothing, small).startswith("WRONG")
+        assert not checked(4, case, nothing, small, exact=False).startswith("WRONG")
+
+
+def test_long_products_get_smaller_integers():
+    def largest(comm, k):
+        A, _ = integer_operands(Case(2, 2, k, "float32"), pdla.ProcessGrid((1, 1), comm=comm))
+        return np.abs(A.local).max()
+
+    assert pdla.run(1, largest, 2**18) == [4]
+    assert pdla.run(1, largest, 2**20) == [1]
+
+
+# ---------------------------------------------------------------------------------------------- rows
+
+
+def measured(P, case):
+    def program(comm):
+        bench = Bench(comm, Checker(comm), Peaks(comm), repeats=2)
+        with pdla.ProcessGrid(case.grid, comm=comm) as grid:
+            return bench.measure(case, *random_operands(case, grid))
+
+    return pdla.run(P, program)[0]
+
+
+@pytest.mark.parametrize("algorithm", pdla.algorithms)
+@pytest.mark.parametrize("grid", [(2, 2), (1, 4), (2, 3)])
+def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
+    P = grid[0] * grid[1]
+    case = Case(24, 36, 48, algorithm=algorithm, grid=grid)
+    row, foreseen = measured(P, case), predict(case, P)
+    assert row.bytes_received == row.bytes_by_formula == foreseen.bytes_received
+    assert (row.messages, row.peak_workspace) == (foreseen.messages, foreseen.peak_workspace)
+    assert row.bytes_received >= row.bytes_lower_bound > 0
+    assert len(row.seconds) == 2
+
+
+def test_a_wrong_product_is_not_timed(monkeypatch):
+    class Off(pdla.Plan):
+        def run(self, A, B, out, alpha, beta):
+            C = super().run(A, B, out, alpha, beta)
+            C.local[...] += 1
+            return C
+
+    def off(A, B, **keywords):
+        plan = pdla.matmul.__globals__["plan_matmul"](A, B, **keywords)
+        return Off(**{name: getattr(plan, name) for name in plan.__dataclass_fields__})
+
+    monkeypatch.setattr("pdla.bench.gemm.pdla.plan_matmul", off)
+    row = measured(2, Case(8, 8, 8, grid=(1, 2)))
+    assert not row.right
+    assert (row.seconds, len(row.faults)) == ((), 2)
+
+
+def test_flops_count_real_arithmetic():
+    assert Case(2, 3, 4).flops == 48
+    assert Case(2, 3, 4, "complex64").flops == 192
+
+
+@pytest.mark.parametrize("P", [1, 2, 4, 6, 7, 61, 64, 100, 1009])
+def test_the_suite_fits_any_count_and_its_square_divides(P):
+    cases = list(suite.made_up(P))
+    assert {case.algorithm for case in cases} == set(pdla.algorithms)
+    assert {case.grid for case in cases} == {pdla.balanced_shape(P), (1, P)}
+    square = cases[0]
+    assert square.m == square.n == square.k
+    assert all(square.n % parts == 0 for parts in (*square.grid, P))
+
+
+def test_digits_are_read_without_importing_sklearn():
+    path = digits_path()
+    if path is None:
+        pytest.skip("scikit-learn is not installed")
+    X = digits(path)
+    assert X.shape == (1797, 64)
+    assert set(np.unique(X)) == set(range(17))
+
+
+def test_without_sklearn_the_suite_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(suite, "digits_path", lambda: None)
+    monkeypatch.setattr(suite, "made_up", lambda ranks: [Case(8, 8, 8)])
+    status, out, _ = run(capsys, "--threads", "1")
+    assert status == 0
+    assert "pip install scikit-learn" in out
+
+
+# ---------------------------------------------------------------------------------------------- whole runs
+
+
+def test_the_suite_in_threads(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(suite, "SIDE", 48)
+    status, out, _ = run(capsys, "--threads", "4", "--json", str(tmp_path / "out.json"))
+    assert status == 0, out
+    content = valid(tmp_path / "out.json")
+    assert (content["world"], content["ranks"], content["mpi"]) == ("threads", 4, None)
+    assert {row["algorithm"] for row in content["rows"]} == set(pdla.algorithms)
+    assert all(row["right"] and row["checks"] and row["seconds"] for row in content["rows"])
+    for heading in ("algorithm", "median ms", "GFLOP/s", "of peak", "received", "x bound", "workspace", "checked"):
+        assert heading in out
+
+
+def test_gemm_in_threads_explains_itself(capsys, tmp_path):
+    options = ["--grid", "2x3", "--algorithm", "summa", "--panel", "5", "--transa", "C", "--dtype", "complex64"]
+    status, out, _ = run(capsys, "gemm", *SIZES, *options, "--threads", "6", "--json", str(tmp_path / "out.json"))
+    assert status == 0, out
+    assert "roles" in out
+    (row,) = valid(tmp_path / "out.json")["rows"]
+    assert (row["m"], row["n"], row["k"], row["transa"], row["panel"]) == (30, 20, 25, "C", 5)
+    assert (row["grid"], row["algorithm"], row["dtype"]) == ([2, 3], "summa", "complex64")
+
+
+@pytest.mark.parametrize("P", [1, 7, 4096])
+def test_dry_runs_have_figures_and_no_times(capsys, tmp_path, P):
+    status, out, _ = run(capsys, "gemm", "--dry-run", "-P", str(P), "--json", str(tmp_path / "out.json"))
+    assert status == 0
+    assert "median" not in out
+    content = valid(tmp_path / "out.json")
+    assert (content["world"], content["ranks"]) == ("dry", P)
+    assert content["rows"][0]["seconds"] == content["rows"][0]["checks"] == []
+
+
+@pytest.mark.parametrize("dtypes", [("float64", "float64"), ("float32", "complex64"), ("int32", "int32")])
+def test_matrices_from_files(capsys, tmp_path, dtypes):
+    a = np.arange(35).reshape(5, 7).astype(dtypes[0])
+    b = (np.arange(21).reshape(3, 7) % 5).astype(dtypes[1])
+    np.save(tmp_path / "a.npy", a)
+    np.save(tmp_path / "b.npy", b)
+    files = ["--a", str(tmp_path / "a.npy"), "--b", str(tmp_path / "b.npy"), "--out", str(tmp_path / "c.npy")]
+    status, out, _ = run(capsys, "gemm", *files, "--transb", "T", "--threads", "4")
+    assert status == 0, out
+    assert np.array_equal(np.load(tmp_path / "c.npy"), a @ b.T)
+
+
+def test_files_that_do_not_fit(capsys, tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((3, 4)))
+    files = ["--a", str(tmp_path / "a.npy"), "--b", str(tmp_path / "a.npy")]
+    status, _, err = run(capsys, "gemm", *files, "--threads", "2")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "3 x 4" in err
+
+
+def test_a_json_that_cannot_be_written(capsys, tmp_path):
+    status, _, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--json", str(tmp_path / "none" / "out.json"))
+    assert (status, err.count("\n")) == (2, 1)
+    assert "none" in err
+
+
+def test_info_in_threads(capsys, tmp_path):
+    status, out, _ = run(capsys, "info", "--threads", "2", "--json", str(tmp_path / "out.json"))
+    assert status == 0
+    for word in ("BLAS", "waiting", "not probed", "2 on 1 host"):
+        assert word in out
+    assert valid(tmp_path / "out.json")["rows"] == []
+
+
+def test_the_schema_refuses_a_row_without_checks(tmp_path):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(report.SCHEMA.read_text())
+    row = report.entry(replace(predict(Case(4, 4, 4, algorithm="gather"), 1), checks=("exact (NumPy)",)))
+    only_row = {**schema, **schema["$defs"]["row"]}
+    jsonschema.validate(json.loads(json.dumps(row)), only_row)
+    del row["checks"]
+    with pytest.raises(jsonschema.ValidationError, match="checks"):
+        jsonschema.validate(json.loads(json.dumps(row)), only_row)

@@ -1,0 +1,194 @@
+"""Making matrices: from whole arrays, from functions, and at random: the same numbers on every grid."""
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
+from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
+
+PLACES = [
+    (1, (1, 1), Layout()),
+    (4, (2, 2), Layout("row", "col")),
+    (5, (2, 2), Layout(cols=("col", "row"))),
+    (6, (2, 3), Layout(Cyclic("col", 7), Cyclic("row", 3, 1))),
+    (3, (3, 1), Layout(Balanced("row", 5), partial="col")),
+    (6, (3, 2), Layout(cols=Cuts("row", (0, 0, 140, 150)))),
+]
+each_place = pytest.mark.parametrize(("ranks", "shape", "layout"), PLACES, ids=str)
+
+
+def whole_of(make, ranks, shape, layout):
+    """The whole of the matrix that make(grid, layout) makes, the same on every rank."""
+    wholes = pdla.run(ranks, lambda comm: make(ProcessGrid(shape), layout).gather())
+    for whole in wholes[1:]:
+        np.testing.assert_array_equal(whole, wholes[0])
+    return wholes[0]
+
+
+# ---------------------------------------------------------------------------------------------- at random
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "integers", "normal"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64", "int8"])
+@pytest.mark.parametrize("size", [(300, 150), (1, 150), (200, 150)])
+def test_random_is_the_same_on_every_grid(size, dtype, distribution):
+    def make(grid, layout):
+        return pdla.random(size, grid, layout, dtype=dtype, seed=7, distribution=distribution, low=-3, high=9)
+
+    first = whole_of(make, *PLACES[0])
+    assert first.dtype == dtype and first.shape == size
+    for place in PLACES[1:]:
+        np.testing.assert_array_equal(whole_of(make, *place), first)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_random_numbers_are_distributed_as_asked(dtype):
+    def drawn(**how):
+        return whole_of(lambda grid, layout: pdla.random((300, 150), grid, layout, dtype=dtype, **how), *PLACES[1])
+
+    parts = [np.real, np.imag] if dtype == "complex128" else [np.real]
+    for part in parts:
+        uniform, normal = part(drawn(low=2, high=4)), part(drawn(distribution="normal"))
+        integers = part(drawn(distribution="integers", low=-2, high=3))
+        assert 2 <= uniform.min() < 2.01 and 3.99 < uniform.max() < 4
+        assert abs(uniform.mean() - 3) < 0.02 and len(np.unique(uniform)) == 45_000
+        assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1) < 0.03 and np.isfinite(normal).all()
+        assert sorted(set(integers.ravel().tolist())) == [-2, -1, 0, 1, 2]
+    if dtype == "complex128":
+        assert abs(np.corrcoef(drawn().real.ravel(), drawn().imag.ravel())[0, 1]) < 0.02
+
+
+def test_seeds_differ_and_repeat():
+    def drawn(seed):
+        return whole_of(lambda grid, layout: pdla.random((20, 30), grid, layout, seed=seed), *PLACES[1])
+
+    np.testing.assert_array_equal(drawn(1), drawn(1))
+    for seed in (2, -1, 2**63 + 1, 2**64 - 2):
+        assert not (drawn(seed) == drawn(1)).any()
+    assert not (drawn(2**64 - 2) == drawn(-1)).any()
+
+
+def test_random_says_what_it_can_do():
+    def program(comm):
+        grid = ProcessGrid((1, 2), order=[0, 1])
+        with pytest.raises(ValueError, match="distribution='cauchy': give 'uniform'"):
+            pdla.random((3, 3), grid, Layout(), distribution="cauchy")
+        with pytest.raises(ValueError, match="low=4, high=4"):
+            pdla.random((3, 1), grid, Layout(cols="col"), distribution="integers", low=4, high=4)
+        with pytest.raises(AgreementError, match=r"rank 0: random\(seed=0.*; ranks 1, 2: random\(seed=1"):
+            pdla.random((3, 3), grid, Layout(), seed=min(comm.rank, 1))
+
+    pdla.run(3, program)
+
+
+# ---------------------------------------------------------------------------------------------- from nothing
+
+
+@each_place
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int8", "bool"])
+def test_zeros_ones_eye(ranks, shape, layout, dtype):
+    for size in [(10, 150), (150, 150), (0, 150), (1, 150)]:
+        for make, wanted in [
+            (pdla.zeros, np.zeros(size, dtype)),
+            (pdla.ones, np.ones(size, dtype)),
+            (pdla.eye, np.eye(*size, dtype=dtype)),
+        ]:
+            whole = whole_of(lambda grid, how, make=make, size=size: make(size, grid, how, dtype=dtype), ranks, shape, layout)
+            np.testing.assert_array_equal(whole, wanted)
+            assert whole.dtype == dtype
+
+
+def test_eye_of_an_int_is_square():
+    np.testing.assert_array_equal(whole_of(lambda grid, layout: pdla.eye(9, grid, layout), *PLACES[1]), np.eye(9))
+
+
+@each_place
+def test_from_function(ranks, shape, layout):
+    i, j = np.ogrid[:20, :150]
+    whole = whole_of(lambda grid, how: pdla.from_function(lambda i, j: 10 * i - j, (20, 150), grid, how), ranks, shape, layout)
+    np.testing.assert_array_equal(whole, 10 * i - j)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("no"), UnicodeDecodeError("ascii", b"x", 0, 1, "no")])
+def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
+    def program(comm):
+        def f(i, j):
+            if comm.rank == 2:
+                raise error
+            return i + j
+
+        with pytest.raises((ValueError, RuntimeError), match="no") as caught:
+            pdla.from_function(f, (6, 6), ProcessGrid((2, 2)), Layout("row", "col"))
+        return str(caught.value)
+
+    (text,) = set(pdla.run(5, program))
+    assert text.startswith("rank 2: ")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda grid: pdla.zeros((3, -1), grid, Layout()), ShapeError, r"not shape \(3, -1\)"),
+        (lambda grid: pdla.ones((3,), grid, Layout()), ShapeError, r"not shape \(3,\)"),
+        (lambda grid: pdla.ones((3, 3), grid, Layout("x")), LayoutError, "names the axis 'x'"),
+        (lambda grid: pdla.ones((3, 3), grid, Layout(), dtype="flaot"), TypeError, "flaot"),
+        (lambda grid: pdla.from_global(np.ones(3), grid, Layout()), ShapeError, r"not shape \(3,\)"),
+        (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(partial="row")), LayoutError, "partial sums"),
+        (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(), root=4), GridError, "root=4"),
+        (lambda grid: pdla.from_global(np.ones(3), grid, Layout(), root=1), ShapeError, r"rank 1: .*not shape \(3,\)"),
+        (lambda grid: pdla.from_local(np.ones((3, 3)), (6, 7), grid, Layout("row", "col")), ShapeError, r"wants \(3, 4\)"),
+    ],
+)
+def test_what_cannot_be_made(make, kind, message):
+    def program(comm):
+        with pytest.raises(kind, match=message) as caught:
+            make(ProcessGrid((2, 2)))
+        return str(caught.value)
+
+    assert len(set(pdla.run(4, program))) == 1
+
+
+# ---------------------------------------------------------------------------------------------- from arrays
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64", "int8", "float16"])
+@each_place
+def test_from_global(ranks, shape, layout, dtype):
+    whole = (np.arange(20 * 150).reshape(20, 150) % 101).astype(dtype)
+
+    def program(comm):
+        grid = ProcessGrid(shape)
+        for root in (None, *range(ranks)):
+            array = whole if root in (None, comm.rank) else None
+            A = pdla.from_global(array, grid, layout.summed, root)
+            rows, cols = (held.indices() for held in A.indices)
+            np.testing.assert_array_equal(A.local, whole[np.ix_(rows, cols)])
+            assert A.dtype == dtype and not np.shares_memory(A.local, whole)
+
+    pdla.run(ranks, program)
+
+
+def test_from_global_of_different_arrays():
+    def program(comm):
+        with pytest.raises(AgreementError, match=r"rank 0: from_global of shape \(3, 3\).* ranks 1, 2: .*\(3, 4\)"):
+            pdla.from_global(np.ones((3, 3 + min(comm.rank, 1))), ProcessGrid(3), Layout("row"))
+
+    pdla.run(3, program)
+
+
+def test_from_local_of_different_dtypes():
+    def program(comm):
+        with pytest.raises(ShapeError, match="different dtypes: float32, float64"):
+            pdla.from_local(np.ones((1, 3), "float32" if comm.rank else "float64"), (3, 3), ProcessGrid(3), Layout("row"))
+
+    pdla.run(3, program)
+
+
+def test_from_local_with_one_wrong_block():
+    def program(comm):
+        with pytest.raises(ShapeError, match=r"rank 2: the local block has shape \(2, 3\)") as caught:
+            pdla.from_local(np.ones((2 if comm.rank == 2 else 1, 3)), (3, 3), ProcessGrid(3), Layout("row"))
+        return str(caught.value)
+
+    assert len(set(pdla.run(3, program))) == 1

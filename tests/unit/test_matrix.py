@@ -1,0 +1,237 @@
+"""DistMatrix: operators, views, sums over ranks, and what it refuses; against NumPy on the whole matrix."""
+
+import operator
+import pickle
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import Cyclic, Layout, ProcessGrid
+from pdla.errors import LayoutError, ShapeError
+
+LAYOUTS = [
+    Layout(),
+    Layout("row", "col"),
+    Layout("col"),
+    Layout(cols=("col", "row")),
+    Layout(Cyclic("col", 2), Cyclic("row", 1)),
+]
+DTYPES = ["float64", "float32", "complex64", "complex128", "int32"]
+
+
+def numbers(shape=(7, 5), dtype="float64", seed=0):
+    """Small integers, complex ones where the dtype is."""
+    draw = np.random.default_rng([seed, *shape])
+    x = draw.integers(-4, 5, shape)
+    return (x + 1j * draw.integers(-4, 5, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+def on_a_grid(program, *args, ranks=5):
+    """Run program(grid, *args) on a grid of 2 x 2 with one rank idle; gives the results by rank."""
+    return pdla.run(ranks, lambda comm: program(ProcessGrid((2, 2)), *args))
+
+
+# ---------------------------------------------------------------------------------------------- views and operators
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_views(layout, dtype):
+    whole = numbers(dtype=dtype)
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, layout)
+        for view, wanted in [(A, whole), (A.T, whole.T), (A.H, whole.conj().T), (A.conj(), whole.conj()), (A.H.T.conj(), whole)]:
+            np.testing.assert_array_equal(view.gather(), wanted)
+            rows, cols = view.indices
+            np.testing.assert_array_equal(view.local, wanted[np.ix_(rows.indices(), cols.indices())].reshape(view.local.shape))
+            assert view.base is A.base and view.dtype == dtype and view.shape == wanted.shape
+        assert A.T.layout == layout.T
+        if grid.active and A.local.size:
+            A.T.local[0, 0] = 77
+            assert A.local[0, 0] == 77
+
+    on_a_grid(program)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+@pytest.mark.parametrize("view", [lambda A: A, lambda A: A.T, lambda A: A.conj().T], ids=["A", "T", "H"])
+def test_operators(layout, dtype, view):
+    a, b = numbers(dtype=dtype, seed=1), numbers(dtype=dtype, seed=2)
+
+    def program(grid):
+        A, B = (view(pdla.from_global(x, grid, layout)) for x in (a, b))
+        x, y = view(a), view(b)
+        for result, wanted in [
+            (A + B, x + y), (A - B, x - y), (A * B, x * y), (A + 3, x + 3), (3 + A, 3 + x), (A - 3, x - 3),
+            (3 - A, 3 - x), (2 * A, 2 * x), (A * 2, x * 2), (A / 2, x / 2), (-A, -x), (np.float64(2) * A, np.float64(2) * x),
+        ]:  # fmt: skip
+            np.testing.assert_array_equal(result.gather(), wanted)
+            assert result.dtype == wanted.dtype and (result.layout, result.grid) == (A.layout, grid)
+        np.testing.assert_array_equal(A.gather(), x)
+
+    on_a_grid(program)
+
+
+def test_dtypes_promote_as_in_numpy():
+    def program(grid):
+        A = pdla.ones((4, 4), grid, Layout("row"), dtype="float32")
+        B = pdla.ones((4, 4), grid, Layout("row"), dtype="int64")
+        assert (A + B).dtype == np.float64
+        assert (A * 2).dtype == (A + 2.5).dtype == np.float32
+        assert (A * 2j).dtype == np.complex64
+
+    on_a_grid(program)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copy_and_astype(dtype):
+    whole = numbers(dtype="int8")
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, Layout("row", "col"))
+        B = A.T.astype(dtype)
+        assert B.dtype == dtype and B.layout == Layout("col", "row")
+        np.testing.assert_array_equal(B.gather(), whole.T.astype(dtype))
+        C = B.conj().copy()
+        assert not np.shares_memory(B.base, C.base) and not C.conjugated
+        np.testing.assert_array_equal(C.gather(), whole.T.astype(dtype).conj())
+
+    on_a_grid(program)
+
+
+def test_what_does_not_go_together():
+    def program(grid):
+        A = pdla.ones((4, 6), grid, Layout("row", "col"))
+        with pytest.raises(ShapeError, match=r"add of shapes \(4, 6\) and \(6, 4\)"):
+            A + A.T
+        with pytest.raises(LayoutError, match=r"add of Layout\(rows='row', cols='col'\) .* redistribute one"):
+            A + pdla.ones((4, 6), grid, Layout("row"))
+        with pytest.raises(LayoutError, match="redistribute one"):
+            A * pdla.ones((4, 6), ProcessGrid((1, 4)), Layout("row", "col"))
+        for other in (np.ones((4, 6)), "x", None):
+            for operation in (operator.add, operator.mul, operator.matmul, operator.sub):
+                with pytest.raises(TypeError):
+                    operation(A, other)
+                with pytest.raises(TypeError):
+                    operation(other, A)
+        with pytest.raises(TypeError, match="cannot be pickled"):
+            pickle.dumps(A)
+
+    on_a_grid(program)
+
+
+def test_repr_needs_no_other_rank():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.ones((7, 5), grid, Layout("row", "col"), dtype="float32")
+        return repr(A) if comm.rank == 1 else None
+
+    assert pdla.run(4, program)[1] == (
+        "DistMatrix(7 x 5, float32, Layout(rows='row', cols='col') on ProcessGrid(row=2, col=2), local 4 x 2)"
+    )
+
+
+# ---------------------------------------------------------------------------------------------- sums over ranks
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
+def test_norm_and_trace_count_copies_once(layout, dtype):
+    whole = numbers((9, 9), dtype)
+    whole[np.diag_indices(9)] += 50
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, layout)
+        for view, x in [(A, whole), (A.T, whole.T), (A.H, whole.conj().T)]:
+            assert view.norm() == pytest.approx(np.linalg.norm(whole.astype("complex128")), rel=1e-15)
+            assert view.trace() == x.trace() and view.trace().dtype == x.trace().dtype
+        return A.norm(), A.trace()
+
+    assert len(set(on_a_grid(program))) == 1
+
+
+def test_norm_and_trace_of_nothing():
+    def program(grid):
+        A = pdla.zeros((0, 0), grid, Layout("row", "col"))
+        return A.norm(), A.trace()
+
+    assert on_a_grid(program) == [(0, 0)] * 5
+
+
+def test_trace_wants_a_square_on_every_rank():
+    def program(grid):
+        with pytest.raises(ShapeError, match=r"shape \(4, 6\): it must be square"):
+            pdla.ones((4, 6), grid, Layout("row")).trace()
+
+    on_a_grid(program)
+
+
+def test_partial_sums():
+    whole = numbers((6, 8), "complex128")
+
+    def program(grid):
+        A = pdla.from_function(lambda i, j: whole[i, j], (6, 8), grid, Layout("row", partial="col"), dtype="complex128")
+        A.local[...] += 4 if grid.active and grid.coords["col"] else 0
+        for result, wanted in [(A + A, 2 * whole + 8), (A - 2 * A, -whole - 4), (-A, -whole - 4), (A / 4, whole / 4 + 1)]:
+            assert result.layout.partial == ("col",)
+            np.testing.assert_array_equal(result.redistribute(Layout(cols="row")).gather(), wanted)
+        np.testing.assert_array_equal(A.H.gather(), whole.conj().T + 4)
+        for refused in (lambda: A * A, lambda: A + 1, lambda: 1 - A, lambda: A.norm(), lambda: A.T.trace()):
+            with pytest.raises(LayoutError, match="partial sums"):
+                refused()
+        assert A.check_copies()
+
+    on_a_grid(program)
+
+
+def test_check_copies():
+    def program(grid):
+        A = pdla.random((6, 8), grid, Layout("row"))
+        A.local[:1, :1] = np.nan
+        assert A.check_copies() and A.T.check_copies()
+        if grid.coords == {"row": 1, "col": 1}:
+            A.local[0, 3] += 1e-15
+        assert not A.check_copies()
+        B = pdla.random((6, 8), grid, Layout("row", "col"))
+        assert B.check_copies()
+
+    on_a_grid(program)
+
+
+# ---------------------------------------------------------------------------------------------- the caller's memory
+
+
+@pytest.mark.parametrize("how", [np.ascontiguousarray, np.asfortranarray, lambda x: np.repeat(x, 3, 1)[:, ::3]])
+def test_from_local_is_the_callers_own_memory(how):
+    def program(grid):
+        layout = Layout("row", "col")
+        mine = how(np.full(layout.local_shape((6, 8), grid.sizes, grid.coords), 1.0)) if grid.active else None
+        A = pdla.from_local(mine, (6, 8), grid, layout)
+        if mine is not None:
+            assert A.local is mine
+            mine[0, 0] = 5
+            A.T.local[1, 2] = 7
+            assert A.local[0, 0] == 5 and mine[2, 1] == 7
+        wanted = np.ones((6, 8))
+        wanted[::3, ::4], wanted[2::3, 1::4] = 5, 7
+        np.testing.assert_array_equal(A.gather(), wanted)
+
+    on_a_grid(program)
+
+
+def test_gather_to_one_rank():
+    whole = numbers()
+
+    def program(comm):
+        A = pdla.from_global(whole, ProcessGrid((2, 2)), Layout("row", "col"))
+        gathered = [A.T.gather(root=root) for root in range(5)]
+        assert [x is not None for x in gathered] == [r == comm.rank for r in range(5)]
+        np.testing.assert_array_equal(gathered[comm.rank], whole.T)
+        assert not np.shares_memory(A.gather(), A.base)
+        with pytest.raises(pdla.errors.GridError, match="root=5: the communicator has ranks 0 to 4"):
+            A.gather(root=5)
+
+    pdla.run(5, program)
