@@ -13,9 +13,8 @@ grid = pdla.ProcessGrid((comm.size,))
 rows, cols = 2, 2**30 + 5
 n = rows * cols
 first, second = ((0, *[rows] * comm.size), (0, 0, *[rows] * (comm.size - 1)))
-A = pdla.from_function(
-    lambda i, j: ((i + j) % 101).astype(np.int8), (rows, cols), grid, pdla.Layout(pdla.Cuts("row", first)), dtype=np.int8
-)
+block = np.resize(np.arange(101, dtype=np.int8), (rows if comm.rank == 0 else 0, cols))
+A = pdla.from_local(block, (rows, cols), grid, pdla.Layout(pdla.Cuts("row", first)))
 with pdla.record() as ledger:
     B = A.redistribute(pdla.Layout(pdla.Cuts("row", second)))
     back = B.redistribute(A.layout)

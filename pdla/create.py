@@ -102,14 +102,19 @@ def _filled(
 def from_function(
     f: Callable[..., Any], shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64
 ) -> DistMatrix:
-    """A matrix whose element (i, j) is f(i, j): f takes a column of global rows and a row of global columns, and broadcasts.
+    """A matrix whose element (i, j) is f(i, j): f takes a column of rows and a row of columns (tile by tile).
 
     Collective (the arguments are agreed on); an error in f on one rank is an error on all.
     """
     shape, kind = _checked(shape, grid, layout, dtype, "from_function")
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
-        block[...] = f(rows.indices()[:, None], cols.indices()[None, :])
+        i, j = rows.indices()[:, None], cols.indices()[None, :]
+        wide = min(block.shape[1], TILE) or 1
+        for top in range(0, block.shape[0], TILE // wide):
+            for left in range(0, block.shape[1], wide):
+                part = np.s_[top : top + TILE // wide], np.s_[left : left + wide]
+                block[part] = f(i[part[0]], j[:, part[1]])
 
     with agreed(grid.comm, "from_function: f"):
         made = _filled(shape, grid, layout, kind, fill)

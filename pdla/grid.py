@@ -50,7 +50,7 @@ def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
     if isinstance(order, str):
         if order not in ("C", "F"):
             raise GridError(f"order={order!r}: give 'C' (last axis fastest), 'F' (first axis fastest) or the ranks")
-        return np.arange(size).reshape(shape, order=order)
+        return np.arange(size).reshape(shape, order="F" if order == "F" else "C")
     ranks = np.array(list(order), dtype=np.int64)
     if ranks.shape != (size,) or len(set(ranks.tolist())) != size or ranks.min(initial=0) < 0:
         raise GridError(f"order={order!r} must name {size} different ranks, one for each place of the grid {shape}")

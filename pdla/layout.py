@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
-from typing import Any, Union
+from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 
 from pdla.errors import LayoutError
 
-Selection = Union[slice, np.ndarray]
+Selection = slice | np.ndarray
 Shape = tuple[int, int]
 
 
@@ -178,7 +178,7 @@ class Cuts:
     def __post_init__(self) -> None:
         object.__setattr__(self, "boundaries", tuple(int(b) for b in self.boundaries))
         ends = self.boundaries
-        if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in zip(ends, ends[1:], strict=False)):
+        if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
             raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
@@ -204,7 +204,7 @@ class Balanced:
         return tuple(Block(axis, self.unit) for axis in axes)
 
 
-Cut = Union[Block, Cyclic, Cuts]
+Cut = Block | Cyclic | Cuts
 
 
 def _cuts(spec: Any, dimension: str) -> tuple[Cut, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Number
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,7 +24,7 @@ class DistMatrix:
     """
 
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
-    multiply: Callable[[DistMatrix, DistMatrix], DistMatrix]  # A @ B: set by pdla.matmul, a room above this one
+    multiply: ClassVar[Callable[..., DistMatrix]]  # A @ B: set by pdla.matmul, a room above this one
 
     def __init__(
         self, base: Any, shape: Shape, grid: ProcessGrid, layout: Layout, transposed: bool = False, conjugated: bool = False

@@ -16,7 +16,7 @@ name = "meta"
 class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that has shape and dtype and no elements; NumPy's elementwise functions and operators give Metas."""
 
-    __slots__ = ("shape", "dtype", "__weakref__")
+    __slots__ = ("__weakref__", "dtype", "shape")
 
     def __init__(self, shape: tuple[int, ...], dtype: Any = np.float64) -> None:
         self.shape = tuple(int(n) for n in shape)

@@ -17,7 +17,7 @@ from pdla.bench.peak import Peaks, elapsed
 from pdla.matmul.plan import Figures
 from pdla.model import received_lower_bound
 
-BUDGET = 1.0  # seconds for the repeats of one product, where their number is not given
+BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
 
 

@@ -11,7 +11,8 @@ from pdla.bench.gemm import Bench, Row, predict
 from pdla.bench.progress import Progress
 from pdla.errors import PlanError
 
-SIDE = 1536  # of the square product, or the next multiple of the ranks
+SIDE, MANY_RANKS_SIDE = 1536, 1024  # of the square product, or the next multiple of the ranks
+MANY = 16  # ranks that a machine of few cores takes long to run
 NO_DIGITS = (
     "the digits (real input): scikit-learn, which ships them, is not installed; `pip install scikit-learn` brings it"
 )
@@ -37,10 +38,10 @@ def shapes(ranks: int) -> list[tuple[int, int]]:
 
 def made_up(ranks: int) -> Iterator[Case]:
     """A square product whose sizes divide; a flat one; and a ragged complex one with transposes."""
-    n = -(-SIDE // ranks) * ranks
+    n = -(-(SIDE if ranks <= MANY else MANY_RANKS_SIDE) // ranks) * ranks
     square = Case(n, n, n)
     flat = Case(n, n, max(ranks, n // 8 // ranks * ranks), "float32")
-    ragged = Case(601, 499, 557, "complex128", transa="C", transb="T")
+    ragged = Case(401, 299, 353, "complex128", transa="C", transb="T")
     grids = shapes(ranks)
     for case, on in ((square, grids), (flat, grids[:1]), (ragged, grids[:1])):
         yield from (replace(case, grid=grid, algorithm=name) for grid in on for name in pdla.algorithms)

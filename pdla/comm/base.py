@@ -89,7 +89,8 @@ class Communicator(ABC):
         """Equal for two handles of one communicator, on one rank."""
 
     def close(self) -> None:
-        """Collective: give back what the world holds for this communicator."""
+        """Collective: give back what the world holds for this communicator; nothing, in most worlds."""
+        return None
 
     # ------------------------------------------------------------------ the verbs
 
@@ -103,7 +104,7 @@ class Communicator(ABC):
         """x of `root` into x of every rank. Each other rank receives x.nbytes."""
         others = [r for r in range(self.size) if r != root and x.size]
         if self.rank == root or not x.size:
-            return self._round("bcast", {r: x for r in others}, {}, lambda: x)
+            return self._round("bcast", dict.fromkeys(others, x), {}, lambda: x)
         return self._round("bcast", {}, {root: x}, lambda: x)
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
@@ -136,8 +137,8 @@ class Communicator(ABC):
         if own is not None and own is not x:
             self.xp.copy(own, x)
         others = [r for r in range(self.size) if r != self.rank]
-        sends = {r: x for r in others} if x.size else {}
-        return self._round(verb, sends, {r: outs[r] for r in others if outs[r].size}, lambda: outs)
+        sends = dict.fromkeys(others, x) if x.size else {}
+        return self._round(verb, sends, {r: out for r in others if (out := outs[r]) is not None and out.size}, lambda: outs)
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter") -> Pending:
         """The sum over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out."""

@@ -204,7 +204,7 @@ class MPIComm(Communicator):
         everyone = np.empty(ends[-1], np.uint8)
         pieces = [everyone, (sizes, ends - sizes), MPI.BYTE]
         self._wait("share", self.mpi.Iallgatherv([payload, MPI.BYTE], pieces))
-        return [pickle.loads(everyone[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+        return [pickle.loads(everyone[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
 
     def same(self, text: str) -> bool:
         return self._same(text, "agree")
@@ -249,7 +249,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     """
     if comm == MPI.COMM_NULL or comm.Is_inter():
         raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
-    ours = comm.Get_attr(_key())
+    ours: Any = comm.Get_attr(_key())
     if ours is None:
         ours = MPIComm(comm.Dup(), *node(comm))
         comm.Set_attr(_key(), ours)

@@ -123,9 +123,10 @@ class ThreadComm(Communicator):
         world = self.world
         with world.lock:
             for to, message in sent.items():
-                world.wait_until(
-                    self.me, lambda m=message: m.copied, lambda t=to: self._describe(call, key[-1], [self.ranks[t]])
-                )
+                self._await_copy(message, call, key[-1], to)
+
+    def _await_copy(self, message: Message, call: str, number: int, to: int) -> None:
+        self.world.wait_until(self.me, lambda: message.copied, lambda: self._describe(call, number, [self.ranks[to]]))
 
     def _in_turn(self, recvs: Mapping[int, Array]) -> list[tuple[int, Array]]:
         """Sources in ring order from this rank on, so that not all ranks read from rank 0 at once."""

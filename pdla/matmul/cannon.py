@@ -74,7 +74,7 @@ class Carried:
     def go_to(self, part: int) -> None:
         """Hand these sums on and take those of another part."""
         comm = self.stream.comm
-        if part != self.part:
+        if part != self.part and comm is not None:
             self.rooms.reverse()
             taken = self.stream.fitted(self.rooms[0], len(self.stream.parts[part]))
             comm.shift(self.sums, taken, (self.part - part) % comm.size).wait()
@@ -89,6 +89,7 @@ class Carried:
 
     def end(self) -> None:
         comm = self.stream.comm
+        assert comm is not None
         comm.shift(self.sums, self.stream.X.stored, (self.part - comm.rank) % comm.size).wait()
 
 

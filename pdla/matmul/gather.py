@@ -57,7 +57,7 @@ def _tiles(X: DistMatrix, layout: Layout) -> tuple[list[Tile], Iterator[Tile]]:
         return [], iter(())
     held = blocks(X, axes)
     stored = [(len(c), len(r)) if X.transposed else (len(r), len(c)) for r, c in held]
-    outs = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(stored)]
+    outs: list[Any] = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(stored)]
     arrivals = comm.allgather(X.base, outs)
 
     def coming() -> Iterator[Tile]:

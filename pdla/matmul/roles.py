@@ -42,17 +42,22 @@ class Roles:
 def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes) -> Roles:
     """The cheapest roles for operands laid out so; C=None leaves its layout to the roles."""
     size = dict(sizes)
-    A, B, C = (None if X is None else Layout(effective(X.rows, size), effective(X.cols, size)) for X in (A, B, C))
-    assert A is not None and B is not None
+    A, B = (_effective(X, size) for X in (A, B))
+    C = None if C is None else _effective(C, size)
     axes = [axis for axis, p in sizes if p > 1]
     best: tuple[float, Roles] | None = None
     for carried in product("mnk-", repeat=len(axes)):
         for layouts in _arrangements(A, B, C, dict(zip(axes, carried, strict=True))):
             words = _price((A, B, C), layouts, (m, n, k), size)
             if best is None or words < best[0] * (1 - 1e-9):
-                best = words, Roles(tuple(zip(axes, carried, strict=True)), *layouts, words)
+                best = words, Roles(tuple(zip(axes, carried, strict=True)), layouts[0], layouts[1], layouts[2], words)
     assert best is not None
     return best[1]
+
+
+def _effective(X: Layout, size: Mapping[str, int]) -> Layout:
+    """Without the cuts along axes of one rank."""
+    return Layout(effective(X.rows, size), effective(X.cols, size))
 
 
 def _arrangements(A: Layout, B: Layout, C: Layout | None, carries: Mapping[str, str]):

@@ -48,6 +48,7 @@ class Drain:
 
     def start(self, number: int, owner: int, positions: Selection, panel: Any) -> None:
         comm, X = self.stream.comm, self.stream.X
+        assert comm is not None
         mine = comm.rank == owner
         out = buffer(X.xp, panel.shape, panel.dtype) if mine else None
         self.under_way[number % 2] = (comm.reduce(panel, owner, out), out, positions)

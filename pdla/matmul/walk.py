@@ -67,7 +67,7 @@ def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, si
     m, n, k = mnk
 
     def share(size: int, layout: Layout, axes: tuple[str, ...]) -> float:
-        held = size
+        held = float(size)
         for axis in layout.axes:
             held /= 1 if axis in axes else sizes[axis]
         return held if axes else 0.0

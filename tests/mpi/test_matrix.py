@@ -42,7 +42,9 @@ def test_every_layout_to_every_other(comm, dtype):
 
 def test_between_grids_and_through_views(comm):
     grid, whole = square(comm), numbers("complex128")
-    other = ProcessGrid(max(1, comm.size - 1), "line", comm, order=list(range(comm.size))[::-1][: max(1, comm.size - 1)])
+    other = ProcessGrid(
+        max(1, comm.size - 1), "line", comm, order=list(range(comm.size))[::-1][: max(1, comm.size - 1)]
+    )
     for source in layouts(grid):
         A = pdla.from_global(whole, grid, source)
         B = A.H.redistribute(Layout(cols="line"), other)
@@ -130,7 +132,7 @@ def test_ranks_that_differ(comm):
     grid = square(comm)
     if comm.size == 1:
         return
-    with pytest.raises(AgreementError, match="rank 1: random.seed=1") as caught:
+    with pytest.raises(AgreementError, match=r"rank 1: random\(seed=1") as caught:
         pdla.random(SHAPE, grid, Layout("row", "col"), seed=int(comm.rank == 1))
     assert len(set(comm.share(str(caught.value)))) == 1
     A = pdla.ones(SHAPE, grid, Layout())
@@ -143,18 +145,25 @@ def test_ranks_that_differ(comm):
 
 
 def test_communicators_do_not_run_out(comm):
-    """MPICH has some two thousand of them."""
-    size = comm.size
-    for i in range(2500):
-        grid = ProcessGrid((1, size) if i % 2 else (size, 1), (f"r{i}", f"c{i}"), comm)
-        assert grid[f"c{i}" if i % 2 else f"r{i}"].size == size
-    assert len(comm._families.kept) <= pdla.config.settings.subcomms
+    """MPICH has some two thousand of them in each process; two ranks are enough to see, and quick."""
+    size = min(comm.size, 2)
+    group = comm.split(list(range(size)) if comm.rank < size else None, "group")
+    if group is not None:
+        with pdla.config.override(check=False):
+            for i in range(2500):
+                grid = ProcessGrid((1, size) if i % 2 else (size, 1), (f"r{i}", f"c{i}"), group)
+                assert grid[f"c{i}" if i % 2 else f"r{i}"].size == size
+        assert len(group._families.kept) == pdla.config.settings.subcomms
+        for made in group._families.kept.values():
+            made.close()
+        group.close()
+    comm.barrier()
 
 
 def test_closed_grids_give_their_communicators_back(comm):
     kept = len(comm._families.kept) if hasattr(comm, "_families") else 0
     with pdla.config.override(subcomms=10**6):
-        for i in range(100):
+        for i in range(20):
             with ProcessGrid(comm.size, f"closed{i}", comm) as grid:
                 group = grid[f"closed{i}"]
                 assert group.share(comm.rank) == list(range(comm.size))

@@ -20,7 +20,9 @@ def grids(draw, ranks):
     shape = []
     for _ in range(draw(st.integers(1, 3))):
         shape.append(draw(st.integers(1, ranks // prod(shape))))
-    order = draw(st.one_of(st.sampled_from([None, "C", "F"]), st.permutations(range(ranks)).map(lambda r: r[: prod(shape)])))
+    order = draw(
+        st.one_of(st.sampled_from([None, "C", "F"]), st.permutations(range(ranks)).map(lambda r: r[: prod(shape)]))
+    )
     return tuple(shape), draw(st.permutations(NAMES))[: len(shape)], order
 
 
@@ -29,7 +31,9 @@ def cuts(draw, n, axes, parts):
     """The cuts of a dimension of length n along the axes, outermost first."""
     made = []
     for i, axis in enumerate(axes):
-        kind = draw(st.sampled_from(["axis", "balanced", "cyclic", "cuts"] if i == 0 else ["axis", "balanced", "cyclic"]))
+        kind = draw(
+            st.sampled_from(["axis", "balanced", "cyclic", "cuts"] if i == 0 else ["axis", "balanced", "cyclic"])
+        )
         if kind == "axis":
             made.append(axis)
         elif kind == "balanced":
@@ -46,10 +50,14 @@ def cuts(draw, n, axes, parts):
 def layouts(draw, shape, grid, partial=False):
     """A layout that fits a matrix of this shape on the grid."""
     parts = dict(zip(grid[1], grid[0], strict=True))
-    uses = {axis: draw(st.sampled_from(["rows", "cols", "copies", "partial"][: 4 if partial else 3])) for axis in grid[1]}
+    uses = {
+        axis: draw(st.sampled_from(["rows", "cols", "copies", "partial"][: 4 if partial else 3])) for axis in grid[1]
+    }
     rows, cols, sums = ([axis for axis in grid[1] if uses[axis] == use] for use in ("rows", "cols", "partial"))
     return Layout(
-        draw(cuts(shape[0], draw(st.permutations(rows)), parts)), draw(cuts(shape[1], draw(st.permutations(cols)), parts)), sums
+        draw(cuts(shape[0], draw(st.permutations(rows)), parts)),
+        draw(cuts(shape[1], draw(st.permutations(cols)), parts)),
+        sums,
     )
 
 
@@ -70,7 +78,7 @@ def numbers(shape):
 
 
 def addend(whole, layout, grid):
-    """What this rank adds to the matrix: the coordinates along partial axes make it differ, the sum over them is whole."""
+    """What this rank adds to the matrix: other numbers at other coordinates, whose sum is the whole."""
     position, count = 0, 1
     for axis in layout.partial:
         position, count = position * grid.sizes[axis] + grid.coords[axis], count * grid.sizes[axis]

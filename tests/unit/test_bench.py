@@ -177,7 +177,7 @@ def measured(P, case):
 @pytest.mark.parametrize("grid", [(2, 2), (1, 4), (2, 3)])
 def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
     P = grid[0] * grid[1]
-    case = Case(24, 36, 48, algorithm=algorithm, grid=grid)
+    case = Case(48, 48, 48, algorithm=algorithm, grid=grid)
     row, foreseen = measured(P, case), predict(case, P)
     assert row.bytes_received == row.bytes_by_formula == foreseen.bytes_received
     assert (row.messages, row.peak_workspace) == (foreseen.messages, foreseen.peak_workspace)

@@ -92,7 +92,9 @@ def test_the_ledger_counts_what_the_world_copies():
         grid_half = comm.split([r for r in range(6) if r % 2 == comm.rank % 2], "half")
         with record() as ledger:
             comm.bcast(numbers(comm.rank, (5, 4)), 2).wait()
-            grid_half.allgather(numbers(0, (comm.rank, 2)), [np.empty((2 * i + comm.rank % 2, 2)) for i in range(3)]).wait()
+            grid_half.allgather(
+                numbers(0, (comm.rank, 2)), [np.empty((2 * i + comm.rank % 2, 2)) for i in range(3)]
+            ).wait()
             comm.allreduce(numbers(comm.rank, (7, 3), "complex64")).wait()
             grid_half.reduce(numbers(comm.rank, (3, 3), "float32"), 1).wait()
             comm.reduce_scatter([numbers(0, (r, 2)) for r in range(6)], np.empty((comm.rank, 2))).wait()

@@ -94,7 +94,9 @@ def test_zeros_ones_eye(ranks, shape, layout, dtype):
             (pdla.ones, np.ones(size, dtype)),
             (pdla.eye, np.eye(*size, dtype=dtype)),
         ]:
-            whole = whole_of(lambda grid, how, make=make, size=size: make(size, grid, how, dtype=dtype), ranks, shape, layout)
+            whole = whole_of(
+                lambda grid, how, make=make, size=size: make(size, grid, how, dtype=dtype), ranks, shape, layout
+            )
             np.testing.assert_array_equal(whole, wanted)
             assert whole.dtype == dtype
 
@@ -106,7 +108,9 @@ def test_eye_of_an_int_is_square():
 @each_place
 def test_from_function(ranks, shape, layout):
     i, j = np.ogrid[:20, :150]
-    whole = whole_of(lambda grid, how: pdla.from_function(lambda i, j: 10 * i - j, (20, 150), grid, how), ranks, shape, layout)
+    whole = whole_of(
+        lambda grid, how: pdla.from_function(lambda i, j: 10 * i - j, (20, 150), grid, how), ranks, shape, layout
+    )
     np.testing.assert_array_equal(whole, 10 * i - j)
 
 
@@ -137,7 +141,11 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(partial="row")), LayoutError, "partial sums"),
         (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(), root=4), GridError, "root=4"),
         (lambda grid: pdla.from_global(np.ones(3), grid, Layout(), root=1), ShapeError, r"rank 1: .*not shape \(3,\)"),
-        (lambda grid: pdla.from_local(np.ones((3, 3)), (6, 7), grid, Layout("row", "col")), ShapeError, r"wants \(3, 4\)"),
+        (
+            lambda grid: pdla.from_local(np.ones((3, 3)), (6, 7), grid, Layout("row", "col")),
+            ShapeError,
+            r"wants \(3, 4\)",
+        ),
     ],
 )
 def test_what_cannot_be_made(make, kind, message):
@@ -180,7 +188,9 @@ def test_from_global_of_different_arrays():
 def test_from_local_of_different_dtypes():
     def program(comm):
         with pytest.raises(ShapeError, match="different dtypes: float32, float64"):
-            pdla.from_local(np.ones((1, 3), "float32" if comm.rank else "float64"), (3, 3), ProcessGrid(3), Layout("row"))
+            pdla.from_local(
+                np.ones((1, 3), "float32" if comm.rank else "float64"), (3, 3), ProcessGrid(3), Layout("row")
+            )
 
     pdla.run(3, program)
 

@@ -15,5 +15,5 @@ def test_import_loads_nothing_heavy():
 def test_the_public_names_are_there():
     import pdla
 
-    for name in ["ProcessGrid", "Layout", "Cyclic", "Cuts", "Balanced", "DistMatrix", "matmul", "run", "dry_run", "record"]:
+    for name in ["ProcessGrid", "Layout", "Cyclic", "Cuts", "Balanced", "DistMatrix", "matmul", "run", "dry_run"]:
         assert hasattr(pdla, name)

@@ -234,7 +234,7 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         square = exact((4, 4), grid, LAYOUT)
         with pytest.raises(errors.ShapeError, match="shares memory"):
             pdla.matmul(square, square, out=square)
-        with pytest.raises(errors.AgreementError, match="rank 3: .*'cannon'"):
+        with pytest.raises(errors.AgreementError, match=r"rank 3: .*'cannon'"):
             pdla.matmul(A, B, algorithm="cannon" if comm.rank == 3 else "summa")
         with pytest.raises(errors.PlanError, match="rank 2: algorithm='x'"):
             pdla.matmul(A, B, algorithm="x" if comm.rank == 2 else "summa")
