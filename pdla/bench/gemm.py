@@ -71,11 +71,11 @@ class Bench:
         checks = self._checked(case, plan, A, B)
         C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
         with pdla.record() as ledger:
-            plan(A, B, out=C)
+            first = elapsed(self.comm, lambda: plan(A, B, out=C))
         row = replace(figures(case, plan, (A, B), worst(ledger.total(self.comm))), checks=checks)
         if self.explain and self.comm.rank == 0:
             row = replace(row, explained=plan.explain())
-        return self._timed(row, lambda: plan(A, B, out=C)) if row.right else row
+        return self._timed(row, lambda: plan(A, B, out=C), first) if row.right else row
 
     def _checked(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
         """First on small integers in the same shapes, then on the data themselves."""
@@ -86,10 +86,9 @@ class Bench:
         small = integer_operands(case, A.grid)
         return self.checker.check(case.problem, *small, plan(*small), exact=True), data
 
-    def _timed(self, row: Row, run: Callable[[], Any]) -> Row:
-        count = self.repeats
-        if count is None:
-            count = round(min(MOST, max(FEWEST, BUDGET / elapsed(self.comm, run))))
+    def _timed(self, row: Row, run: Callable[[], Any], first: float) -> Row:
+        """The row with its times; the first run, in seconds, tells how many there is time for."""
+        count = self.repeats or round(min(MOST, max(FEWEST, BUDGET / first)))
         seconds = tuple(elapsed(self.comm, run) for _ in range(count))
         done, peak = replace(row, seconds=seconds), self.peaks[row.case.dtype]
         return replace(done, share_of_peak=(done.flops_per_second or 0) / peak if peak else None)

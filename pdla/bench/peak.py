@@ -11,7 +11,7 @@ import numpy as np
 import pdla
 from pdla.array import namespace
 
-REPEATS = 10
+REPEATS = 6
 LARGEST, SMALLEST = 1024, 128  # sides of a block
 FLOPS = 8e9  # of all ranks together in one repeat: a tenth of a second on two cores
 

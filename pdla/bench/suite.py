@@ -43,8 +43,10 @@ def made_up(ranks: int) -> Iterator[Case]:
     flat = Case(n, n, max(ranks, n // 8 // ranks * ranks), "float32")
     ragged = Case(401, 299, 353, "complex128", transa="C", transb="T")
     grids = shapes(ranks)
-    for case, on in ((square, grids), (flat, grids[:1]), (ragged, grids[:1])):
-        yield from (replace(case, grid=grid, algorithm=name) for grid in on for name in pdla.algorithms)
+    names = pdla.algorithms if ranks <= MANY else ("auto",)
+    yield from (replace(square, grid=grids[0], algorithm=name) for name in pdla.algorithms)
+    yield from (replace(square, grid=line, algorithm=name) for line in grids[1:] for name in names)
+    yield from (replace(case, grid=grids[0], algorithm=name) for case in (flat, ragged) for name in names)
 
 
 def real(ranks: int) -> Iterator[Case]:

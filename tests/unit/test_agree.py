@@ -32,7 +32,8 @@ def texts(program, kind=AgreementError, ranks=4):
 CALLS = {
     "shapes": (lambda grid, x: pdla.zeros(x, grid, Layout()), (3, 4), (4, 3), ["shape=(3, 4)", "shape=(4, 3)"]),
     "dtypes": (
-        lambda grid, x: pdla.ones((3, 3), grid, Layout(), dtype=x), "float32", "int8", ["dtype='float32'", "dtype='int8'"]
+        lambda grid, x: pdla.ones((3, 3), grid, Layout(), dtype=x),
+        "float32", "int8", ["dtype='float32'", "dtype='int8'"],
     ),
     "layouts": (
         lambda grid, x: pdla.eye(3, grid, x), Layout("row"), Layout("col"), ["Layout(rows='row')", "Layout(rows='col')"]
@@ -41,7 +42,8 @@ CALLS = {
     "roots": (lambda grid, x: pdla.ones((3, 3), grid, Layout()).gather(x), None, 1, ["root=None", "root=1"]),
     "arrays": (lambda grid, x: pdla.from_global(np.ones(x), grid, Layout()), (3, 4), (3, 5), ["(3, 4)", "(3, 5)"]),
     "target layouts": (
-        lambda grid, x: pdla.ones((3, 3), grid, Layout("row")).redistribute(x), Layout("col"), Layout(), ["to Layout(rows='col')"]
+        lambda grid, x: pdla.ones((3, 3), grid, Layout("row")).redistribute(x),
+        Layout("col"), Layout(), ["to Layout(rows='col')"],
     ),
     "algorithms": (
         lambda grid, x: pdla.matmul(*[pdla.ones((4, 4), grid, Layout("row", "col"))] * 2, algorithm=x),
