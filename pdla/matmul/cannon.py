@@ -3,8 +3,9 @@
 On a pr x pc grid k is cut into L = lcm(pr, pc) fine pieces, and at step t rank (i, j) multiplies piece j L/pc + i L/pr + t
 (mod L): then all ranks of a grid row hold different parts of A and shift them together, and so do the columns with B. On a
 square grid this is Cannon's algorithm: a skew, then a shift a step. Walking m or n instead, C's partial sums are carried on
-from rank to rank and go home at the end. A rank receives at most pc (mk/P) + pr (kn/P) words, one block of each more than
-SUMMA for the skew, all of it from neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
+from rank to rank and go home at the end. On a square grid a rank receives at most
+pc (mk/P) + pr (kn/P) words, one block of each more than SUMMA for the skew; `matmul_words` has the rectangles. All of it comes
+from neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
 
 Where two cuts do not line up (ragged sizes on a rectangle), the smaller stream is gathered first.
 """

@@ -210,7 +210,7 @@ def test_flops_count_real_arithmetic():
 @pytest.mark.parametrize("P", [1, 2, 4, 6, 7, 61, 64, 100, 1009])
 def test_the_suite_fits_any_count_and_its_square_divides(P):
     cases = list(suite.made_up(P))
-    assert {case.algorithm for case in cases if case.m == cases[0].m == case.k} == set(pdla.algorithms)
+    assert {case.algorithm for case in cases if case.grid == pdla.balanced_shape(P)} >= set(pdla.algorithms)
     assert {case.grid for case in cases} == {pdla.balanced_shape(P), (1, P)}
     square = cases[0]
     assert square.m == square.n == square.k
