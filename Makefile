@@ -35,7 +35,7 @@ bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 
 test: test-unit test-1 test-2 test-3 test-4 test-6  ## run all tests
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
-	PDLA_TEST_MPIRUN="$(MPIRUN)" $(PY) -m pytest tests --ignore=tests/mpi $(ARGS)
+	PDLA_TEST_MPIRUN="$(patsubst .venv/%,$(CURDIR)/.venv/%,$(MPIRUN))" $(PY) -m pytest tests --ignore=tests/mpi $(ARGS)
 
 test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
