@@ -22,7 +22,7 @@ def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
 
 
 def _check(A: Any, B: Any, out: Any, algorithm: str, layout: Any, beta: complex) -> None:
-    for name, X in (("A", A), ("B", B), ("out", out)):
+    for name, X in (("B", B), ("out", out)):
         if not isinstance(X, DistMatrix) and not (X is None and name == "out"):
             raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
     if A.shape[1] != B.shape[0]:
@@ -73,7 +73,8 @@ def plan_matmul(
     memory_limit: int | None = None,
 ) -> Plan:
     """Collective: how C = alpha A B + beta C will be computed; arguments as for matmul."""
-    dtype = None
+    if not isinstance(A, DistMatrix):
+        raise ShapeError(f"A is a {type(A).__name__}, not a DistMatrix: make one with pdla.from_global or another")
     with agreed(A.grid.comm, _call(A, B, algorithm, layout, out, alpha, beta, panel, memory_limit)):
         _check(A, B, out, algorithm, layout, beta)
         dtype = _scalar_dtype(np.result_type(A.dtype, B.dtype), alpha, beta)
@@ -115,8 +116,6 @@ def matmul(
 
     dtypes promote as NumPy's do. Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
-    if not isinstance(A, DistMatrix):
-        raise ShapeError(f"A is a {type(A).__name__}, not a DistMatrix: make one with pdla.from_global or another")
     plan = plan_matmul(
         A, B, algorithm=algorithm, layout=layout, out=out, alpha=alpha, beta=beta, panel=panel, memory_limit=memory_limit
     )

@@ -26,7 +26,7 @@ class Tile:
     x: Any
 
 
-def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, width: int) -> None:
+def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None) -> None:
     """Collective: sink += a b in the roles' layouts."""
     tiles_a, coming_a = _tiles(a, roles.A)
     tiles_b, coming_b = _tiles(b, roles.B)

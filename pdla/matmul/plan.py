@@ -88,7 +88,7 @@ class Plan:
             beta = 0
         a, b = (self._ready(X) for X in (A, B))
         if self.algorithm == "gather":
-            self._in_place_or_after(out, self.roles.C, alpha, beta, lambda c, sink: gather.run(a, b, self.roles, sink, 0))
+            self._in_place_or_after(out, self.roles.C, alpha, beta, lambda c, sink: gather.run(a, b, self.roles, sink))
         else:
             self._in_place_or_after(out, self.walk.C, alpha, beta, lambda c, sink: self._walk(a, b, c, sink))
         return out

@@ -42,8 +42,8 @@ class Roles:
 def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes) -> Roles:
     """The cheapest roles for operands laid out so; C=None leaves its layout to the roles."""
     size = dict(sizes)
-    A, B = (_effective(X, size) for X in (A, B))
-    C = None if C is None else _effective(C, size)
+    A, B = (cutting(X, size) for X in (A, B))
+    C = None if C is None else cutting(C, size)
     axes = [axis for axis, p in sizes if p > 1]
     best: tuple[float, Roles] | None = None
     for carried in product("mnk-", repeat=len(axes)):
@@ -55,7 +55,7 @@ def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes
     return best[1]
 
 
-def _effective(X: Layout, size: Mapping[str, int]) -> Layout:
+def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
     """Without the cuts along axes of one rank."""
     return Layout(effective(X.rows, size), effective(X.cols, size))
 

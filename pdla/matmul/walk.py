@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pdla.layout import Layout, axes_of, effective
 from pdla.matmul.operands import Stream, assemble
-from pdla.matmul.roles import Roles
+from pdla.matmul.roles import Roles, cutting
 from pdla.matrix import DistMatrix
 
 DIMENSIONS = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}  # of A, B, C: which of their two is walked
@@ -78,8 +78,7 @@ def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, si
 
 def choose(A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk) -> Walk:
     """The walk on which most words move panel by panel; ties go to k, then n."""
-    A, B = (Layout(effective(X.rows, sizes), effective(X.cols, sizes)) for X in (A, B))
-    wanted = Layout(effective(wanted.rows, sizes), effective(wanted.cols, sizes))
+    A, B, wanted = (cutting(X, sizes) for X in (A, B, wanted))
     return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in "knm"), key=lambda walk: walk.words)
 
 
