@@ -17,7 +17,21 @@ from pdla.create import eye, from_function, from_global, from_local, ones, rando
 from pdla.grid import ProcessGrid, balanced_shape, tiled_order
 from pdla.io import load, save
 from pdla.layout import Balanced, Cuts, Cyclic, Layout
-from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, plan_matmul
+from pdla.linalg import (
+    Stack,
+    batched_matmul,
+    einsum,
+    hemm,
+    herk,
+    matvec,
+    matvec_words,
+    multi_dot,
+    stack,
+    symm,
+    syrk,
+    syrk_words,
+)
+from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, plan_matmul, predict_matmul
 from pdla.matrix import DistMatrix
 
 __version__ = "0.1.0"

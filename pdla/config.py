@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+BROADCASTS = ("mpi", "flat", "scatter", "chain")
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -16,14 +18,25 @@ class Settings:
     timeout  PDLA_TIMEOUT: seconds a rank waits for others before it prints its stack and ends the job; 0: for ever.
     threads  PDLA_THREADS: BLAS threads a rank; 0: the cores of the node shared out among its ranks.
     panel    PDLA_PANEL: width of a SUMMA panel, in indices; 0: chosen by the plan.
+    bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, scatter, chain (pdla/comm/broadcast.py).
+    bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by size.
+    progress PDLA_PROGRESS: seconds between two looks of the thread that lets MPI work on messages between nodes while a rank
+             computes; 0: no such thread.
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
+    plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
+    keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
     """
 
     check: bool = True
     timeout: float = 300.0
     threads: int = 0
     panel: int = 0
+    bcast: str = "auto"
+    bcast_chunk: int = 0
+    progress: float = 1e-3
     subcomms: int = 128
+    plans: int = 128
+    keep: int = 64 * 2**20
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -40,12 +53,20 @@ def read(environ: Mapping[str, str]) -> Settings:
             raise ValueError(f"PDLA_{name}={text!r} is negative")
         return value
 
+    bcast = environ.get("PDLA_BCAST", "") or default.bcast
+    if bcast not in ("auto", *BROADCASTS):
+        raise ValueError(f"PDLA_BCAST={bcast!r} is none of auto, {', '.join(BROADCASTS)}")
     return Settings(
         check=bool(number("CHECK", int, default.check)),
         timeout=float(number("TIMEOUT", float, default.timeout)),
         threads=int(number("THREADS", int, default.threads)),
         panel=int(number("PANEL", int, default.panel)),
+        bcast=bcast,
+        bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
+        progress=float(number("PROGRESS", float, default.progress)),
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
+        plans=int(number("PLANS", int, default.plans)),
+        keep=int(number("KEEP", int, default.keep)),
     )
 
 

@@ -40,13 +40,18 @@ def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
     return tuple(by_tile.transpose(back).ravel().tolist())
 
 
+def usual_order(shape: tuple[int, ...]) -> np.ndarray:
+    """Which rank sits at each coordinate unless a grid says otherwise: col fastest, then row, depth, a fourth axis slowest."""
+    n, lead = len(shape), min(len(shape), 2)
+    flat = np.arange(prod(shape)).reshape(*shape[:1:-1], *shape[:2])
+    return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
+
+
 def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
     """Which rank sits at each coordinate."""
     size = prod(shape)
-    if order is None:  # col fastest, then row, then depth (and a fourth axis) slowest
-        n, lead = len(shape), min(len(shape), 2)
-        flat = np.arange(size).reshape(*shape[:1:-1], *shape[:2])
-        return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
+    if order is None:
+        return usual_order(shape)
     if isinstance(order, str):
         if order not in ("C", "F"):
             raise GridError(f"order={order!r}: give 'C' (last axis fastest), 'F' (first axis fastest) or the ranks")
@@ -83,10 +88,12 @@ class ProcessGrid:
         self._place()
 
     @classmethod
-    def trusted(cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int]) -> ProcessGrid:
+    def trusted(
+        cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int] | np.ndarray, axes: tuple[str, ...] = NAMES
+    ) -> ProcessGrid:
         """A grid of given ranks that needs no agreement: every rank is known to make the same."""
         grid = cls.__new__(cls)
-        grid.comm, grid.shape, grid.axes = comm, shape, NAMES[: len(shape)]
+        grid.comm, grid.shape, grid.axes = comm, tuple(shape), axes[: len(shape)]
         grid.ranks = np.array(ranks, np.int64).reshape(shape)
         grid._place()
         return grid

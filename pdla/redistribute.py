@@ -6,13 +6,14 @@ is read, and a rank that has the data itself reads nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pdla.comm.agree import agree
+from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid
@@ -86,28 +87,47 @@ def outgoing(shape: Shape, source: Side, target: Side) -> list[Piece]:
     return pieces
 
 
-def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
-    """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
-    xp, comm, me = A.xp, grid.comm, grid.comm.rank
-    source, target = (A.layout, A.grid), (layout, grid)
-    sends, recvs = outgoing(A.shape, source, target), incoming(A.shape, source, target)
-    parts = {p.peer: xp.take(A.stored, p.rows, p.cols) for p in sends}
-    places = {p.peer: p for p in recvs}
+@dataclass(frozen=True)
+class Route:
+    """What this rank sends and receives on the way of a matrix from one layout to another."""
+
+    sends: list[Piece]
+    recvs: list[Piece]
+
+    @staticmethod
+    def between(shape: Shape, source: Side, target: Side) -> Route:
+        return Route(outgoing(shape, source, target), incoming(shape, source, target))
+
+
+def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
+    """Collective: send A on its route, to arrive in `out`, this rank's new block; gives what ends it."""
+    xp, me = A.xp, comm.rank
+    parts = {p.peer: xp.take(A.stored, p.rows, p.cols) for p in route.sends}
+    places = {p.peer: p for p in route.recvs}
     # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
-    direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in recvs}
+    direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}
     arrivals = {
         peer: xp.take(out, p.rows, p.cols) if direct[peer] else buffer(xp, p.shape, A.dtype)
         for peer, p in places.items()
         if peer != me
     }
     pending = comm.alltoall({peer: part for peer, part in parts.items() if peer != me}, arrivals)
-    if me in places:
-        xp.put(out, places[me].rows, places[me].cols, parts[me])
-    for peer in pending:
-        if not direct[peer]:
-            xp.put(out, places[peer].rows, places[peer].cols, arrivals.pop(peer))
-    if A.conjugated:
-        xp.copy(out, out, conjugate=True)
+
+    def end() -> None:
+        if me in places:
+            xp.put(out, places[me].rows, places[me].cols, parts[me])
+        for peer in pending:
+            if not direct[peer]:
+                xp.put(out, places[peer].rows, places[peer].cols, arrivals.pop(peer))
+        if A.conjugated:
+            xp.copy(out, out, conjugate=True)
+
+    return end
+
+
+def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
+    """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
+    start(A, Route.between(A.shape, (A.layout, A.grid), (layout, grid)), grid.comm, out)()
 
 
 def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:

@@ -29,6 +29,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     size = property(lambda self: prod(self.shape))
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
+    base = None
     T = property(lambda self: Meta(self.shape[::-1], self.dtype))
 
     def __len__(self) -> int:
@@ -57,6 +58,14 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Meta:
+    return Meta(shape, dtype)
+
+
+def memory(size: int) -> None:
+    """Arrays without data need none."""
+
+
+def over(memory: None, shape: tuple[int, ...], dtype: Any) -> Meta:
     return Meta(shape, dtype)
 
 

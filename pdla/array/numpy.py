@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,17 @@ name = "numpy"
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return np.empty(shape, dtype)
+
+
+def memory(size: int) -> np.ndarray:
+    """So many bytes, to put arrays over."""
+    return np.empty(size, np.uint8)
+
+
+def over(memory: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array over the beginning of memory. Its `base` lives as long as it or any view of it does."""
+    dtype = np.dtype(dtype)
+    return np.frombuffer(memory.data, np.uint8, prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def asarray(x: Any) -> np.ndarray:

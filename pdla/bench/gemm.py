@@ -101,7 +101,7 @@ def planned(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
 
 def worst(total: dict[str, int]) -> Figures:
     """The maxima over ranks of a ledger's total."""
-    return Figures(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"])
+    return Figures(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"], 0.0)
 
 
 def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -> Row:

@@ -19,6 +19,8 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pdla.comm.workspace import opened
+
 _open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
 
 
@@ -29,6 +31,7 @@ class Event:
     axis      the grid axis (or axes, comma-separated) it ran along; "" for local work
     bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
     start, end  seconds on time.perf_counter's clock: end is when the result was there
+    way       of a broadcast: "mpi", "flat", "scatter" or "chain"
     """
 
     what: str
@@ -38,6 +41,7 @@ class Event:
     flops: int = 0
     start: float = 0.0
     end: float = 0.0
+    way: str = ""
 
 
 @dataclass
@@ -120,12 +124,12 @@ def current() -> Ledger | None:
 
 
 def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Workspace: a new array, counted by the open ledger for as long as it lives."""
-    x = xp.empty(shape, dtype)
-    ledger = _open.get()
+    """Workspace: an array, counted by the open ledger for as long as it or a view of it lives."""
+    workspace, ledger = opened(), _open.get()
+    x = xp.empty(shape, dtype) if workspace is None else workspace.take(xp, shape, dtype)
     if ledger is not None:
         ledger._hold(x.nbytes)
-        weakref.finalize(x, ledger._hold, -x.nbytes)
+        weakref.finalize(x if x.base is None else x.base, ledger._hold, -x.nbytes)
     return x
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from pdla import config
 from pdla.comm.agree import agreed
+from pdla.comm.base import Communicator
+from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.layout import Layout, axes_of
 from pdla.matmul import plan as plans
-from pdla.matmul.plan import ALGORITHMS, Plan
+from pdla.matmul.plan import Plan, Wish
+from pdla.matmul.planner import ALGORITHMS, ON_GRID, Operand
 from pdla.matrix import DistMatrix
+from pdla.model.machine import Machine
 
 
 def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
@@ -21,8 +28,8 @@ def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
     return Layout(rows, kept)
 
 
-def _check(A: Any, B: Any, out: Any, algorithm: str, layout: Any, beta: complex) -> None:
-    for name, X in (("B", B), ("out", out)):
+def _check(A: Any, B: Any, out: Any, layout: Any, beta: complex) -> None:
+    for name, X in (("A", A), ("B", B), ("out", out)):
         if not isinstance(X, DistMatrix) and not (X is None and name == "out"):
             raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
     if A.shape[1] != B.shape[0]:
@@ -30,10 +37,6 @@ def _check(A: Any, B: Any, out: Any, algorithm: str, layout: Any, beta: complex)
     for name, X in (("B", B), ("out", out)):
         if X is not None and X.grid.comm.identity != A.grid.comm.identity:
             raise GridError(f"A and {name} are on different communicators")
-        if X is not None and X.grid != A.grid:
-            raise GridError(f"A is on {A.grid!r}, {name} on {X.grid!r}: redistribute {name} to A's grid first")
-    if algorithm not in (*ALGORITHMS, "auto"):
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
     if isinstance(layout, Layout):
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)
         if layout.partial:
@@ -42,6 +45,33 @@ def _check(A: Any, B: Any, out: Any, algorithm: str, layout: Any, beta: complex)
         raise LayoutError(f"layout={layout!r}: a Layout, 'native' or None")
     if out is None and beta != 0:
         raise ShapeError(f"beta={beta} without out: there is no C to scale")
+
+
+def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+    if wish.algorithm not in (*ALGORITHMS, "auto"):
+        raise PlanError(f"algorithm={wish.algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
+    for name, X in (("B", B), ("out", out)):
+        if wish.algorithm in ON_GRID and X is not None and X.grid != A.grid:
+            raise GridError(
+                f"A is on {A.grid!r}, {name} on {X.grid!r}: {wish.algorithm} works on one grid; redistribute {name} to A's "
+                "grid first, or leave the choice to algorithm='auto'"
+            )
+    if wish.schedule not in (None, *ON_GRID):
+        raise PlanError(f"schedule={wish.schedule!r}: one of {', '.join(ON_GRID)}")
+    if wish.schedule and wish.algorithm in ON_GRID and wish.schedule != wish.algorithm:
+        raise PlanError(f"schedule={wish.schedule!r} with algorithm={wish.algorithm!r}, which is a schedule itself")
+    if wish.panel is not None and wish.panel < 1:
+        raise PlanError(f"panel={wish.panel}: at least 1")
+    if wish.box is not None:
+        _check_box(wish, A.grid.comm.size)
+
+
+def _check_box(wish: Wish, ranks: int) -> None:
+    box = wish.box
+    if wish.algorithm in ON_GRID:
+        raise PlanError(f"box={box} with algorithm={wish.algorithm!r}, which works on the grid of A and B")
+    if not isinstance(box, tuple) or len(box) != 3 or min(box) < 1 or prod(box) > ranks:
+        raise PlanError(f"box={box!r}: three sides of at least 1, of at most {ranks} ranks in all")
 
 
 def _check_out(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:
@@ -69,28 +99,14 @@ def plan_matmul(
     out: DistMatrix | None = None,
     alpha: complex = 1,
     beta: complex = 0,
+    box: tuple[int, int, int] | None = None,
+    schedule: str | None = None,
     panel: int | None = None,
     memory_limit: int | None = None,
 ) -> Plan:
     """Collective: how C = alpha A B + beta C will be computed; arguments as for matmul."""
-    if not isinstance(A, DistMatrix):
-        raise ShapeError(f"A is a {type(A).__name__}, not a DistMatrix: make one with pdla.from_global or another")
-    with agreed(A.grid.comm, _call(A, B, algorithm, layout, out, alpha, beta, panel, memory_limit)):
-        _check(A, B, out, algorithm, layout, beta)
-        dtype = _scalar_dtype(np.result_type(A.dtype, B.dtype), alpha, beta)
-        if out is not None:
-            _check_out(A, B, out, layout, dtype)
-        if panel is not None and panel < 1:
-            raise PlanError(f"panel={panel}: at least 1")
-        wanted = out.layout if out is not None else layout if isinstance(layout, Layout) else default_layout(A, B)
-        made = plans.make(A, B, wanted, dtype, algorithm, panel, memory_limit, layout == "native" and out is None)
-    return made
-
-
-def _call(A: Any, B: Any, *others: Any) -> str:
-    """The call in words that are the same on every rank."""
-    words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, *others)]
-    return f"matmul({'; '.join(words)})"
+    wish = Wish(algorithm, box, schedule, panel, memory_limit)
+    return _agreed(A, B, layout, out, alpha, beta, wish)[0]
 
 
 def matmul(
@@ -102,29 +118,97 @@ def matmul(
     out: DistMatrix | None = None,
     alpha: complex = 1,
     beta: complex = 0,
+    box: tuple[int, int, int] | None = None,
+    schedule: str | None = None,
     panel: int | None = None,
     memory_limit: int | None = None,
 ) -> DistMatrix:
-    """C = alpha A B + beta C over the grid of A and B; collective, idle ranks too. A and B are never written to.
+    """C = alpha A B + beta C over the communicator of A and B; collective, idle ranks too. A and B are never written to.
 
-    A, B       m x k and k x n on one grid, in any layouts; transposes and conjugates are views (A.T, A.H)
-    algorithm  "gather", "summa", "cannon" or "auto"
-    layout     of C: a Layout, "native" (where it costs least), or None: A's row cut and B's column cut
+    A, B       m x k and k x n, in any layouts on any grids over one communicator; transposes and conjugates are views
+    algorithm  "auto": the cheapest of all that follow, conversions counted;
+               "gather", "summa", "cannon": on the grid of A and B, by the rule;
+               "3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary": on the best grid of their kind
+    layout     of C, on A's grid: a Layout, "native" (where it costs least, on the plan's grid), or None: A's row cut and B's
+               column cut (native where A and B are on different grids)
     out        the matrix C to fill, of the product's shape and dtype, sharing no memory with A and B
     beta       only with out; beta = 0 never reads C
-    panel      width of SUMMA's panels, in indices;  memory_limit  bytes of workspace a rank, for "auto"
+    box        (pm, pn, pk) for an algorithm with a grid of its own ((pr, pc, depth) for tesseract);
+    schedule   "gather" (all at once), "summa" (panels) or "cannon" (shifts), where the algorithm leaves the choice
+    panel      width of SUMMA's panels, in indices;  memory_limit  bytes of workspace a rank
 
-    dtypes promote as NumPy's do. Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
+    dtypes promote as NumPy's do. Plans are kept: the same call finds its plan again. Raises ShapeError, LayoutError,
+    GridError, PlanError or AgreementError, on every rank.
     """
-    plan = plan_matmul(
-        A, B, algorithm=algorithm, layout=layout, out=out, alpha=alpha, beta=beta, panel=panel, memory_limit=memory_limit
-    )
-    return plan.run(A, B, out, alpha, beta)
+    wish = Wish(algorithm, box, schedule, panel, memory_limit)
+    plan, kept = _agreed(A, B, layout, out, alpha, beta, wish)
+    C = plan.run(A, B, out, alpha, beta, kept.workspace)
+    kept.workspace.trim(config.settings.keep)
+    return C
 
 
 def gemm(alpha: complex, A: DistMatrix, B: DistMatrix, beta: complex, C: DistMatrix, *, algorithm: str = "auto") -> None:
     """C = alpha A B + beta C in place, in BLAS's order of arguments; see matmul."""
     matmul(A, B, algorithm=algorithm, out=C, alpha=alpha, beta=beta)
+
+
+# ---------------------------------------------------------------------------------------------- plans made before
+
+
+class Kept:
+    """The plans made on one communicator, the latest last, and the workspace that its calls share."""
+
+    def __init__(self) -> None:
+        self.plans: dict[tuple, Plan] = {}
+        self.workspace = Workspace()
+
+    def plan(self, key: tuple, make: Callable[[], Plan]) -> Plan:
+        plan = self.plans.pop(key, None) or make()
+        self.plans[key] = plan
+        while len(self.plans) > config.settings.plans:
+            del self.plans[next(iter(self.plans))]
+        return plan
+
+
+def _kept(comm: Communicator) -> Kept:
+    """Plans live on their communicator, as long as it does."""
+    if not hasattr(comm, "_plans"):
+        comm._plans = Kept()  # type: ignore[attr-defined]
+    return comm._plans  # type: ignore[attr-defined]
+
+
+def _agreed(
+    A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Wish
+) -> tuple[Plan, Kept]:
+    """Collective: the plan of a call that every rank has checked, made or found; and what is kept with it."""
+    if not isinstance(A, DistMatrix):
+        raise ShapeError(f"A is a {type(A).__name__}, not a DistMatrix: make one with pdla.from_global or another")
+    with agreed(A.grid.comm, _call(A, B, layout, out, alpha, beta, wish)):
+        _check(A, B, out, layout, beta)
+        _check_wish(wish, A, B, out)
+        dtype = _scalar_dtype(np.result_type(A.dtype, B.dtype), alpha, beta)
+        if out is not None:
+            _check_out(A, B, out, layout, dtype)
+        kept = _kept(A.grid.comm)
+        a, b, c = plans.of(A), plans.of(B), _wanted(A, B, layout, out)
+        key = (a, b, c, dtype, wish, config.settings.panel)
+        return kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine())), kept
+
+
+def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:
+    """Where C is to lie; None: wherever it costs least."""
+    shape = (A.shape[0], B.shape[1])
+    if out is not None:
+        return Operand(shape, out.layout, out.grid, out.transposed)
+    if isinstance(layout, Layout):
+        return Operand(shape, layout, A.grid)
+    return Operand(shape, default_layout(A, B), A.grid) if layout is None and A.grid == B.grid else None
+
+
+def _call(A: Any, B: Any, *others: Any) -> str:
+    """The call in words that are the same on every rank."""
+    words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, *others)]
+    return f"matmul({'; '.join(words)})"
 
 
 DistMatrix.multiply = matmul  # A @ B

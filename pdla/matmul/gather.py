@@ -25,6 +25,13 @@ class Tile:
     cols: IndexSet
     x: Any
 
+    def apart(self, other: Tile) -> bool:
+        """Whether this one's columns all lie before or behind the other's rows; most do where many tiles meet."""
+        mine, theirs = self.cols, other.rows
+        if not (len(mine.starts) and len(theirs.starts)):
+            return True
+        return bool(mine.stops[-1] <= theirs.starts[0] or theirs.stops[-1] <= mine.starts[0])
+
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None) -> None:
     """Collective: sink += a b in the roles' layouts."""
@@ -68,6 +75,8 @@ def _tiles(X: DistMatrix, layout: Layout) -> tuple[list[Tile], Iterator[Tile]]:
 
 
 def _multiply(a: Tile, b: Tile, held: tuple[IndexSet, IndexSet], sink: Sink) -> None:
+    if a.apart(b):
+        return
     in_a, in_b, width = a.cols.overlay(b.rows)
     if not (width and len(a.rows) and len(b.cols)):
         return

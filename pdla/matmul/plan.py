@@ -2,74 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from math import lcm, prod
 
 import numpy as np
 
 from pdla import config
 from pdla.array.meta import Meta
+from pdla.comm.base import Communicator
 from pdla.comm.dry import DryComm, dry_run
 from pdla.comm.ledger import buffer
+from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, Shape
-from pdla.matmul import cannon, gather, roles, summa, walk
+from pdla.layout import Layout
+from pdla.matmul import cannon, gather, planner, roles, summa, walk
 from pdla.matmul.operands import Sink
+from pdla.matmul.planner import Operand, Question, Way
 from pdla.matrix import DistMatrix
-from pdla.redistribute import converted, local_shape, summed
+from pdla.model.machine import Machine
+from pdla.redistribute import Route, local_shape, start, summed
 
-ALGORITHMS = ("gather", "summa", "cannon")
-GATHER_BELOW = 16 * 2**20  # bytes of workspace up to which "auto" gathers at once: beyond, panels are faster and smaller
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
+EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions is run dry
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a plan costs the rank that pays most of each: bytes and messages received, bytes of workspace."""
+    """What a plan costs the rank that pays most of each: bytes and messages received, bytes of workspace, seconds."""
 
     bytes_received: int
     messages: int
     peak_workspace: int
+    seconds: float
 
 
-@dataclass(frozen=True)
-class Operand:
-    """What a plan knows of a matrix: all but its elements."""
+def of(X: DistMatrix) -> Operand:
+    return Operand(X.shape, X.layout, X.grid, X.transposed)
 
-    shape: Shape
-    layout: Layout
-    transposed: bool
 
-    @staticmethod
-    def of(X: DistMatrix) -> Operand:
-        return Operand(X.shape, X.layout, X.transposed)
-
-    def ghost(self, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
-        """A matrix like it, without data."""
-        shape = local_shape(self.shape, self.layout, grid)
-        return DistMatrix(Meta(shape[::-1] if self.transposed else shape, dtype), self.shape, grid, self.layout, self.transposed)
+def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
+    """A matrix like X, without data, on its grid's likeness in a dry world."""
+    shape = local_shape(X.shape, X.layout, grid)
+    return DistMatrix(Meta(shape[::-1] if X.transposed else shape, dtype), X.shape, grid, X.layout, X.transposed)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """C = alpha A B + beta C on one grid: algorithm, roles of the axes, walked dimension, panel width.
+    """C = alpha A B + beta C: algorithm, grid, roles of the axes, schedule, walked dimension, panel width.
 
-    `plan(A, B, out=C)` runs it on operands like those it was made for; collective, checked without a message.
+    `plan(A, B, out=C)` runs it on operands like those it was made for; collective, checked without a message. Its buffers
+    are kept from run to run; `free()` gives them back. `algorithm` is what was chosen, `schedule` how its panels move.
     """
 
-    grid: ProcessGrid
     A: Operand
     B: Operand
-    layout: Layout
+    C: Operand
     dtype: np.dtype
     algorithm: str
+    schedule: str
+    grid: ProcessGrid
+    native: tuple[Layout, Layout, Layout]
+    stays: tuple[bool, bool, bool]
     roles: roles.Roles
     walk: walk.Walk
     panel: int
+    machine: Machine
+    words: float
+    moved: float
+    bound: float
+    runners_up: tuple[str, ...] = ()
+    workspace: Workspace = field(default_factory=Workspace, compare=False, repr=False)
+
+    @property
+    def layout(self) -> Layout:
+        """C's layout."""
+        return self.C.layout
 
     # ------------------------------------------------------------------ running
 
@@ -77,21 +87,62 @@ class Plan:
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
         """Collective: the product. PlanError, on this rank alone, for operands that the plan was not made for."""
-        if (Operand.of(A), Operand.of(B), A.grid) != (self.A, self.B, self.grid):
-            raise PlanError(f"this plan is for {self.A} and {self.B} on {self.grid!r}, not for {A!r} and {B!r}")
-        return self.run(A, B, out, alpha, beta)
+        if (of(A), of(B)) != (self.A, self.B) or (out is not None and (out.layout, out.grid) != (self.layout, self.C.grid)):
+            raise PlanError(f"this plan is for {self.A}, {self.B} and {self.C}, not for {A!r}, {B!r} and out={out!r}")
+        return self.run(A, B, out, alpha, beta, self.workspace)
 
-    def run(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex) -> DistMatrix:
-        shape = (A.shape[0], B.shape[1])
+    def run(
+        self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
+    ) -> DistMatrix:
+        """The product, unchecked, with buffers from a workspace."""
         if out is None:
-            out = DistMatrix(A.xp.empty(local_shape(shape, self.layout, self.grid), self.dtype), shape, self.grid, self.layout)
-            beta = 0
-        a, b = (self._ready(X) for X in (A, B))
-        if self.algorithm == "gather":
-            self._in_place_or_after(out, self.roles.C, alpha, beta, lambda c, sink: gather.run(a, b, self.roles, sink))
-        else:
-            self._in_place_or_after(out, self.walk.C, alpha, beta, lambda c, sink: self._walk(a, b, c, sink))
+            block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
+            out, beta = DistMatrix(block, self.C.shape, self.C.grid, self.layout), 0
+        with within(workspace):
+            a, b = self._brought(A, B)
+            if self.stays[2]:
+                self._multiply(a, b, self._as_it_lies(out, self.native[2]), alpha, beta)
+            else:
+                self._multiply_and_return(a, b, out, alpha, beta)
         return out
+
+    def free(self) -> None:
+        """Give back the buffers kept for the next run; not collective. The plan can still be run."""
+        self.workspace.trim(0)
+
+    # ------------------------------------------------------------------ there and back
+
+    def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
+        """A and B in their native layouts: both on their way before either is waited for."""
+        ready = [self._ready(X) for X in (A, B)]
+        there, ends = [], []
+        for X, layout, stays in zip(ready, self.native, self.stays, strict=False):
+            if stays:
+                there.append(X if X.grid == self.grid else self._as_it_lies(X, layout))
+                continue
+            out = buffer(X.xp, local_shape(X.shape, layout, self.grid), X.dtype)
+            ends.append(start(X, self._route(X, (layout, self.grid)), self.grid.comm, out))
+            there.append(DistMatrix(out, X.shape, self.grid, layout))
+        for end in ends:
+            end()
+        return there[0], there[1]
+
+    def _as_it_lies(self, X: DistMatrix, layout: Layout) -> DistMatrix:
+        """X, whose blocks lie where the plan's grid wants them, as a matrix on that grid."""
+        shape = local_shape(X.shape, layout, self.grid)
+        # Blocks without elements are alike, whatever their shapes.
+        base = X.base if X.base.size else X.xp.empty(shape[::-1] if X.transposed else shape, X.dtype)
+        return DistMatrix(base, X.shape, self.grid, layout, X.transposed)
+
+    def _route(self, X: DistMatrix, target: tuple[Layout, ProcessGrid]) -> Route:
+        key = (X.shape, X.layout, X.grid, target)
+        if key not in self._routes:
+            self._routes[key] = Route.between(X.shape, (X.layout, X.grid), target)
+        return self._routes[key]
+
+    @cached_property
+    def _routes(self) -> dict[tuple, Route]:
+        return {}
 
     def _ready(self, X: DistMatrix) -> DistMatrix:
         """An operand in the product's dtype, summed and not conjugated."""
@@ -101,40 +152,56 @@ class Plan:
             X = X.astype(self.dtype)
         return DistMatrix(X.xp.reinterpret(X.base, X.conjugated), X.shape, X.grid, X.layout, X.transposed)
 
-    def _in_place_or_after(
-        self, out: DistMatrix, layout: Layout, alpha: complex, beta: complex,
-        multiply: Callable[[DistMatrix, Sink | None], None],
-    ) -> None:  # fmt: skip
-        """Let `multiply` fill out's own block where the products belong there, else a block that is then brought there."""
-        xp, moving = out.xp, self.algorithm != "gather" and self.walk.axes_c
-        same = not layout.partial and out.layout.same_cuts(layout, out.shape, self.grid.sizes)
-        if same and (beta == 0 or not moving):
-            c = DistMatrix(out.stored, out.shape, self.grid, layout)
-            multiply(c, Sink(xp, out.stored, alpha, beta) if self.grid.active else None)
-            return
-        block = buffer(xp, local_shape(out.shape, layout, self.grid), self.dtype)
-        c = DistMatrix(block, out.shape, self.grid, layout)
-        multiply(c, Sink(xp, block, alpha, 0) if self.grid.active else None)
-        if c.layout.partial:
-            c = summed(c, out.layout)
-        if not c.layout.same_cuts(out.layout, out.shape, self.grid.sizes):
-            c = converted(c, out.layout, self.grid)
-        xp.combine(out.stored, beta, c.stored)
+    def _multiply_and_return(self, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex) -> None:
+        """C in its native layout first; then home, where beta times what was there is added."""
+        xp = out.xp
+        block = buffer(xp, local_shape(out.shape, self.native[2], self.grid), self.dtype)
+        c = DistMatrix(block, out.shape, self.grid, self.native[2])
+        self._multiply(a, b, c, alpha, 0)
+        home = out.stored if beta == 0 else buffer(xp, out.stored.shape, self.dtype)
+        start(c, self._route(c, (out.layout, out.grid)), self.grid.comm, home)()
+        if beta != 0:
+            xp.combine(out.stored, beta, home)
 
-    def _walk(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
+    # ------------------------------------------------------------------ multiplying
+
+    def _multiply(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        """c = alpha a b + beta c on the plan's grid: in c's own block where the products belong there, else summed into it."""
+        xp = c.xp
+        layout, moving = (self.roles.C, False) if self.schedule == "gather" else (self.walk.C, bool(self.walk.axes_c))
+        same = not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
+        if same and (beta == 0 or not moving):
+            inside = DistMatrix(c.stored, c.shape, self.grid, layout)
+            self._fill(a, b, inside, Sink(xp, c.stored, alpha, beta) if self.grid.active else None)
+            return
+        block = buffer(xp, local_shape(c.shape, layout, self.grid), self.dtype)
+        addends = DistMatrix(block, c.shape, self.grid, layout)
+        self._fill(a, b, addends, Sink(xp, block, alpha, 0) if self.grid.active else None)
+        if addends.layout.partial:
+            addends = summed(addends, c.layout)
+        if not addends.layout.same_cuts(c.layout, c.shape, self.grid.sizes):
+            moved = buffer(xp, c.stored.shape, self.dtype)
+            start(addends, self._route(addends, (c.layout, self.grid)), self.grid.comm, moved)()
+            addends = DistMatrix(moved, c.shape, self.grid, c.layout)
+        xp.combine(c.stored, beta, addends.stored)
+
+    def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
+        if self.schedule == "gather":
+            gather.run(a, b, self.roles, sink)
+            return
         streams = walk.streams(a, b, c, self.walk)
-        if self.algorithm == "cannon":
+        if self.schedule == "cannon":
             streams = self._in_step(streams, a, b)
         if streams is None or sink is None:
             return
         sa, sb, sc = streams
         if self.walk.dimension == "k":
-            summa.walk_k(sa, sb, sink, self.panel) if self.algorithm == "summa" else cannon.walk_k(sa, sb, sink)
+            summa.walk_k(sa, sb, sink, self.panel) if self.schedule == "summa" else cannon.walk_k(sa, sb, sink)
             return
         moving, still = (sa, sb) if self.walk.dimension == "m" else (sb, sa)
         if not sink.block.size or not moving.X.shape[1 - moving.dimension]:
             sink.xp.scale(sink.block, sink.beta)
-        if self.algorithm == "summa":
+        if self.schedule == "summa":
             summa.walk_mn(moving, still.X.stored, sc, sink, self.panel)
         else:
             cannon.walk_mn(moving, still.X.stored, sc, sink)
@@ -152,98 +219,151 @@ class Plan:
 
     # ------------------------------------------------------------------ foretelling
 
-    @property
-    def words(self) -> float:
-        """Words a rank receives by the roles' closed formula (without Cannon's skew); exact where sizes divide."""
-        return self.roles.words
-
     @cached_property
     def predicted(self) -> Figures:
-        """The largest figures of any kind of rank (first or last along each axis), from dry runs of this very plan."""
-        corners = product(*({0, min(1, p - 1), p - 1} for p in self.grid.shape))
-        ledgers = [self._dry(dict(zip(self.grid.axes, corner, strict=True))) for corner in corners]
-        return Figures(*(max(figures) for figures in zip(*ledgers, strict=True)))
+        """The largest figures of any kind of rank, from dry runs of this very plan: see `_sample`."""
+        received, messages, peak, flops = (max(figures) for figures in zip(*map(self._dry, self._sample()), strict=True))
+        seconds = self.machine.seconds(flops, received, messages, self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1))
+        return Figures(received, messages, peak, seconds)
 
-    def _dry(self, coords: dict[str, int]) -> tuple[int, int, int]:
-        grid = self.grid
+    def _sample(self) -> list[int]:
+        """Ranks that may cost most: the first, second and last along each axis of the grids (of large ones not the second);
+        all where matrices move."""
+        if not all(self.stays) and self.grid.comm.size <= EVERY_RANK:
+            return list(range(self.grid.comm.size))
+        grids = dict.fromkeys((self.grid, self.A.grid, self.B.grid, self.C.grid))
+        second = 1 if self.grid.comm.size <= planner.LARGE else 0
+        corners = [
+            grid.ranks[corner] for grid in grids for corner in product(*({0, min(second, p - 1), p - 1} for p in grid.shape))
+        ]
+        return sorted(set(map(int, corners)))
 
+    def _dry(self, rank: int) -> tuple[int, int, int, int]:
         def program(comm: DryComm) -> None:
-            here = ProcessGrid(grid.shape, grid.axes, comm, grid.ranks.ravel().tolist())
-            ghost = replace(self, grid=here)
-            ghost.run(self.A.ghost(here, self.dtype), self.B.ghost(here, self.dtype), None, 1, 0)
+            alike = {grid: _alike(grid, comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
+            plan = replace(self, grid=alike[self.grid], C=replace(self.C, grid=alike[self.C.grid]))
+            a, b = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B))
+            plan.run(a, b, None, 1, 0, Workspace())
 
-        _, ledger = dry_run(grid.comm.size, program, rank=grid.rank_of(coords))
-        return ledger.bytes_received, ledger.messages, ledger.peak_workspace
+        _, ledger = dry_run(self.grid.comm.size, program, rank=rank)
+        return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
 
     def explain(self) -> str:
-        """The plan in words, beside what it costs."""
+        """The plan in words, beside what it costs, the next best, and the lower bound."""
         (m, k), n = self.A.shape, self.B.shape[1]
-        walked = "" if self.algorithm == "gather" else f", walking {self.walk.dimension} in panels of {self.panel}"
-        cost = self.predicted
+        walked = "" if self.schedule == "gather" else f", walking {self.walk.dimension}"
+        panels = f" in panels of {self.panel}" if self.schedule == "summa" else ""
+        by = "" if self.schedule == self.algorithm else f" by {self.schedule}"
+        cost, machine, size = self.predicted, self.machine, self.dtype.itemsize
         return "\n".join([
             f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}",
-            f"  algorithm   {self.algorithm}{walked if self.algorithm == 'summa' else walked.split(' in ')[0]}",
+            f"  algorithm   {self.algorithm}{by}{walked}{panels}",
             f"  roles       {self.roles or 'one rank'}",
-            f"  A           {self.A.layout!r} -> {self.roles.A!r}",
-            f"  B           {self.B.layout!r} -> {self.roles.B!r}",
-            f"  C           {self.roles.C!r} -> {self.layout!r}",
+            *(f"  {name}           {self._way_of(i)}" for i, name in enumerate("ABC")),
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} messages, "
             f"workspace {cost.peak_workspace} bytes",
+            f"  bound       {size * self.bound:.0f} bytes; conversions take {size * self.moved:.0f}",
+            f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
+            *(f"  next        {way}" for way in self.runners_up),
         ])  # fmt: skip
 
-
-def make(
-    A: DistMatrix, B: DistMatrix, layout: Layout, dtype: np.dtype, algorithm: str, panel: int | None,
-    memory_limit: int | None, native: bool = False,
-) -> Plan:  # fmt: skip
-    """The plan for these operands; "auto" gathers little things at once and walks large ones in panels."""
-    grid = A.grid
-    mnk = (A.shape[0], B.shape[1], A.shape[1])
-    chosen = roles.choose(A.layout.summed, B.layout.summed, None if native else layout, *mnk, tuple(grid.sizes.items()))
-    if native:
-        layout = roles.native(chosen.C)
-    walked = walk.choose(A.layout, B.layout, layout, chosen, grid.sizes, mnk)
-    width = panel or config.settings.panel or PANEL
-    plan = Plan(grid, Operand.of(A), Operand.of(B), layout, dtype, "gather", chosen, walked, width)
-    if algorithm == "auto":
-        limit = min(GATHER_BELOW, memory_limit) if memory_limit is not None else GATHER_BELOW
-        if plan.predicted.peak_workspace <= limit:
-            return plan
-        plan = replace(plan, algorithm="summa")
-        return plan if memory_limit is None else _narrowed(plan, memory_limit)
-    return replace(plan, algorithm=algorithm)
+    def _way_of(self, i: int) -> str:
+        """Where one of A, B and C lies, travels to, and is multiplied."""
+        given, native, needed = (self.A, self.B, self.C)[i].layout, self.native[i], (self.roles.A, self.roles.B, self.roles.C)[i]
+        steps = [given] if self.stays[i] else [given, native]
+        steps += [] if steps[-1] == needed else [needed]
+        return " -> ".join(map(repr, steps if i < 2 else reversed(steps)))
 
 
-def _narrowed(plan: Plan, memory_limit: int) -> Plan:
-    """The same with panels so narrow that the workspace stays below the limit."""
-    while plan.predicted.peak_workspace > memory_limit and plan.panel > 1:
-        plan = replace(plan, panel=plan.panel // 2)
-    if plan.predicted.peak_workspace > memory_limit:
-        raise PlanError(
-            f"memory_limit={memory_limit}: the least workspace here is {plan.predicted.peak_workspace} bytes a rank, "
-            f"{plan.predicted.peak_workspace - memory_limit} more"
-        )
-    return plan
+def _alike(grid: ProcessGrid, comm: Communicator) -> ProcessGrid:
+    return ProcessGrid.trusted(grid.shape, comm, grid.ranks, grid.axes)
 
 
-def words(algorithm: str, m: int, n: int, k: int, grid: tuple[int, int]) -> float:
-    """Words a rank receives for C = A B in 2-D blocks on a pr x pc grid: the closed formula, exact where sizes divide.
-
-    Cannon's is the most that any rank receives: what SUMMA sends, a block for the skew, and another where a rank begins
-    inside a part, which happens on rectangles whose sides do not divide each other.
-    """
-    pr, pc = grid
-    if algorithm not in ALGORITHMS:
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}")
-    if algorithm == "cannon":
-        return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / prod(grid)
-    return (m * k * (pc - 1) + k * n * (pr - 1)) / prod(grid)
+# ---------------------------------------------------------------------------------------------- making one
 
 
-def _visits(ring: int, across: int) -> int:
-    """Parts that come to a rank on a Cannon ring, beside a ring of `across` ranks; the rank to which most come."""
-    steps = lcm(ring, across)
-    mine, theirs = steps // ring, steps // across
-    late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))
-    return ring - 1 + max(late) if ring > 1 else 0
+@dataclass(frozen=True)
+class Wish:
+    """What the caller asks of the choice: see matmul."""
 
+    algorithm: str = "auto"
+    box: tuple[int, int, int] | None = None
+    schedule: str | None = None
+    panel: int | None = None
+    memory_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a plan is made from."""
+
+    A: Operand
+    B: Operand
+    C: Operand | None
+    dtype: np.dtype
+    wish: Wish
+    question: Question
+
+    def plan(self, way: Way, rivals: tuple[str, ...] = (), walked: str | None = None) -> Plan:
+        """The plan that goes this way."""
+        q = self.question
+        if way.table is None:
+            grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native(way.roles.C)
+            native = self.A.layout, self.B.layout, c
+        else:
+            grid = ProcessGrid.trusted(way.table.shape, self.A.grid.comm, way.order, way.table.axes)
+            native, walked = (way.table.A, way.table.B, way.table.C), walked or way.table.walked
+            summed_first = [bool(X.layout.partial) for X in (self.A, self.B)]
+            way = replace(way, stays=(way.stays[0] and not summed_first[0], way.stays[1] and not summed_first[1], way.stays[2]))
+        a, b, c = (layout.summed for layout in native)
+        steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
+        C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
+        width = self.wish.panel or config.settings.panel or PANEL
+        return Plan(
+            self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
+            q.machine, way.words, way.moved, q.bound, rivals,
+        )  # fmt: skip
+
+
+def make(A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine) -> Plan:
+    """The cheapest plan for these operands; C=None leaves its layout to the plan."""
+    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine))
+    found = planner.ways(task.question, wish.algorithm, wish.box, wish.schedule)
+    if wish.memory_limit is not None:
+        return _fitting(task, found, wish.memory_limit)
+    return task.plan(found[0], planner.runners_up(found))
+
+
+def _fitting(task: Task, found: list[Way], limit: int) -> Plan:
+    """The cheapest plan whose workspace stays below the limit: all at once, else by panels, narrowed as need be."""
+    least: Plan | None = None
+    for way in found:
+        for plan in _leaner(task, way):
+            if plan.predicted.peak_workspace <= limit:
+                return _widest(plan, limit)
+            if least is None or plan.predicted.peak_workspace < least.predicted.peak_workspace:
+                least = plan
+    assert least is not None
+    peak = least.predicted.peak_workspace
+    raise PlanError(
+        f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {least.algorithm} by {least.schedule} "
+        f"on {least.grid!r}, needs {peak} bytes a rank"
+    )
+
+
+def _leaner(task: Task, way: Way) -> Iterator[Plan]:
+    """A way as it is, then by the thinnest panels along each dimension."""
+    yield task.plan(way)
+    if task.wish.schedule in (None, "summa") and task.wish.algorithm not in ("gather", "cannon"):
+        for walked in "knm" if way.table is not None else (None,):
+            yield replace(task.plan(replace(way, schedule="summa"), walked=walked), panel=1)
+
+
+def _widest(plan: Plan, limit: int) -> Plan:
+    """With panels as wide as the limit allows, up to the usual width."""
+    if plan.panel > 1:
+        return plan
+    width = PANEL
+    while width > 1 and replace(plan, panel=width).predicted.peak_workspace > limit:
+        width //= 2
+    return replace(plan, panel=width)

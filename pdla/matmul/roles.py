@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import product
+from itertools import product, takewhile
 from math import prod
 
 from pdla.layout import Block, Cut, Cuts, Layout, axes_of, effective
@@ -26,21 +26,20 @@ Nest = tuple[Cut, ...]
 
 @dataclass(frozen=True)
 class Roles:
-    """What each axis carries, and the layouts in which A, B and C meet for the local products; words: moved by a rank."""
+    """What each axis carries, and the layouts in which A, B and C meet for the local products."""
 
     carries: tuple[tuple[str, str], ...]
     A: Layout
     B: Layout
     C: Layout
-    words: float
 
     def __str__(self) -> str:
         return ", ".join(f"{axis} carries {'a copy' if role == '-' else role}" for axis, role in self.carries)
 
 
 @lru_cache(maxsize=1024)
-def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes) -> Roles:
-    """The cheapest roles for operands laid out so; C=None leaves its layout to the roles."""
+def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes) -> tuple[Roles, float]:
+    """The cheapest roles for operands laid out so, and their words; C=None leaves its layout to the roles."""
     size = dict(sizes)
     A, B = (cutting(X, size) for X in (A, B))
     C = None if C is None else cutting(C, size)
@@ -50,9 +49,9 @@ def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes
         for layouts in _arrangements(A, B, C, dict(zip(axes, carried, strict=True))):
             words = _price((A, B, C), layouts, (m, n, k), size)
             if best is None or words < best[0] * (1 - 1e-9):
-                best = words, Roles(tuple(zip(axes, carried, strict=True)), layouts[0], layouts[1], layouts[2], words)
+                best = words, Roles(tuple(zip(axes, carried, strict=True)), *layouts)
     assert best is not None
-    return best[1]
+    return best[1], best[0]
 
 
 def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
@@ -116,18 +115,14 @@ def native(c: Layout) -> Layout:
 
 
 def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
-    """Words a rank receives between two layouts of a matrix: what it needs less what it has, for balanced blocks."""
-    need = kept = 1.0
-    for axis in {*old.axes, *new.axes}:
-        need /= size[axis] if axis in new.axes else 1
-        kept /= size[axis] ** (2 if axis in old.axes and axis in new.axes and not _same(axis, old, new) else 1)
-    return elements * max(0.0, need - kept)
+    """Words received between two layouts of a matrix, for balanced blocks, by the rank that has least of what it needs.
 
-
-def _same(axis: str, old: Layout, new: Layout) -> bool:
-    """Whether an axis cuts the same dimension in the same way within the same outer cuts."""
-    for one, other in ((old.rows, new.rows), (old.cols, new.cols)):
-        if axis in axes_of(one) and axis in axes_of(other):
-            depth = axes_of(one).index(axis) + 1
-            return one[:depth] == other[:depth]
-    return False
+    A dimension cut in two unlike ways has ranks whose two shares do not meet; one cut in one way only has none.
+    """
+    need = kept = elements / prod(size[axis] for axis in new.axes)
+    for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+        if before[common:] and after[common:]:
+            kept = 0.0
+        kept /= prod(size[cut.axis] for cut in before[common:])
+    return need - kept

@@ -76,10 +76,12 @@ def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, si
     return Walk(dimension, axes_a, axes_b, axes_c, a, b, c, words)
 
 
-def choose(A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk) -> Walk:
-    """The walk on which most words move panel by panel; ties go to k, then n."""
+def choose(
+    A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk, dimension: str | None = None
+) -> Walk:
+    """The walk along a dimension; None: the one on which most words move panel by panel, ties to k, then n."""
     A, B, wanted = (cutting(X, sizes) for X in (A, B, wanted))
-    return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in "knm"), key=lambda walk: walk.words)
+    return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
 
 
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk):

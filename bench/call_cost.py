@@ -1,0 +1,74 @@
+"""What a planned product costs beside the same lines written by hand: 2-D blocks, so small that the calls are what is timed.
+
+mpirun -n 4 python bench/call_cost.py [n] [turns]        n = 64, 200 turns of 20 calls for each side, alternating
+
+By hand: A's blocks are gathered along grid rows, B's along grid columns, into buffers made before; numpy.matmul into C.
+Prints the median and the least microseconds a call, over turns (of each the slowest rank), and the ratio of the medians.
+"""
+
+import sys
+import time
+from statistics import median
+
+import numpy as np
+from mpi4py import MPI
+from sides.ceiling import near_square
+from sides.meeting import Meeting
+from sides.ours import BLOCKS, operands, side
+from sides.ours import near_square as near_square_grid
+from sides.product import Product, Side, block, fill_with_integers, interval, right
+
+CALLS = 20  # in a turn: nobody waits at a barrier between them, as in a program's loop
+
+
+def by_hand(comm, product):
+    pr, pc = near_square(comm.size)
+    i, j = divmod(comm.rank, pc)
+    in_row, in_column = comm.Split(i, j), comm.Split(j, i)
+    rows, cols = interval(product.m, pr, i), interval(product.n, pc, j)
+    a = block(rows, interval(product.k, pc, j), product.dtype)
+    b = block(interval(product.k, pr, i), cols, product.dtype)
+    parts, right_panel = np.empty((pc, *a.array.shape)), np.empty((product.k, len(cols)))
+    left_panel, c = np.empty((len(rows), product.k)), np.empty((len(rows), len(cols)))
+    in_order, as_they_come = left_panel.reshape(len(rows), pc, -1), parts.transpose(1, 0, 2)
+
+    def multiply():
+        in_row.Allgather(a.array, parts)
+        in_column.Allgather(b.array, right_panel)
+        np.copyto(in_order, as_they_come)
+        return np.matmul(left_panel, right_panel, out=c)
+
+    return Side(a, b, (rows, cols), multiply)
+
+
+def turn(meeting, multiply):
+    """Collective: seconds a call, of the slowest rank."""
+    meeting.barrier()
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        multiply()
+    return meeting.largest([(time.perf_counter() - start) / CALLS])[0]
+
+
+def main(n=64, turns=200):
+    comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
+    product = Product(n, n, n, "float64")
+    sides = {"by hand": by_hand(comm, product), "pdla": side(*operands(product, near_square_grid(comm), BLOCKS))}
+    for name, one in sides.items():
+        fill_with_integers(one)
+        if meeting.largest([float(not right(one, product))])[0]:
+            raise SystemExit(f"{name}: the product of integers is wrong")
+    times = {name: [] for name in sides}
+    for _ in range(turns):
+        for name, one in sides.items():
+            times[name].append(turn(meeting, one.multiply))
+    if comm.rank == 0:
+        print(f"{n} x {n} float64 on {comm.size} ranks, {turns} turns of {CALLS} calls, both exact on integers")
+        print(sides["pdla"].about)
+        for name, taken in times.items():
+            print(f"{name:8} median {1e6 * median(taken):8.1f} us a call, least {1e6 * min(taken):8.1f}")
+        print(f"pdla over by hand: {median(times['pdla']) / median(times['by hand']):.2f}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

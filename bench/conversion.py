@@ -1,0 +1,49 @@
+"""What it costs that matrices lie as ScaLAPACK has them: from and to block-cyclic, end to end, beside pdla's native layouts.
+
+mpirun -n 4 python bench/conversion.py [n] [repeats] [block]        n = 4096, 9 repeats, blocks of 128 on the near-square grid
+
+Through a plan each, the repeats alternating; "2-D blocks" for comparison. Prints the median and the least seconds, the median
+over the native one, and the workspace a rank.
+"""
+
+import sys
+from statistics import median
+
+from mpi4py import MPI
+from sides.meeting import Meeting
+from sides.ours import BLOCKS, native, near_square, operands, side
+from sides.product import Product, fill_at_random, fill_with_integers, right
+
+import pdla
+
+
+def main(n=4096, repeats=9, width=128):
+    comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
+    product = Product(n, n, n, "float64")
+    cyclic = (pdla.Layout(pdla.Cyclic("row", width), pdla.Cyclic("col", width)),) * 3
+    where = {
+        "native": native(product, comm),
+        f"block-cyclic {width}": (near_square(comm), cyclic),
+        "2-D blocks": (near_square(comm), BLOCKS),
+    }
+    sides = {name: side(*operands(product, grid, layouts)) for name, (grid, layouts) in where.items()}
+    for name, one in sides.items():
+        fill_with_integers(one)
+        if meeting.largest([float(not right(one, product))])[0]:
+            raise SystemExit(f"{name}: the product of integers is wrong")
+        fill_at_random(one, comm.rank)
+        one.multiply()
+    times = {name: [] for name in sides}
+    for _ in range(repeats):
+        for name, one in sides.items():
+            times[name].append(meeting.seconds(one.multiply))
+    if comm.rank == 0:
+        print(f"n = {n}, float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
+        print(f"{'':18}{'median s':>10}{'least s':>10}{'of native':>11}{'workspace MiB':>15}")
+        for name, taken in times.items():
+            ratio, space = median(taken) / median(times["native"]), sides[name].workspace / 2**20
+            print(f"{name:18}{median(taken):10.4f}{min(taken):10.4f}{ratio:11.2f}{space:15.1f}  {sides[name].about}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

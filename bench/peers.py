@@ -1,0 +1,140 @@
+"""pdla beside what one would use instead, all in one run: python bench/peers.py [--quick] [--json FILE]
+
+Sides: NumPy in one process on all cores; the ranks' own GEMMs with barriers and no communication (the ceiling); allgather and
+numpy.matmul by hand; pdla through a plan, in its native layouts and from 2-D blocks to 2-D blocks; ScaLAPACK's pdgemm (best
+of four block sizes); PyTorch DTensor on gloo (best of three ways to cut A and B). One BLAS thread a rank. A side that is not
+installed is named, with the command that installs it.
+
+Each side is a job of its own (pdla and its ceiling share one and alternate in it), so that no waiting rank takes a core from
+another side; the jobs alternate, --repeats times. A time runs from the first rank that starts to the last that is done,
+between barriers; the figure is the median of all, the first product of each job left out. In the first round each side's
+product of integers is checked, twice, element for element by a product with a vector.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from itertools import product as cross
+from pathlib import Path
+
+from rich.console import Console
+from sides.figures import Row, exported, left_out, table, verdict
+from sides.launch import CORES, TORCH, Job, jobs, unfit
+from sides.product import Product
+
+RANKS = (2, 4, 16)
+SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
+MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
+TURNS = 2  # times that sides of one job take turns at a product
+WIDTH = 190  # columns, where the output is no terminal
+
+
+def arguments() -> argparse.Namespace:
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="peers.py", description=__doc__, formatter_class=as_written)
+    parser.add_argument("--ranks", help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
+    parser.add_argument("--shapes", help=f"n or m x n x k, default {','.join(SHAPES)}")
+    parser.add_argument("--dtypes", default="float64,float32")
+    parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,by hand,ScaLAPACK,DTensor; default all")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds over all jobs (default 3)")
+    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
+    parser.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
+    parser.add_argument("--json", metavar="FILE", help="write everything to FILE, after every round")
+    return parser.parse_args()
+
+
+def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
+    sizes = [tuple(map(int, shape.split("x"))) for shape in shapes]
+    mnk = [size if len(size) == 3 else size * 3 for size in sizes]
+    return [Product(*size, dtype) for size, dtype in cross(mnk, dtypes)]
+
+
+def cases(given: argparse.Namespace) -> dict[int, list[Product]]:
+    """The products for each number of ranks."""
+    dtypes = given.dtypes.split(",")
+    ranks = [int(r) for r in given.ranks.split(",")] if given.ranks else [2, 4] if given.quick else [*RANKS]
+    shapes = given.shapes.split(",") if given.shapes else ["256", "512"] if given.quick else [*SHAPES]
+    found = {r: products(shapes, dtypes) for r in ranks}
+    if not (given.ranks or given.shapes or given.quick):
+        found[MANY] = products([SQUARE], dtypes)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- a run
+
+
+def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
+    """Run a job over all rows of one number of ranks, and take its figures in; what went wrong, or ""."""
+    work = []
+    for row in rows:
+        fits = {side: unfit(side, row.product, row.ranks) for side in job.sides}
+        sides = [side for side, why in fits.items() if not why]
+        if sides:
+            p = row.product
+            work.append({"sizes": [p.m, p.n, p.k, p.dtype], "sides": sides})
+        row.left_out |= {" ".join(side): why for side, why in fits.items() if why}
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results")
+        results.touch()
+        spec = {"work": work, "check": first, "turns": TURNS, "results": str(results)}
+        fault = job.run(rows[0].ranks, json.dumps(spec), limit)
+        by_product = {row.product: row for row in rows}
+        for line in map(json.loads, results.read_text().splitlines()):
+            by_product[Product(line["m"], line["n"], line["k"], line["dtype"])].add(line)
+    return fault
+
+
+def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: dict[str, str], say: Console) -> None:
+    """All rounds for one number of ranks; a job that fails once is left out of the rounds after it."""
+    for number in range(1 if given.quick else given.repeats):
+        for job in run:
+            name = f"{job.name} on {rows[0].ranks} ranks"
+            if name in absent:
+                continue
+            start = time.perf_counter()
+            fault = one_job(job, rows, number == 0, given.limit)
+            say.print(f"round {number + 1}, {name}: {time.perf_counter() - start:.0f} s {fault}", style="dim")
+            if fault:
+                absent[name] = fault
+
+
+def machine() -> dict[str, object]:
+    cpu = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return {"cpu": cpu[:1], "cores": CORES, "load": os.getloadavg(), "python": platform.python_version(), "time": time.ctime()}
+
+
+def main() -> int:
+    given = arguments()
+    out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    say = Console(stderr=True, highlight=False)
+    wanted = [job for job in jobs(given.torch_python) if not given.sides or job.name in given.sides.split(",")]
+    absent = {job.name: why for job in wanted if (why := job.missing())}
+    run = [job for job in wanted if job.name not in absent]
+    before, done = machine(), []
+    out.print(f"{before['cpu']}, {CORES} cores, load {before['load']}; NumPy on {CORES} threads; ms, and NumPy's time over it")
+    for ranks, some in cases(given).items():
+        rows = [Row(ranks, product) for product in some]
+        done += rows
+        rounds(given, run, rows, absent, say)
+        out.print(table(ranks, rows))
+        if given.json:
+            found = {"before": before, "after": machine(), "command": sys.argv, "absent": absent, "rows": exported(done)}
+            Path(given.json).write_text(json.dumps(found, indent=1) + "\n")
+    for name, why in absent.items():
+        out.print(f"absent: {name}: {why}")
+    for line in left_out(done):
+        out.print(line)
+    for line in verdict(done):
+        out.print(line)
+    return 1 if any(row.wrong for row in done) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""What one writes without a library: rows of A stay, B's rows are gathered from all ranks, numpy.matmul does the rest."""
+
+import numpy as np
+from mpi4py import MPI
+from sides.product import Product, Side, block, interval
+
+
+def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
+    rows, inner = (interval(size, comm.size, comm.rank) for size in (product.m, product.k))
+    a = block(rows, np.arange(product.k), product.dtype)
+    b = block(inner, np.arange(product.n), product.dtype)
+    whole = np.empty((product.k, product.n), product.dtype)
+    c = np.empty((len(rows), product.n), product.dtype)
+    counts = [product.n * len(interval(product.k, comm.size, rank)) for rank in range(comm.size)]
+
+    def multiply() -> np.ndarray:
+        comm.Allgatherv(b.array, [whole, counts])
+        return np.matmul(a.array, whole, out=c)
+
+    return Side(a, b, (rows, b.cols), multiply, whole.nbytes, " ".join(MPI.Get_library_version().split()[:3]))

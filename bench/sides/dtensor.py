@@ -1,0 +1,64 @@
+"""PyTorch's DTensor on gloo; variant: how A and B are cut, and so what is gathered or reduced. Best of them is its figure.
+
+rows    A and B by rows: B is gathered.     depth  A by columns, B by rows: addends, reduced to rows of C.
+blocks  A and B in 2-D blocks, so C.
+"""
+
+import os
+import socket
+from functools import cache
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from sides.ceiling import near_square
+from sides.product import Product, Side, block, interval
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+
+@cache
+def gloo() -> None:
+    """Collective: the process group, over the loopback interface."""
+    torch.set_num_threads(1)
+    comm = MPI.COMM_WORLD
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = comm.bcast(probe.getsockname()[1])
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    dist.init_process_group("gloo", rank=comm.rank, world_size=comm.size)
+
+
+@cache
+def mesh(*shape: int) -> DeviceMesh:
+    return init_device_mesh("cpu", shape)
+
+
+def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
+    gloo()
+    pr, pc = near_square(comm.size) if variant == "blocks" else (comm.size, 1)
+    i, j = divmod(comm.rank, pc)
+    m, n, k = product.m, product.n, product.k
+    whole = np.arange
+    by_rows, in_blocks = [Shard(0)], [Shard(0), Shard(1)]
+    if variant == "blocks":
+        held = [(interval(r, pr, i), interval(c, pc, j)) for r, c in ((m, k), (k, n), (m, n))]
+        cuts, over = (in_blocks, in_blocks, in_blocks), mesh(pr, pc)
+    elif variant == "depth":
+        held = [(whole(m), interval(k, pr, i)), (interval(k, pr, i), whole(n)), (interval(m, pr, i), whole(n))]
+        cuts, over = ([Shard(1)], by_rows, by_rows), mesh(pr)
+    else:
+        held = [(interval(rows, pr, i), whole(cols)) for rows, cols in ((m, k), (k, n), (m, n))]
+        cuts, over = (by_rows, by_rows, by_rows), mesh(pr)
+    a, b = (block(*where, product.dtype) for where in held[:2])
+    left, right = (
+        DTensor.from_local(torch.from_numpy(x.array), over, how, run_check=False)
+        for x, how in zip((a, b), cuts, strict=False)
+    )
+
+    def multiply() -> np.ndarray:
+        made = torch.matmul(left, right).redistribute(over, cuts[2])
+        return made.to_local().numpy()
+
+    return Side(a, b, held[2], multiply, about=f"PyTorch {torch.__version__}")

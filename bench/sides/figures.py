@@ -1,0 +1,155 @@
+"""What the jobs' lines come to: a row for each product and number of ranks, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from sides.product import Product
+
+LABELS = {  # the columns: of each, the module, the variants whose best it shows, and whether its workspace is told
+    "NumPy": ("numpy_alone", None, False),
+    "ceiling": ("ceiling", None, False),
+    "pdla native": ("ours", "native", True),
+    "pdla 2-D blocks": ("ours", "blocks", True),
+    "by hand": ("by_hand", None, False),
+    "ScaLAPACK": ("pdgemm", None, False),
+    "DTensor": ("dtensor", None, False),
+}
+PEERS = ("by hand", "ScaLAPACK", "DTensor")
+
+
+@dataclass
+class Measured:
+    """A side's figures for one product: seconds of every product, whether it was exact on integers, workspace in bytes."""
+
+    variant: str
+    about: str
+    workspace: int | None
+    exact: bool | None = None
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return median(self.seconds)
+
+
+@dataclass
+class Row:
+    """One product on so many ranks: what each side took, by (module, variant)."""
+
+    ranks: int
+    product: Product
+    sides: dict[tuple[str, str], Measured] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def add(self, line: dict[str, Any]) -> None:
+        key = (line["side"], line["variant"])
+        kept = self.sides.setdefault(key, Measured(line["variant"], line["about"], line["workspace"]))
+        kept.seconds += line["seconds"]
+        kept.exact = line["exact"] if kept.exact is None else kept.exact
+
+    def best(self, label: str) -> Measured | None:
+        module, wanted, _ = LABELS[label]
+        found = [side for (name, variant), side in self.sides.items() if name == module and wanted in (None, variant)]
+        return min(found, key=lambda side: side.median, default=None)
+
+    def over_numpy(self, label: str) -> float | None:
+        """NumPy's median over the side's."""
+        numpy, side = self.best("NumPy"), self.best(label)
+        return numpy.median / side.median if numpy and side else None
+
+    @property
+    def wrong(self) -> list[str]:
+        return [f"{name} {variant}".strip() for (name, variant), side in self.sides.items() if side.exact is False]
+
+    @property
+    def title(self) -> str:
+        return f"{self.ranks} ranks, {sizes(self.product)} {self.product.dtype}"
+
+
+def sizes(product: Product) -> str:
+    return f"{product.m} x {product.n} x {product.k}"
+
+
+# ---------------------------------------------------------------------------------------------- the table
+
+
+def table(ranks: int, rows: Iterable[Row]) -> Table:
+    """Milliseconds, and beside them NumPy's over them; of the pdla sides the workspace a rank."""
+    made = Table(title=f"{ranks} ranks", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    made.add_column("m x n x k")
+    for label, (_, _, space) in LABELS.items():
+        made.add_column(f"{label}, ms", justify="right", no_wrap=True)
+        if space:
+            made.add_column("workspace", justify="right")
+    made.add_column("of ceiling", justify="right")
+    for row in rows:
+        made.add_row(*_cells(row), style="bold red" if row.wrong else None)
+    return made
+
+
+def _cells(row: Row) -> list[str]:
+    cells = [f"{sizes(row.product)} {row.product.dtype.replace('float', 'f')}"]
+    for label, (_, _, space) in LABELS.items():
+        side = row.best(label)
+        cells.append(_time(row, label, side) if side else "–")
+        if space:
+            cells.append("–" if side is None or side.workspace is None else f"{side.workspace / 2**20:.2f} MiB")
+    native, ceiling = row.best("pdla native"), row.best("ceiling")
+    return [*cells, f"{ceiling.median / native.median:.0%}" if native and ceiling else "–"]
+
+
+def _time(row: Row, label: str, side: Measured) -> str:
+    ratio = row.over_numpy(label)
+    variant = f" {side.variant}" if LABELS[label][1] is None and side.variant else ""
+    return f"{1e3 * side.median:.3g}" + (f"  {ratio:.2f}" if ratio and label != "NumPy" else "") + variant
+
+
+def verdict(rows: list[Row]) -> list[str]:
+    """In which rows pdla in its native layouts is faster than every peer that was measured, and whose results are wrong."""
+    compared = [row for row in rows if row.best("pdla native") and any(map(row.best, PEERS))]
+    slower = {row.title: said for row in compared if (said := _faster_peers(row))}
+    wrong = [f"WRONG on integers: {row.title}: {', '.join(row.wrong)}" for row in rows if row.wrong]
+    checked = sum(side.exact is True for row in rows for side in row.sides.values())
+    return [
+        f"pdla in its native layouts is faster than every peer measured in {len(compared) - len(slower)} of {len(compared)} rows",
+        *(f"  not in {title}: {said}" for title, said in slower.items()),
+        f"exact on integers, twice: {checked} of {sum(len(row.sides) for row in rows)} products of a side",
+        *wrong,
+    ]
+
+
+def _faster_peers(row: Row) -> str:
+    """The peers faster than pdla in its native layouts, in words."""
+    ours = row.best("pdla native")
+    faster = {p: side for p in PEERS if (side := row.best(p)) and ours and side.median < ours.median}
+    times = ", ".join(f"{p} {1e3 * side.median:.3g} ms" for p, side in faster.items())
+    return f"pdla {1e3 * ours.median:.3g} ms, {times}" if ours and faster else ""
+
+
+def left_out(rows: Iterable[Row]) -> list[str]:
+    """What was not run, by reason."""
+    told: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for name, why in row.left_out.items():
+            told.setdefault((name, why), []).append(row.title)
+    return [f"left out: {name}: {why}: {'; '.join(titles)}" for (name, why), titles in told.items()]
+
+
+def exported(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """A line for each row and side, every time in it."""
+    return [
+        {
+            "ranks": row.ranks, "m": row.product.m, "n": row.product.n, "k": row.product.k, "dtype": row.product.dtype,
+            "side": module, "variant": variant, "seconds_median": side.median,
+            "numpy_over_side": numpy.median / side.median if (numpy := row.best("NumPy")) else None,
+            "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "seconds": side.seconds,
+        }
+        for row in rows
+        for (module, variant), side in row.sides.items()
+    ]  # fmt: skip

@@ -1,0 +1,74 @@
+"""One mpirun of sides that share an MPI: each product made, checked, and timed in turns that alternate between the sides.
+
+python -m sides.job SPEC     SPEC: JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, results}
+Rank 0 appends a line of JSON to the file `results` for each product and side.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+from sides.meeting import Meeting
+from sides.product import Product, Side, fill_at_random, fill_with_integers, right
+
+TURN = 0.15  # seconds of products before it is the next side's turn
+MOST = 50  # products in a turn
+
+
+def checked(meeting: Meeting, side: Side, product: Product) -> bool:
+    """Collective: whether the product of integers is exact on every rank, the second time, too."""
+    fill_with_integers(side)
+    wrong = [not right(side, product), not right(side, product)]
+    return not any(meeting.largest([float(w) for w in wrong]))
+
+
+def times(meeting: Meeting, sides: list[Side], turns: int) -> list[list[float]]:
+    """Collective: seconds of every product but each side's first, which says how many fit into a turn."""
+    counts = [round(min(MOST, max(1, TURN / meeting.seconds(side.multiply)))) for side in sides]
+    seconds: list[list[float]] = [[] for _ in sides]
+    for _ in range(turns):
+        for taken, side, count in zip(seconds, sides, counts, strict=True):
+            taken += [meeting.seconds(side.multiply) for _ in range(count)]
+    return seconds
+
+
+def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
+    """Collective: a line for each side."""
+    modules = [(importlib.import_module(f"sides.{name}"), variant) for name, variant in names]
+    sides = [module.make(meeting.comm, product, variant) for module, variant in modules]
+    exact = [checked(meeting, side, product) if spec["check"] else None for side in sides]
+    for side in sides:
+        fill_at_random(side, meeting.comm.rank)
+    spaces = [meeting.largest([float(side.workspace or 0)])[0] for side in sides]
+    lines = zip(names, sides, exact, spaces, times(meeting, sides, spec["turns"]), strict=True)
+    return [
+        {
+            "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,
+            "exact": same, "workspace": None if side.workspace is None else int(space), "about": side.about, "seconds": taken,
+        }
+        for (name, variant), side, same, space, taken in lines
+    ]  # fmt: skip
+
+
+def main(spec: dict[str, Any]) -> None:
+    meeting = Meeting(MPI.COMM_WORLD)
+    for item in spec["work"]:
+        lines = measure(meeting, Product(*item["sizes"]), item["sides"], spec)
+        if meeting.comm.rank == 0:
+            with Path(spec["results"]).open("a") as results:
+                results.writelines(json.dumps(line) + "\n" for line in lines)
+    meeting.barrier()
+
+
+if __name__ == "__main__":
+    try:
+        main(json.loads(sys.argv[1]))
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)

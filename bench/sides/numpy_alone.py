@@ -1,0 +1,12 @@
+"""NumPy in one process, on as many BLAS threads as the job was given: what the machine can do without ranks."""
+
+import numpy as np
+from mpi4py import MPI
+from sides.product import Product, Side, block
+
+
+def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
+    m, n, k = map(np.arange, (product.m, product.n, product.k))
+    a, b = block(m, k, product.dtype), block(k, n, product.dtype)
+    c = np.empty((product.m, product.n), product.dtype)
+    return Side(a, b, (m, n), lambda: np.matmul(a.array, b.array, out=c), about=f"NumPy {np.__version__}")

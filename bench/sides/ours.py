@@ -1,0 +1,48 @@
+"""pdla through a plan: in layouts of its own ("native"), or from 2-D blocks to 2-D blocks ("blocks")."""
+
+import numpy as np
+from mpi4py import MPI
+from sides.product import Block, Product, Side
+
+import pdla
+from pdla.matmul.planner import cheapest_table
+from pdla.model.machine import Machine
+
+Layouts = tuple[pdla.Layout, pdla.Layout, pdla.Layout]  # of A, B and C
+BLOCKS = (pdla.Layout("row", "col"),) * 3
+
+
+def native(product: Product, comm: MPI.Comm) -> tuple[pdla.ProcessGrid, Layouts]:
+    """Collective: the grid and the layouts in which pdla would multiply, had it dealt out A and B itself."""
+    size = np.dtype(product.dtype).itemsize
+    table = cheapest_table((product.m, product.n, product.k), comm.size, "auto", size, Machine())
+    return pdla.ProcessGrid(table.shape, table.axes, comm), (table.A, table.B, table.C)
+
+
+def near_square(comm: MPI.Comm) -> pdla.ProcessGrid:
+    return pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
+
+
+def operands(product: Product, grid: pdla.ProcessGrid, layouts: Layouts) -> tuple[pdla.DistMatrix, ...]:
+    """Collective: A, B and C of zeros."""
+    shapes = ((product.m, product.k), (product.k, product.n), (product.m, product.n))
+    return tuple(pdla.zeros(s, grid, layout, dtype=product.dtype) for s, layout in zip(shapes, layouts, strict=True))
+
+
+def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
+    grid, layouts = native(product, comm) if variant == "native" else (near_square(comm), BLOCKS)
+    return side(*operands(product, grid, layouts))
+
+
+def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix) -> Side:
+    """Collective: the product through a plan made here."""
+    plan = pdla.plan_matmul(A, B, out=C)
+    a, b, c = (Block(X.local, *(held.indices() for held in X.indices)) for X in (A, B, C))
+
+    def multiply():
+        plan(A, B, out=C)
+        return c.array
+
+    how = plan.algorithm if plan.schedule == plan.algorithm else f"{plan.algorithm} by {plan.schedule}"
+    about = f"pdla {pdla.__version__}: {how} on {dict(plan.grid.sizes)}"
+    return Side(a, b, (c.rows, c.cols), multiply, plan.predicted.peak_workspace, about)

@@ -1,0 +1,65 @@
+"""ScaLAPACK's pdgemm and psgemm (Debian's library), block-cyclic on the near-square grid; variant: the block size."""
+
+import re
+from ctypes import CDLL, RTLD_GLOBAL, byref, c_char_p, c_double, c_float, c_int, c_void_p
+from ctypes.util import find_library
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+from sides.ceiling import near_square
+from sides.launch import SCALAPACK
+from sides.product import Block, Product, Side, block
+
+
+def cyclic(n: int, parts: int, i: int, width: int) -> np.ndarray:
+    """The indices that coordinate i holds of n dealt out in blocks."""
+    indices = np.arange(n)
+    return indices[indices // width % parts == i]
+
+
+@cache
+def library() -> CDLL:
+    return CDLL(find_library(SCALAPACK), mode=RTLD_GLOBAL)
+
+
+@cache
+def context(pr: int, pc: int) -> int:
+    """Collective: a BLACS context over all ranks, rows of the grid first."""
+    made = c_int()
+    library().Cblacs_get(-1, 0, byref(made))
+    library().Cblacs_gridinit(byref(made), c_char_p(b"R"), pr, pc)
+    return made.value
+
+
+def descriptor(rows: int, cols: int, width: int, grid: int, part: Block):
+    lead = max(1, part.array.shape[0])
+    return (c_int * 9)(1, grid, rows, cols, width, width, 0, 0, lead)
+
+
+def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
+    m, n, k, width = product.m, product.n, product.k, int(variant)
+    pr, pc = near_square(comm.size)
+    i, j = divmod(comm.rank, pc)
+    grid = context(pr, pc)
+    parts, arguments = [], []
+    for rows, cols in ((m, k), (k, n), (m, n)):
+        part = block(cyclic(rows, pr, i, width), cyclic(cols, pc, j, width), product.dtype, order="F")
+        arguments += [part.array.ctypes.data_as(c_void_p), *[byref(c_int(1))] * 2, descriptor(rows, cols, width, grid, part)]
+        parts.append(part)
+    real, call = (c_double, library().pdgemm_) if product.dtype == "float64" else (c_float, library().psgemm_)
+    sizes, one, zero = [byref(c_int(size)) for size in (m, n, k)], byref(real(1)), byref(real(0))
+    a, b, c = parts
+
+    def multiply() -> np.ndarray:
+        call(c_char_p(b"N"), c_char_p(b"N"), *sizes, one, *arguments[:8], zero, *arguments[8:])
+        return c.array
+
+    return Side(a, b, (c.rows, c.cols), multiply, about=about())
+
+
+def about() -> str:
+    """Which MPI, ScaLAPACK and BLAS are in this process."""
+    mapped = set(re.findall(r"/\S*(?:scalapack|/libblas|/libopenblas\.|openblasp-r\d)\S*", Path("/proc/self/maps").read_text()))
+    return ", ".join([MPI.Get_library_version().split(",")[0], *sorted(mapped)])

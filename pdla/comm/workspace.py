@@ -1,0 +1,64 @@
+"""Workspace: buffers that a call gives back and the next one takes again, so that a plan run many times allocates once.
+
+New memory costs more than the multiplication's copies: the system clears every page of it. A buffer goes back when the last
+view of it is gone, wherever that happens; nothing has to be freed by hand.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
+from typing import Any
+
+import numpy as np
+
+_ALIGN = 64
+
+
+class Workspace:
+    """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self._free: dict[int, list[Any]] = {}
+
+    def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """An array over memory that nobody uses, fresh where there is none of its size."""
+        size = -(-prod(shape) * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
+        spare = self._free.setdefault(size, [])
+        if spare:
+            memory = spare.pop()
+        else:
+            memory = xp.memory(size)
+            self.held += size
+        x = xp.over(memory, shape, dtype)
+        weakref.finalize(x if x.base is None else x.base, spare.append, memory)
+        return x
+
+    def trim(self, keep: int) -> None:
+        """Let go of memory not in use, largest first, until no more than `keep` bytes are held."""
+        for size in sorted(self._free, reverse=True):
+            while self._free[size] and self.held > keep:
+                self._free[size].pop()
+                self.held -= size
+
+
+_open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)
+
+
+def opened() -> Workspace | None:
+    """The workspace that buffers of this rank come from, if any."""
+    return _open.get()
+
+
+@contextmanager
+def within(workspace: Workspace) -> Iterator[None]:
+    """Take this rank's buffers from a workspace for the length of a with-block."""
+    token = _open.set(workspace)
+    try:
+        yield
+    finally:
+        _open.reset(token)

@@ -1,0 +1,118 @@
+"""Products of several matrices: in the order of fewest multiplications, each of two a distributed product.
+
+The order comes from opt_einsum, which counts the multiplications of every pair; transposes are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pdla.comm.agree import agreed
+from pdla.errors import ShapeError
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.matmul import matmul
+from pdla.matrix import DistMatrix
+
+TAKEN = "taken is a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
+
+
+def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
+    """A B C ... of matrices on one grid, in the order of fewest multiplications; collective, idle ranks too.
+
+    layout, algorithm as for matmul: the layout is the last product's. One matrix alone is given back, copied.
+    Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
+    """
+    chain = list(matrices)
+    if not chain:
+        raise ShapeError("multi_dot of no matrices: at least one")
+    for number, X in enumerate(chain):
+        checks.matrix(X, f"matrix {number}")
+    with agreed(chain[0].grid.comm, checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
+        _check(chain)
+    if len(chain) == 1:
+        return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()
+    for step in order([chain[0].shape[0], *(X.shape[1] for X in chain)]):
+        last = len(chain) == 2
+        product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
+        chain[step : step + 2] = [product]
+    return chain[0]
+
+
+def _check(chain: Sequence[DistMatrix]) -> None:
+    for number, (X, Y) in enumerate(pairwise(chain)):
+        checks.same_grid(chain[0], Y, f"matrix {number + 1}")
+        if X.shape[1] != Y.shape[0]:
+            raise ShapeError(
+                f"matrix {number} is {X.shape[0]} x {X.shape[1]}, matrix {number + 1} {Y.shape[0]} x {Y.shape[1]}: "
+                "the inner sizes differ"
+            )
+
+
+def order(sizes: Sequence[int]) -> list[int]:
+    """For matrices sizes[0] x sizes[1], sizes[1] x sizes[2], ...: which one to multiply by its right neighbour, step by step."""
+    import opt_einsum
+
+    count = len(sizes) - 1
+    letters = [opt_einsum.get_symbol(i) for i in range(count + 1)]
+    expression = ",".join(map("".join, pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
+    path, _ = opt_einsum.contract_path(expression, *pairwise(sizes), shapes=True, optimize="dp")
+    spans = [(i, i + 1) for i in range(count)]
+    steps = []
+    for pair in path:
+        left, right = sorted(spans[i] for i in pair)
+        steps.append(sorted(spans).index(left))
+        spans = [span for i, span in enumerate(spans) if i not in pair] + [(left[0], right[1])]
+    return steps
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Operands in the order in which they are multiplied, and which of them are transposed."""
+
+    order: tuple[int, ...]
+    transposed: tuple[bool, ...]
+
+
+def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
+    """A chain of products in Einstein's notation: einsum("ij,kj,kl->il", A, B, C) is A B^T C; collective, idle ranks too.
+
+    subscripts  two letters for each matrix and for the result. A letter is in two matrices (and summed over), or in one and
+                in the result; so the matrices make one chain, in any order, transposed (a view) where need be
+    others      as for multi_dot
+
+    Raises ShapeError, on every rank, for sums that are no such chain (traces, diagonals, outer and elementwise products, a
+    letter in one operand only), else what multi_dot raises.
+    """
+    if not matrices:
+        raise ShapeError(f"einsum({subscripts!r}) without matrices")
+    for number, X in enumerate(matrices):
+        checks.matrix(X, f"matrix {number}")
+    with agreed(matrices[0].grid.comm, checks.words("einsum", subscripts, *matrices)):
+        chain = parsed(subscripts, len(matrices))
+    ordered = [matrices[i].T if t else matrices[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
+    return multi_dot(ordered, layout=layout, algorithm=algorithm)
+
+
+def parsed(subscripts: str, count: int) -> Chain:
+    """The chain from the result's first letter to its second."""
+    inputs, arrow, result = subscripts.replace(" ", "").partition("->")
+    operands = inputs.split(",")
+    letters = "".join(operands) + result
+    if not arrow or not all(len(word) == 2 and word.isalpha() for word in (*operands, result)):
+        raise ShapeError(f"einsum({subscripts!r}): {TAKEN}, and the result after ->")
+    if len(operands) != count:
+        raise ShapeError(f"einsum({subscripts!r}) names {len(operands)} matrices, {count} are given")
+    for letter in letters:
+        if letters.count(letter) != 2:
+            raise ShapeError(f"einsum({subscripts!r}): {letter!r} is there {letters.count(letter)} times; {TAKEN}")
+    here, left, chain = result[0], dict(enumerate(operands)), []
+    while (number := next((i for i, word in left.items() if here in word), None)) is not None:
+        word = left.pop(number)
+        chain.append((number, word[1] == here))
+        here = word.replace(here, "", 1)
+    if left or here != result[1]:
+        raise ShapeError(f"einsum({subscripts!r}): {', '.join(left.values()) or result} is not in the chain; {TAKEN}")
+    return Chain(*(tuple(column) for column in zip(*chain, strict=True)))

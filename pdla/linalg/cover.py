@@ -1,0 +1,117 @@
+"""Who computes which tile of a triangle: any number of ranks, all with the same work and the same few rows.
+
+P = v c ranks. The triangle's rows are cut into v blocks, k into c parts. A ruler of w marks that measures every distance
+from 1 to v/2 is laid round a circle of the v blocks, its zero at block r: rank (r, l) gets the blocks under the marks, and
+part l of k. For each distance it multiplies the two blocks under one pair of marks that measures it: so every pair of blocks
+meets once in each part of k. A rank multiplies v/2 of the v (v + 1) / 2 tiles, for w of v row blocks, w about sqrt(1.5 v).
+
+v = 1 cuts k alone (every rank has a triangle of addends), c = 1 the triangle alone. Rulers: Wichmann, J. London Math. Soc.
+38 (1963). What must be moved at least: Al Daas, Ballard, Grigori, Kumar, Rouse, SPAA 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, combinations, count
+
+import numpy as np
+
+from pdla.errors import ShapeError
+from pdla.layout import Cyclic, IndexSet, block_bounds
+from pdla.linalg.stairs import Block
+
+
+def wichmann(r: int, s: int) -> tuple[int, ...]:
+    """A ruler that measures every distance up to its length, 4 r (r + s + 2) + 3 (s + 1), with 4 r + s + 3 marks."""
+    gaps = [1] * r + [r + 1] + [2 * r + 1] * r + [4 * r + 3] * s + [2 * r + 2] * (r + 1) + [1] * r
+    return tuple(accumulate(gaps, initial=0))
+
+
+@lru_cache(maxsize=1024)
+def ruler(length: int) -> tuple[int, ...]:
+    """Few marks that measure every distance from 1 to `length`."""
+    if length < 2:
+        return (0, 1)[: length + 1]
+    sizes = ((r, s) for marks in count(3) for r in range((marks - 3) // 4 + 1) for s in [marks - 3 - 4 * r])
+    return next(wichmann(r, s) for r, s in sizes if 4 * r * (r + s + 2) + 3 * (s + 1) >= length)
+
+
+@lru_cache(maxsize=1024)
+def measures(v: int) -> dict[int, tuple[int, int]]:
+    """For each distance round a circle of v blocks a pair of marks that measures it."""
+    return {b - a: (a, b) for a, b in combinations(ruler(v // 2), 2) if b - a <= v // 2}
+
+
+@dataclass(frozen=True)
+class Cover:
+    """v row blocks, c parts of k, on v c places; place r c + l is (r, l)."""
+
+    v: int
+    c: int
+
+    def under(self, place: int) -> list[int]:
+        """The row blocks that a place gets, ascending."""
+        r = place // self.c
+        return sorted({(r + mark) % self.v for mark in ruler(self.v // 2)})
+
+    def rows(self, n: int, place: int) -> IndexSet:
+        """The rows of A that a place gets."""
+        bounds = np.array([block_bounds(n, self.v, block) for block in self.under(place)])
+        starts, stops = bounds[bounds[:, 0] < bounds[:, 1]].T
+        return IndexSet(starts, stops).merged()
+
+    def tiles(self, n: int, place: int) -> list[Block]:
+        """The tiles of the n x n triangle that a place multiplies: its own on the diagonal, and one for each distance."""
+        r, v = place // self.c, self.v
+        made = [Block(_block(n, v, r), _block(n, v, r))]
+        for distance, (a, b) in measures(v).items():
+            here, there = (r + a) % v, (r + b) % v
+            rows, cols = _block(n, v, max(here, there)), _block(n, v, min(here, there))
+            if 2 * distance == v:  # two places have this pair: each takes half of the tile's rows
+                rows = rows.select(IndexSet.interval(*block_bounds(len(rows), 2, int(here > there))))
+            made.append(Block(rows, cols))
+        return made
+
+    def sums(self, n: int, place: int) -> list[Block]:
+        """The parts of those tiles whose addends, from the c parts of k, are summed here: each c-th row."""
+        turn = Cyclic("", 1)
+        tiles = self.tiles(n, place)
+        return [Block(t.rows.select(turn.share(len(t.rows), self.c, place % self.c)), t.cols) for t in tiles]
+
+    def gives(self, n: int, giver: int, taker: int) -> list[Block]:
+        """What a place has, in the end, for C's layout: to any other place whatever it wants of these."""
+        return self.sums(n, giver)
+
+    def flops(self, n: int, k: int) -> float:
+        """Multiplications and additions of a rank."""
+        return n * (n + 1) * k / self.v / self.c
+
+    def words(self, n: int, k: int) -> float:
+        """Words a rank receives: its row blocks of A, unless it holds them, and the addends of what it sums; exact where
+        v c divides n and c divides k. For c > 1 and the rank that sums the longest rows."""
+        b, rows = n / self.v, n / self.v / self.c
+        square = (self.v - 1) / 2 * rows * b
+        triangle = self.c * rows * (rows + 1) / 2
+        return len(ruler(self.v // 2)) * b * k / self.c + (self.c - 1) * (square + triangle)
+
+
+def _block(n: int, v: int, block: int) -> IndexSet:
+    return IndexSet.interval(*block_bounds(n, v, block))
+
+
+@lru_cache(maxsize=1024)
+def covers(ranks: int) -> tuple[Cover, ...]:
+    """Every way to arrange so many ranks, fewest row blocks first."""
+    return tuple(Cover(v, ranks // v) for v in range(1, ranks + 1) if ranks % v == 0)
+
+
+def syrk_words(n: int, k: int, P: int) -> float:
+    """Words that a rank of P receives for the triangle of A A^T, A n x k, by the cover that moves fewest.
+
+    A is taken to come from elsewhere, and C to stay where its sums end: what a rank already holds of its row blocks of A is
+    to be subtracted, the way to C's layout added, its part of the triangle. Raises ShapeError for a negative size or P < 1.
+    """
+    if P < 1 or min(n, k) < 0:
+        raise ShapeError(f"n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
+    return min(cover.words(n, k) for cover in covers(P))

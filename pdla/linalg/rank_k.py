@@ -1,0 +1,204 @@
+"""C = alpha A A^T + beta C and C = alpha A A^H + beta C, one triangle: half the multiplications, half the sums.
+
+1. Each rank fetches its row blocks of A (its part of k), as `cover` deals them out;
+2. it multiplies its tiles: one on the diagonal, by halves of halves, and its share of those below;
+3. the parts of k are added up, each rank getting every c-th row of its tiles;
+4. the triangle goes to C's layout, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import agreed
+from pdla.comm.ledger import buffer
+from pdla.errors import ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import IndexSet, Layout, axes_of, block_bounds, effective, shares
+from pdla.linalg import checks
+from pdla.linalg.cover import Cover, covers
+from pdla.linalg.mirror import reflect
+from pdla.linalg.stairs import Block, packed, unpack, whole
+from pdla.linalg.stay import Stay
+from pdla.linalg.travel import held_by, travel, wanted_by
+from pdla.matmul.operands import multiply
+from pdla.matrix import DistMatrix
+from pdla.redistribute import local_shape, summed
+
+LEAF = 128  # rows on the diagonal that are multiplied whole, both triangles: halving them once more costs more than it saves
+FLOPS = 200  # what a core multiplies and adds while a word arrives: 25 GFLOP/s beside 1 GB/s
+ALL = slice(None)
+Deal = Cover | Stay
+
+
+def syrk(
+    A: DistMatrix, *, alpha: complex = 1, beta: complex = 0, out: DistMatrix | None = None, lower: bool = True,
+    layout: Layout | None = None, mirror: bool = False,
+) -> DistMatrix:  # fmt: skip
+    """One triangle of C = alpha A A^T + beta C; collective over A's grid, idle ranks too. A is never written to.
+
+    A       n x k in any layout and dtype; for A^T A give A.T (nothing moves)
+    out     n x n, of A's dtype, sharing no memory with A; None: a new matrix, zero in the other triangle
+    lower   the triangle that is computed, read (beta) and written, with the diagonal; the other one of out is left as it is
+    layout  of a new C; None: A's row cut. Copies agree
+    mirror  fill the other triangle too, from this one: one more round, n^2 / 2 P words a rank in balanced layouts
+    beta    only with out; beta = 0 never reads C
+
+    `syrk_words` has the words that a rank receives. Workspace: its row blocks of A, its tiles, n^2 / 2 v words or, where k
+    alone is cut, n^2, and the messages made of them.
+    Raises ShapeError, LayoutError, GridError or AgreementError, on every rank. Algorithm: pdla.linalg.cover.
+    """
+    return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
+
+
+def herk(
+    A: DistMatrix, *, alpha: float = 1, beta: float = 0, out: DistMatrix | None = None, lower: bool = True,
+    layout: Layout | None = None, mirror: bool = False,
+) -> DistMatrix:  # fmt: skip
+    """One triangle of C = alpha A A^H + beta C, alpha and beta real; see syrk. Real matrices: the same as syrk.
+
+    The diagonal of A A^H comes out real, exactly; that of C is taken as it is.
+    """
+    return _rank_k("herk", A, alpha, beta, out, lower, layout, mirror)
+
+
+def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
+    checks.matrix(A)
+    hermitian = name == "herk" and A.dtype.kind == "c"
+    shape = (A.shape[0], A.shape[0])
+    with agreed(A.grid.comm, checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+        checks.result(A, shape, A.dtype, out, layout)
+        checks.scalars(A.dtype, alpha, beta, out)
+        if hermitian and (isinstance(alpha, complex) or isinstance(beta, complex)):
+            raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
+    C = out if out is not None else _zeros(A, shape, layout or Layout(A.layout.rows))
+    A = summed(A, A.layout.summed) if A.layout.partial else A
+    if lower:
+        fill(A, C, alpha, beta, hermitian)
+    else:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
+        fill(A.conj() if hermitian else A, C.T, alpha, beta, hermitian)
+    if mirror:
+        reflect(C if lower else C.T, hermitian)
+    return C
+
+
+def _zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout) -> DistMatrix:
+    block = A.xp.empty(local_shape(shape, layout, A.grid), A.dtype)
+    A.xp.scale(block, 0)
+    return DistMatrix(block, shape, A.grid, layout)
+
+
+# ---------------------------------------------------------------------------------------------- the four steps
+
+
+def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
+    """Collective: the lower triangle of C."""
+    n, grid = A.shape[0], A.grid
+    deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
+    places = {int(rank): place for place, rank in enumerate(grid.ranks.ravel())}
+    place = places.get(grid.comm.rank)
+    held, a = _fetch(A, deal, places)
+    tiles = [] if place is None else _products(A.xp, held, a, deal.tiles(n, place), alpha, hermitian)
+    tiles = _sums(A, deal, place, tiles)
+
+    def kept(giver: int, taker: int) -> list[Block]:
+        return deal.gives(n, places[giver], places[taker]) if giver in places and taker in places else []
+
+    travel(A.xp, grid.comm, kept, tiles, wanted_by(C.layout, C.shape, grid), C.stored, 0, beta)
+
+
+@lru_cache(maxsize=1024)
+def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
+    """The deal of least price, in words: what a rank receives, C's way home and its multiplications included."""
+    stay = Stay(layout, sizes)
+    way = stay.part(n)
+    prices = {cover: cover.words(n, k) + way + cover.flops(n, k) / FLOPS for cover in covers(prod(size for _, size in sizes))}
+    best = min(prices, key=lambda cover: prices[cover])
+    return stay if stay.words(n, k) + stay.flops(n, k) / FLOPS < prices[best] else best
+
+
+def _fetch(A: DistMatrix, deal: Deal, places: dict[int, int]) -> tuple[Block, Any]:
+    """Collective: a rank's row blocks of A; its own where they lie, if it holds them all."""
+    parts = _parts(A, deal.c)
+
+    def wanted(rank: int) -> Block | None:
+        place = places.get(rank)
+        return None if place is None else Block(deal.rows(A.shape[0], place), parts[place % deal.c])
+
+    mine = wanted(A.grid.comm.rank) or Block(*A.indices)
+    rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
+    here = rows[2] == len(mine.rows) and cols[2] == len(mine.cols)
+    a = A.xp.take(A.stored, rows[0], cols[0]) if here else buffer(A.xp, (len(mine.rows), len(mine.cols)), A.dtype)
+
+    def asked(rank: int) -> Block | None:
+        return None if here and rank == A.grid.comm.rank else wanted(rank)
+
+    travel(A.xp, A.grid.comm, held_by(A.layout, A.shape, A.grid), [A.stored], asked, a)
+    return mine, A.xp.reinterpret(a, A.conjugated)
+
+
+def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
+    """k in c parts: as A's columns are cut already, where that is over the last axes of the grid and into c; else in blocks."""
+    cuts = effective(A.layout.cols, A.grid.sizes)
+    axes = axes_of(cuts)
+    last = tuple(axis for axis in A.grid.axes if A.grid.sizes[axis] > 1)[-len(axes) :]
+    if axes == last and prod(A.grid.sizes[axis] for axis in axes) == c:
+        return [part for _, part in shares(A.shape[1], cuts, A.grid.sizes, axes, {})]
+    return [IndexSet.interval(*block_bounds(A.shape[1], c, l)) for l in range(c)]
+
+
+def _products(xp: Any, held: Block, a: Any, tiles: list[Block], alpha: complex, hermitian: bool) -> list[Any]:
+    b = xp.reinterpret(a, hermitian)
+    made = []
+    for tile in tiles:
+        rows, cols = held.rows.overlay(tile.rows)[0], held.rows.overlay(tile.cols)[0]
+        x = buffer(xp, (len(tile.rows), len(tile.cols)), a.dtype)
+        below(xp, xp.take(a, rows, ALL), xp.take(b, cols, ALL), x, whole(tile).counts, alpha)
+        if hermitian:
+            _make_real(xp, x, tile)
+        made.append(x)
+    return made
+
+
+def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0) -> None:
+    """x = alpha a b^T in the columns from `done` on that each row keeps: those that all do, then both halves of the rows so."""
+    if not len(counts) or counts[-1] <= done:
+        return
+    common, last = int(counts[0]), int(counts[-1])
+    if common == last or len(counts) <= LEAF:
+        multiply(xp, a, b[done:last].T, x[:, done:last], alpha, 0)
+        return
+    if common - done >= LEAF:
+        multiply(xp, a, b[done:common].T, x[:, done:common], alpha, 0)
+        done = common
+    h = len(counts) // 2
+    below(xp, a[:h], b, x[:h], counts[:h], alpha, done)
+    below(xp, a[h:], b, x[h:], counts[h:], alpha, done)
+
+
+def _make_real(xp: Any, x: Any, tile: Block) -> None:
+    """The diagonal loses what rounding left of its imaginary part."""
+    rows, cols, _ = tile.rows.overlay(tile.cols)
+    for i, j in zip(np.arange(x.shape[0])[rows], np.arange(x.shape[1])[cols], strict=True):
+        element = x[i : i + 1, j : j + 1]
+        xp.copy(element, (element + xp.reinterpret(element, True)) * 0.5)
+
+
+def _sums(A: DistMatrix, deal: Deal, place: int | None, tiles: list[Any]) -> list[Any]:
+    """Collective: the tiles' addends over the c parts of k, of each tile every c-th row."""
+    if isinstance(deal, Stay) or deal.c == 1:
+        return tiles
+    layers = ProcessGrid.trusted((deal.v, deal.c), A.grid.comm, A.grid.ranks.ravel().tolist())["col"]
+    if layers is None or place is None:
+        return tiles
+    l, c, n = layers.rank, deal.c, A.shape[0]
+    turns = [[(x[t::c], whole(block)) for x, block in zip(tiles, deal.sums(n, place - l + t), strict=True)] for t in range(c)]
+    parts = [packed(A.xp, turn, A.dtype) for turn in turns]
+    rest = layers.reduce_scatter(parts, parts[l]).wait()
+    for x, stairs in turns[l]:
+        rest = unpack(A.xp, rest, x, stairs)
+    return [x for x, _ in turns[l]]

@@ -1,0 +1,195 @@
+"""A stack of matrices, and its products.
+
+The batch is cut along one axis of the grid, in balanced blocks, or not cut. The ranks that hold one part of it make a layer,
+a grid of the other axes, and each matrix is cut over its layer as a layout says. A product is one plan, run for each matrix;
+layers never talk to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import agreed
+from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, axes_of, block_bounds
+from pdla.matmul import plan_matmul
+from pdla.matrix import DistMatrix
+
+
+class Stack:
+    """`shape` = (batch, m, n): a batch of m x n matrices over `grid`, cut along `axis` (None: not cut), each in `layout`.
+
+    Make one with pdla.stack. `blocks` are this rank's blocks of its layer's matrices. S.T, S.H and S.conj() are views.
+    `S @ S` and gather are collective over the grid's communicator, idle ranks and layers without matrices too.
+    """
+
+    def __init__(
+        self, blocks: Sequence[Any], shape: tuple[int, int, int], grid: ProcessGrid, layout: Layout, axis: str | None,
+        dtype: np.dtype, transposed: bool = False, conjugated: bool = False,
+    ) -> None:  # fmt: skip
+        self.blocks = tuple(blocks)  # as stored: transposed where `transposed`
+        self.shape, self.grid, self.layout, self.axis, self.dtype = shape, grid, layout, axis, dtype
+        self.transposed, self.conjugated = transposed, conjugated
+
+    def __repr__(self) -> str:
+        return f"Stack({self.described}, {len(self.blocks)} here)"
+
+    @property
+    def described(self) -> str:
+        """What is the same on every rank, in words."""
+        cut = f"cut along {self.axis!r}" if self.axis else "not cut"
+        return f"{' x '.join(map(str, self.shape))}, {self.dtype}, batch {cut}, {self.layout!r} on {self.grid!r}"
+
+    @property
+    def indices(self) -> range:
+        """The numbers, in the batch, of this rank's layer's matrices; idle ranks have empty blocks of all, or no layer."""
+        if self.axis is None:
+            return range(self.shape[0])
+        if self.grid.coords is None:
+            return range(0)
+        return range(*block_bounds(self.shape[0], self.grid.sizes[self.axis], self.grid.coords[self.axis]))
+
+    def _like(self, **changes: Any) -> Stack:
+        kept = {name: getattr(self, name) for name in ("shape", "layout", "transposed", "conjugated")}
+        return Stack(self.blocks, grid=self.grid, axis=self.axis, dtype=self.dtype, **{**kept, **changes})
+
+    @property
+    def T(self) -> Stack:
+        """Each matrix transposed, a view."""
+        batch, m, n = self.shape
+        return self._like(shape=(batch, n, m), layout=self.layout.T, transposed=not self.transposed)
+
+    @property
+    def H(self) -> Stack:
+        """Each matrix conjugated and transposed, a view."""
+        return self.T.conj()
+
+    def conj(self) -> Stack:
+        """Each matrix conjugated, a view."""
+        return self._like(conjugated=not self.conjugated)
+
+    def matrices(self) -> list[DistMatrix]:
+        """Collective: this layer's matrices, on the layer's own grid over its own communicator; none on idle ranks."""
+        layer = layer_of(self.grid, self.axis)
+        if layer is None:
+            return []
+        return [DistMatrix(x, self.shape[1:], layer, self.layout, self.transposed, self.conjugated) for x in self.blocks]
+
+    def __matmul__(self, other: Any) -> Stack:
+        return batched_matmul(self, other) if isinstance(other, Stack) else NotImplemented
+
+    def gather(self) -> Any:
+        """Collective: the whole stack as an array of `shape`, on every rank."""
+        comm, matrices = self.grid.comm, self.matrices()
+        xp = comm.xp
+        whole = xp.empty(self.shape, self.dtype)
+        for number, X in zip(self.indices, matrices, strict=True):
+            xp.copy(whole[number], X.gather())
+        parts = {lead: whole[lo:hi] for lead, lo, hi in self._layers() if whole[lo:hi].size}
+        mine = self._members(comm.rank)
+        others = [rank for rank in range(comm.size) if rank not in mine]
+        sends = dict.fromkeys(others, parts[comm.rank]) if comm.rank in parts else {}
+        recvs = {lead: part for lead, part in parts.items() if lead not in mine}
+        comm.alltoall(sends, recvs).wait()
+        return whole
+
+    def _layers(self) -> list[tuple[int, int, int]]:
+        """The first rank of each layer, and which matrices it holds."""
+        origin = dict.fromkeys(self.grid.axes, 0)
+        if self.axis is None:
+            return [(self.grid.rank_of(origin), 0, self.shape[0])]
+        count = self.grid.sizes[self.axis]
+        return [(self.grid.rank_of(origin | {self.axis: i}), *block_bounds(self.shape[0], count, i)) for i in range(count)]
+
+    def _members(self, rank: int) -> list[int]:
+        """The ranks of the layer that a rank is in."""
+        if self.axis is None:
+            return list(range(self.grid.comm.size))
+        coords = self.grid.coords_of(rank)
+        return [] if coords is None else self.grid.holders({self.axis: coords[self.axis]}).tolist()
+
+
+def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
+    """Collective: the grid of the axes but one, over the ranks that differ along those only; None on idle ranks.
+
+    The grid itself, idle ranks and all, where the batch is not cut.
+    """
+    if axis is None:
+        return grid
+    axes = tuple(name for name in grid.axes if name != axis)
+    comm = grid[axes]
+    if comm is None:
+        return None
+    shape = tuple(grid.sizes[name] for name in axes)
+    return ProcessGrid.trusted(shape or (1,), comm, list(range(comm.size)), axes or ("layer",))
+
+
+def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None) -> Stack:
+    """A stack from a whole three-dimensional array (batch, m, n), equal on every rank. Collective.
+
+    axis    of the grid, along which the batch is cut; where it does not divide, the first layers hold one matrix more.
+            None: every rank holds its block of every matrix
+    layout  of each matrix, over the other axes
+
+    Raises ShapeError, LayoutError or GridError, on every rank.
+    """
+    comm = grid.comm
+    with agreed(comm, f"stack of shape {np.shape(array)} on {grid!r}, {layout!r}, axis={axis!r}"):
+        whole = comm.xp.asarray(array)
+        if whole.ndim != 3:
+            raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
+        _check_layout(layout, whole.shape[1:], grid, axis)
+    empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
+    layer = layer_of(grid, axis)
+    if layer is None:
+        return empty
+    if layer.coords is None:
+        return Stack([comm.xp.empty((0, 0), whole.dtype)] * whole.shape[0], whole.shape, grid, layout, axis, whole.dtype)
+    rows, cols = (held.indices() for held in layout.indices(whole.shape[1:], layer.sizes, layer.coords))
+    blocks = [comm.xp.take(whole[number], rows, cols) for number in empty.indices]
+    return Stack(blocks, whole.shape, grid, layout, axis, whole.dtype)
+
+
+def _check_layout(layout: Any, shape: tuple[int, int], grid: ProcessGrid, axis: str | None) -> None:
+    if axis is not None and axis not in grid.sizes:
+        raise GridError(f"axis={axis!r}: {grid!r} has no such axis to cut the batch along")
+    if not isinstance(layout, Layout) or layout.partial:
+        raise LayoutError(f"layout={layout!r}: a Layout without partial sums")
+    if axis in layout.axes:
+        raise LayoutError(f"{layout!r} names the axis {axis!r}, which cuts the batch")
+    layout.check(shape, grid.sizes)
+
+
+def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorithm: str = "auto") -> Stack:
+    """A[i] B[i] for each i of two batches of one length on one grid, cut along the same axis; collective, idle ranks too.
+
+    layout     of each product: a Layout, or None: A's row cut and B's column cut, an axis in both on rows
+    algorithm  as for matmul; one plan for the whole layer
+
+    Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
+    """
+    for name, S in (("A", A), ("B", B)):
+        if not isinstance(S, Stack):
+            raise ShapeError(f"{name} is a {type(S).__name__}, not a Stack: make one with pdla.stack")
+    comm = A.grid.comm
+    with agreed(comm, f"batched_matmul({A.described}; {B.described}; {layout!r}; {algorithm!r})"):
+        _check(A, B)
+        wanted = layout or Layout(A.layout.rows, tuple(cut for cut in B.layout.cols if cut.axis not in axes_of(A.layout.rows)))
+        shape = (*A.shape[:2], B.shape[2])
+        _check_layout(wanted, shape[1:], A.grid, A.axis)
+    pairs = list(zip(A.matrices(), B.matrices(), strict=True))
+    with agreed(comm, "batched_matmul: its plan"):
+        plan = plan_matmul(*pairs[0], layout=wanted, algorithm=algorithm) if pairs else None
+    products = [plan(X, Y).stored for X, Y in pairs] if plan else []
+    return Stack(products, shape, A.grid, wanted, A.axis, np.result_type(A.dtype, B.dtype))
+
+
+def _check(A: Stack, B: Stack) -> None:
+    if A.grid != B.grid or A.axis != B.axis:
+        raise GridError(f"A is {A.described}, B is {B.described}: the grid and the axis that cuts the batch must be the same")
+    if A.shape[0] != B.shape[0] or A.shape[2] != B.shape[1]:
+        raise ShapeError(f"A is {A.shape}, B is {B.shape}: batches must be equal, and A's columns B's rows")

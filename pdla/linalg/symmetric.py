@@ -1,0 +1,61 @@
+"""Products with a matrix of which one triangle is stored.
+
+The triangle is mirrored first, which moves n^2 / 2 P words a rank where blocks are balanced; then it is a product like any
+other, with its algorithms. A product moves some sqrt(P) times as much.
+"""
+
+from __future__ import annotations
+
+from pdla.comm.agree import agreed
+from pdla.errors import ShapeError
+from pdla.layout import Layout
+from pdla.linalg import checks
+from pdla.linalg.mirror import reflect
+from pdla.matmul import matmul
+from pdla.matrix import DistMatrix
+from pdla.redistribute import summed
+
+
+def symm(
+    A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
+    out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
+) -> DistMatrix:  # fmt: skip
+    """C = alpha A B + beta C (side="left") or alpha B A + beta C (side="right"), A symmetric; collective, idle ranks too.
+
+    A      n x n in any layout, of which only one triangle is read, the lower one or (lower=False) the upper one, with the
+           diagonal: the other may hold anything, NaN too
+    B      n x m (left) or m x n (right) on A's grid
+    others as for matmul
+
+    Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
+    """
+    return _product("symm", A, B, side, lower, alpha, beta, out, layout, algorithm)
+
+
+def hemm(
+    A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
+    out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
+) -> DistMatrix:  # fmt: skip
+    """The same for a Hermitian A. Its diagonal is taken as it is: it should be real. See symm."""
+    return _product("hemm", A, B, side, lower, alpha, beta, out, layout, algorithm)
+
+
+def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> DistMatrix:
+    checks.matrix(A)
+    with agreed(A.grid.comm, checks.words(name, A, B, side=side, lower=lower)):
+        if A.shape[0] != A.shape[1]:
+            raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
+        if side not in ("left", "right"):
+            raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")
+        checks.same_grid(A, B, "B")
+    whole = mirrored(A, lower, name == "hemm")
+    first, second = (whole, B) if side == "left" else (B, whole)
+    return matmul(first, second, alpha=alpha, beta=beta, out=out, layout=layout, algorithm=algorithm)
+
+
+def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
+    """Collective: a new matrix, whole, from one triangle of A."""
+    A = summed(A, A.layout.summed) if A.layout.partial else A
+    made = A.copy()
+    reflect(made if lower else made.T, hermitian and A.dtype.kind == "c")
+    return made

@@ -1,0 +1,93 @@
+"""y = A x: A stays where it is, x comes to its columns, addends of y are summed over the axes that cut its columns."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import agreed
+from pdla.errors import LayoutError, ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, axes_of
+from pdla.linalg import checks
+from pdla.matmul.operands import multiply
+from pdla.matrix import DistMatrix
+from pdla.redistribute import converted, summed
+
+
+def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
+    """y = A x; collective over A's grid, idle ranks too. A.T and A.H are views, and move as little as A.
+
+    A       m x k in any layout
+    x       a DistMatrix k x 1 on A's grid: y is a DistMatrix m x 1; or a vector of k numbers, equal on all ranks: so is y
+    layout  of a distributed y; None: A's row cut, copies along the other axes
+
+    A is not moved; `matvec_words` has the rest. dtypes promote as NumPy's do. Raises ShapeError, LayoutError or GridError,
+    AgreementError where ranks bring different vectors, on every rank.
+    """
+    checks.matrix(A)
+    comm, distributed = A.grid.comm, isinstance(x, DistMatrix)
+    if not distributed:
+        x = comm.xp.asarray(x)
+    with agreed(comm, checks.words("matvec", A, x if distributed else _digest(x), layout=layout)):
+        _check(A, x, distributed, layout)
+    dtype = np.result_type(A.dtype, x.dtype)
+    y = _addends(A, _at_columns(A, x) if distributed else x, dtype)
+    if distributed:
+        wanted = layout or Layout(A.layout.rows)
+        return converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
+    everyone = ProcessGrid.trusted((comm.size,), comm, list(range(comm.size)))
+    whole = converted(y, Layout(), everyone).local
+    return whole.reshape(whole.size)
+
+
+def _digest(x: Any) -> str:
+    """A vector in words that are the same where it is; NaN equal to itself."""
+    shown = hashlib.blake2b(np.ascontiguousarray(x).tobytes(), digest_size=8).hexdigest() if isinstance(x, np.ndarray) else ""
+    return f"vector of shape {x.shape}, {x.dtype}, digest {shown}"
+
+
+def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
+    if distributed:
+        checks.same_grid(A, x, "x")
+    shape = (A.shape[1], 1) if distributed else (A.shape[1],)
+    if tuple(x.shape) != shape:
+        raise ShapeError(f"A is {A.shape[0]} x {A.shape[1]}, x has shape {tuple(x.shape)}: it must be {shape}")
+    if layout is None:
+        return
+    if not distributed:
+        raise LayoutError(f"layout={layout!r}: y is whole on every rank, as x is; give a DistMatrix {A.shape[1]} x 1 for another")
+    checks.result(A, (A.shape[0], 1), A.dtype, None, layout)
+
+
+def _at_columns(A: DistMatrix, x: DistMatrix) -> DistMatrix:
+    """Collective: x where A's columns are."""
+    wanted = Layout(rows=A.layout.cols)
+    x = summed(x, wanted) if x.layout.partial else x
+    return x if x.layout.same_cuts(wanted, x.shape, A.grid.sizes) else converted(x, wanted, A.grid)
+
+
+def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
+    """y, partial along the axes that cut A's columns. For conj(A) it is x that is conjugated, and y."""
+    xp, m = A.xp, A.shape[0]
+    layout = Layout(A.layout.rows, None, (*axes_of(A.layout.cols), *A.layout.partial))
+    if isinstance(x, DistMatrix):
+        part = x.local
+    else:
+        part = xp.take(x.reshape(x.size, 1), A.indices[1].indices(), slice(None))
+    y = xp.empty((A.stored.shape[0], 1), dtype)
+    part = xp.reinterpret(part.astype(dtype, copy=False), A.conjugated)
+    multiply(xp, A.stored.astype(dtype, copy=False), part, y, 1, 0)
+    return DistMatrix(xp.reinterpret(y, A.conjugated), (m, 1), A.grid, layout)
+
+
+def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
+    """Words a rank receives for y = A x, A (m x k) in 2-D blocks on a pr x pc grid; exact where sizes divide.
+
+    x is cut along col, then row, and y left as matvec leaves it, cut along row with copies along col: x is gathered along
+    the grid columns, y's addends are scattered and gathered along the grid rows.
+    """
+    pr, pc = grid
+    return k / pc * (1 - 1 / pr) + 2 * m / pr * (1 - 1 / pc)

@@ -1,0 +1,21 @@
+"""3-D: the products are cut into boxes, one a rank; faces are gathered, and C's addends summed, along the three axes.
+
+Agarwal et al. 1995 for cubes, Kwasniewski et al. 2019 for any sides; `boxes.words` has the formula, with any P.
+"""
+
+from __future__ import annotations
+
+from pdla.matmul.boxes import Box, cheapest
+from pdla.matmul.tables import Algorithm, Table, boxed
+from pdla.model.machine import Machine
+
+
+def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
+    return cheapest(m, n, k, ranks, machine, 4)
+
+
+def tables(shape: tuple[int, int, int]) -> list[Table]:
+    return [boxed("3d", shape, schedule) for schedule in ("gather", "summa", "cannon")]
+
+
+ALGORITHM = Algorithm("3d", shapes, tables)

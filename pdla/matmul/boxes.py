@@ -1,0 +1,107 @@
+"""Boxes: the m x n x k products cut into pm x pn x pk boxes, one a rank; any P, since a few ranks may stay idle.
+
+A rank needs its box's faces, (m/pm)(k/pk) of A, (k/pk)(n/pn) of B and (m/pm)(n/pn) of C, and holds its share of each; the
+pn ranks that need one face of A hold a pn-th of it each, and so on. So it receives
+
+    (m/pm)(k/pk)(1 - 1/pn) + (k/pk)(n/pn)(1 - 1/pm) + (m/pm)(n/pn)(1 - 1/pk)  words.
+
+Agarwal et al. 1995 (cubes), Demmel et al. 2013 and Kwasniewski et al. 2019 (boxes). Searching all boxes with at most P ranks,
+not only those whose sides divide P, is what keeps primes near the lower bound.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+WORK, FEW = 1.5, 48  # the weight of a box over 1/P of the products, and the ranks below which it grows, as FEW / P
+EVERY = 4096  # ranks up to which all boxes are looked at; beyond, those within a factor of two of the ideal one
+
+
+class Box(NamedTuple):
+    """Ranks along m, n and k."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def ranks(self) -> int:
+        return self.m * self.n * self.k
+
+
+def words(m: int, n: int, k: int, box: Box) -> float:
+    """Words that the rank with the largest box receives; exact where sizes divide."""
+    bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
+    return bm * bk * (1 - 1 / box.n) + bk * bn * (1 - 1 / box.m) + bm * bn * (1 - 1 / box.k)
+
+
+def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
+    """The largest box over 1/ranks of all products: 1 where all ranks work alike."""
+    return ceil(m / box.m) * ceil(n / box.n) * ceil(k / box.k) * ranks / max(m * n * k, 1)
+
+
+def messages(box: Box) -> int:
+    return box.m + box.n + box.k - 3
+
+
+def price(ranks: int, over: Any, received: Any, begun: Any, bound: float, machine: Machine) -> Any:
+    """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
+
+    Not a time: words above the bound weigh against idle ranks as 1 : WORK. Few ranks send little for the work they do, so
+    that below FEW ranks idle ones count for more.
+    """
+    return max(WORK, FEW / ranks) * over + (received + machine.message * begun) / max(bound, 1.0)
+
+
+def cheapest(m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1) -> list[Box]:
+    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left."""
+    pm, pn = _sides(m, n, k, ranks)
+    fits = (pm <= max(m, 1)) & (pn <= max(n, 1))
+    pm, pn = pm[fits], pn[fits]
+    pk = np.minimum(ranks // (pm * pn), max(k, 1))
+    bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
+    received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
+    over = bm * bn * bk * (ranks / max(m * n * k, 1))
+    prices = price(ranks, over, received, pm + pn + pk - 3, received_lower_bound(m, n, k, ranks), machine)
+    best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
+    return [Box(int(pm[i]), int(pn[i]), int(pk[i])) for i in best]
+
+
+def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs (pm, pn) worth a look."""
+    if ranks <= EVERY:
+        return _pairs(ranks)
+    ideal_m, ideal_n = _ideal(m, n, k, ranks)
+    pm = np.arange(max(1, int(ideal_m / 2)), min(ranks, ceil(2 * ideal_m)) + 1)
+    pn = np.arange(max(1, int(ideal_n / 2)), min(ranks, ceil(2 * ideal_n)) + 1)
+    all_m, all_n = np.repeat(pm, len(pn)), np.tile(pn, len(pm))
+    fits = all_m * all_n <= ranks
+    return all_m[fits], all_n[fits]
+
+
+@lru_cache(maxsize=16)
+def _pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    counts = ranks // np.arange(1, ranks + 1)
+    ends = np.cumsum(counts)
+    return np.repeat(np.arange(1, ranks + 1), counts), np.arange(ends[-1]) - np.repeat(ends - counts, counts) + 1
+
+
+def _ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
+    """pm and pn of the box whose sides are as equal as one rank a side at least allows."""
+    parts = {"m": 1.0, "n": 1.0, "k": 1.0}
+    sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}
+    free = sorted(sizes, key=lambda d: sizes[d])
+    while free:
+        side = (prod(float(sizes[d]) for d in free) / ranks) ** (1 / len(free))
+        if sizes[free[0]] >= side:
+            parts.update({d: sizes[d] / side for d in free})
+            break
+        free = free[1:]
+    return parts["m"], parts["n"]

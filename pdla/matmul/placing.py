@@ -1,0 +1,159 @@
+"""Which rank takes which place of a box's grid: the one that holds most of what the place needs already.
+
+What a place of the grid and a rank of the user's grid have in common of a matrix is a product of two overlaps, of rows and
+of columns; all of them are found at once from the layouts, without a message. The best assignment is a linear one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from pdla.grid import ProcessGrid, usual_order
+from pdla.layout import Cut, Layout, Shape, axes_of, share
+
+FEW = 512  # ranks up to which an assignment is looked for: its time grows with their cube
+
+
+@dataclass(frozen=True)
+class Place:
+    """A grid as numbers: its axes, and the rank at each place in C order; of `ranks` ranks in all."""
+
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    ranks: int
+
+    @staticmethod
+    def of(grid: ProcessGrid) -> Place:
+        return Place(grid.axes, grid.shape, tuple(grid.ranks.ravel().tolist()), grid.comm.size)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.axes, self.shape, strict=True))
+
+
+@dataclass(frozen=True)
+class Side:
+    """A matrix as it lies: shape, layout, and the grid's axes."""
+
+    shape: Shape
+    layout: Layout
+    axes: tuple[str, ...]
+    grid: tuple[int, ...]
+
+    def _nest(self, dimension: int) -> tuple[Cut, ...]:
+        return (self.layout.rows, self.layout.cols)[dimension]
+
+    @cached_property
+    def runs(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Of rows and of columns: starts and stops of all shares' runs, and where each share's begin (none is without)."""
+        sizes = dict(zip(self.axes, self.grid, strict=True))
+        return [_runs(n, self._nest(d), tuple(sizes[axis] for axis in axes_of(self._nest(d)))) for d, n in enumerate(self.shape)]
+
+    @cached_property
+    def numbers(self) -> list[np.ndarray]:
+        """Of rows and of columns: the number of its share for each place of the grid, flat."""
+        return [self._numbers(d) for d in (0, 1)]
+
+    def _numbers(self, dimension: int) -> np.ndarray:
+        number = np.zeros(self.grid, np.int64)
+        for axis in axes_of(self._nest(dimension)):
+            i = self.axes.index(axis)
+            along = np.arange(self.grid[i]).reshape([-1 if d == i else 1 for d in range(len(self.grid))])
+            number = number * self.grid[i] + along
+        return number.ravel()
+
+    @cached_property
+    def elements(self) -> np.ndarray:
+        """Elements of the block at each place of the grid."""
+        rows, cols = (np.add.reduceat(stops - starts, first) for starts, stops, first in self.runs)
+        return rows[self.numbers[0]] * cols[self.numbers[1]]
+
+
+@lru_cache(maxsize=1024)
+def _runs(n: int, nest: tuple[Cut, ...], sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    names = axes_of(nest)
+    along = dict(zip(names, sizes, strict=True))
+    held = [share(n, nest, along, dict(zip(names, point, strict=True))) for point in product(*map(range, sizes))]
+    starts = [part.starts if len(part.starts) else np.zeros(1, np.int64) for part in held]
+    stops = [part.stops if len(part.stops) else np.zeros(1, np.int64) for part in held]
+    return np.concatenate(starts), np.concatenate(stops), np.cumsum([0, *map(len, starts)])[:-1]
+
+
+def _overlap(user: Side, native: Side, dimension: int) -> np.ndarray:
+    """Indices in common of each of the user's shares and each native share, which is one run."""
+    starts, stops, first = user.runs[dimension]
+    begin, end, _ = native.runs[dimension]
+    common = np.minimum(stops[:, None], end) - np.maximum(starts[:, None], begin)
+    return np.add.reduceat(np.maximum(common, 0), first, axis=0)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What each rank holds of what each place of the native grid needs, in elements; `order` ranks on the user's grid."""
+
+    user: Side
+    native: Side
+    order: tuple[int, ...]
+    ranks: int
+
+    @cached_property
+    def elements(self) -> np.ndarray:
+        """Ranks x places; none where a rank is idle on the user's grid."""
+        kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
+        parts = [_overlap(self.user, self.native, d)[self.user.numbers[d]][:, self.native.numbers[d]] for d in (0, 1)]
+        kept[np.array(self.order)] = parts[0] * parts[1]
+        return kept
+
+    def arriving(self, order: np.ndarray) -> np.ndarray:
+        """Elements that each rank receives on the way to the native layout, with ranks placed in this order."""
+        words = np.zeros(self.ranks, np.int64)
+        words[order] = self.native.elements - self.elements[order, np.arange(len(order))]
+        return words
+
+    def returning(self, order: np.ndarray) -> np.ndarray:
+        """Elements that each rank receives on the way back to the user's layout."""
+        words = np.zeros(self.ranks, np.int64)
+        words[np.array(self.order)] = self.user.elements
+        words[order] -= self.elements[order, np.arange(len(order))]
+        return words
+
+
+def relabelled(kept: Sequence[Kept], order: np.ndarray) -> np.ndarray:
+    """The rank for each place that keeps most elements where they are; `order` where nothing is better."""
+    total = np.add.reduce([one.elements for one in kept])
+    here = np.arange(len(order))
+    if len(total) > FEW or total[order, here].sum() == total.max(axis=0, initial=0).sum():
+        return order
+    from scipy.optimize import linear_sum_assignment
+
+    places, ranks = linear_sum_assignment(total.T, maximize=True)
+    return ranks[np.argsort(places)] if total[ranks, places].sum() > total[order, here].sum() else order
+
+
+def outside(shape: Sequence[int], order: np.ndarray, homes: np.ndarray) -> list[float]:
+    """Along each axis of the grid, the share of a rank's peers that are on other nodes, for the rank that has most."""
+    where = homes[order].reshape(shape)
+    shares = []
+    for axis, p in enumerate(where.shape):
+        lines = np.moveaxis(where, axis, -1)
+        same = (lines[..., :, None] == lines[..., None, :]).sum(axis=-1) - 1 if p > 1 else np.zeros(1)
+        shares.append(float((1 - same.min() / (p - 1)) if p > 1 else 0.0))
+    return shares
+
+
+def orders(shape: tuple[int, ...], spread: bool) -> list[np.ndarray]:
+    """Ways to fill a grid with consecutive ranks, flat, the rank at each place in C order: a grid's usual one, and where the
+    ranks are spread over nodes each axis once inside the nodes."""
+    usual = usual_order(shape).ravel()
+    if not spread:
+        return [usual]
+    axes, filled = range(len(shape)), np.arange(prod(shape))
+    ways = [(*(a for a in axes if a != fast), fast) for fast in axes if shape[fast] > 1]
+    return [usual] + [filled.reshape([shape[a] for a in way]).transpose(np.argsort(way)).ravel() for way in ways]

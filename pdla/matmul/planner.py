@@ -1,0 +1,323 @@
+"""The choice: every way to multiply two matrices as they lie, priced; the cheapest is a plan's.
+
+A way is the rule on the matrices' own grid, or a table on a grid of its own, with A, B and C brought there and back. Its price
+counts the words of the product and of the conversions by the rank that receives most, its messages, and idle ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import ceil, prod
+from threading import Lock
+
+import numpy as np
+
+from pdla.errors import PlanError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, Shape
+from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
+from pdla.matmul.placing import FEW, Kept, Place, Side, orders, outside, relabelled
+from pdla.matmul.tables import Algorithm, Table, turned
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+ON_GRID = ("gather", "summa", "cannon")  # the rule on the matrices' own grid, by three schedules
+NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
+ALGORITHMS = (*ON_GRID, *NAMED)
+GATHER_BELOW = 16 * 2**20  # bytes of gathered panels up to which all come at once: beyond, panels are faster and smaller
+BOXES = 8  # how many of the cheapest boxes are priced with the conversions
+RELABELLED = 3  # how many of the cheapest tables are tried with the ranks relabelled
+WORTH = 2**16  # words of conversion from which that is tried: loading the assignment takes longer than less would
+LARGE = 4096  # ranks from which conversions are priced by sizes alone
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a plan knows of a matrix: all but its elements."""
+
+    shape: Shape
+    layout: Layout
+    grid: ProcessGrid
+    transposed: bool = False
+
+    def lying(self) -> Lying:
+        return Lying(self.shape, self.layout, Place.of(self.grid))
+
+
+@dataclass(frozen=True)
+class Lying:
+    """An operand as the choice sees it: the same value on every rank."""
+
+    shape: Shape
+    layout: Layout
+    place: Place
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to multiply, and its price.
+
+    table   None: by the rule on the matrices' own grid, with `roles` and `schedule`
+    order   of the communicator's ranks on the table's grid;  stays: which of A, B and C need not be brought there
+    words   a rank receives for the product;  moved: for the conversions;  price: in multiples of the lower bound
+    """
+
+    algorithm: str
+    schedule: str
+    roles: roles.Roles
+    table: Table | None
+    order: tuple[int, ...]
+    words: float
+    moved: float
+    price: float
+    stays: tuple[bool, bool, bool] = (True, True, True)
+
+    def __str__(self) -> str:
+        grid = " on its own grid" if self.table is None else " on " + " x ".join(map(str, self.table.shape))
+        schedule = "" if self.schedule == self.algorithm else f" by {self.schedule}"
+        return f"{self.algorithm}{schedule}{grid}: {self.words:.4g} words and {self.moved:.4g} of conversion"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A product's m, n, k; how many ranks there are; bytes an element has; the machine."""
+
+    mnk: tuple[int, int, int]
+    ranks: int
+    itemsize: int
+    machine: Machine
+
+    @cached_property
+    def bound(self) -> float:
+        return received_lower_bound(*self.mnk, self.ranks)
+
+    def schedule(self, words: float) -> str:
+        return "gather" if words * self.itemsize <= GATHER_BELOW else "summa"
+
+    def priced(self, excess: float, words: float, messages: float) -> float:
+        return float(boxes.price(self.ranks, excess, words, messages, self.bound, self.machine))
+
+
+@dataclass(frozen=True)
+class Question(Sizes):
+    """A product to be planned, of A and B, into C where its layout is given."""
+
+    A: Lying
+    B: Lying
+    C: Lying | None
+    nodes: tuple[int, ...]
+
+    @staticmethod
+    def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Question:
+        mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
+        c = None if C is None else C.lying()
+        return Question(mnk, comm.size, itemsize, machine, A.lying(), B.lying(), c, tuple(comm.homes))
+
+    @cached_property
+    def homes(self) -> np.ndarray | None:
+        """The node of each rank; None where there is one node only."""
+        return np.array(self.nodes) if len(set(self.nodes)) > 1 else None
+
+    @property
+    def one_grid(self) -> bool:
+        return self.A.place == self.B.place and (self.C is None or self.C.place == self.A.place)
+
+
+def ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+    """All ways that the words allow, cheapest first; looked for once where many ranks of one process ask the same."""
+    with _one_at_a_time:
+        return _ways(q, algorithm, shape, schedule)
+
+
+_one_at_a_time = Lock()
+
+
+@lru_cache(maxsize=256)
+def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+    found = [] if algorithm in NAMED or shape is not None or not q.one_grid else [direct(q, algorithm, schedule)]
+    if algorithm not in ON_GRID:
+        found += _placed(q, _tables(q, algorithm, shape, schedule))
+        found += _relabelled(q, sorted(found, key=lambda way: way.price))
+    return sorted(found, key=lambda way: way.price)
+
+
+def cheapest_table(mnk: tuple[int, int, int], ranks: int, algorithm: str, itemsize: int, machine: Machine) -> Table:
+    """The table of lowest price where A, B and C lie as it wants them."""
+    q = Sizes(mnk, ranks, itemsize, machine)
+    return min(_tables(q, algorithm, None, None), key=lambda table: _native_price(q, table))
+
+
+# ---------------------------------------------------------------------------------------------- on the own grid
+
+
+def direct(q: Question, algorithm: str, schedule: str | None = None) -> Way:
+    """The rule on the matrices' own grid."""
+    sizes = q.A.place.sizes
+    wanted = None if q.C is None else q.C.layout
+    chosen, words = roles.choose(q.A.layout.summed, q.B.layout.summed, wanted, *q.mnk, tuple(sizes.items()))
+    along = dict.fromkeys("mnk", 1)
+    for axis, role in chosen.carries:
+        if role != "-":
+            along[role] *= sizes[axis]
+    used = boxes.Box(**along)
+    how = schedule or (algorithm if algorithm in ON_GRID else q.schedule(words))
+    price = q.priced(boxes.excess(*q.mnk, used, q.ranks), words, boxes.messages(used))
+    return Way(how, how, chosen, None, (), words, 0.0, price)
+
+
+# ---------------------------------------------------------------------------------------------- on a grid of its own
+
+
+def _tables(q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Iterator[Table]:
+    """The tables with the cheapest products, each by the schedule that suits it."""
+    named = NAMED["3d" if algorithm == "auto" else algorithm]
+    known = {table.schedule for table in named.tables((1, 1, 1))}
+    if schedule not in (None, *known):
+        raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
+    for sides in _shapes(q, named, shape):
+        for table in named.tables(sides):
+            suits = schedule or (q.schedule(table.words(*q.mnk)) if named is box.ALGORITHM else table.schedule)
+            if table.schedule == suits:
+                yield table
+
+
+def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterable[tuple[int, int, int]]:
+    if shape is not None:
+        return [(shape[0], shape[1], shape[2])]
+    if named is box.ALGORITHM:
+        return boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES)
+
+    def price(sides: tuple[int, int, int]) -> float:
+        return min(_native_price(q, table) for table in named.tables(sides))
+
+    return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[:BOXES]
+
+
+def _native_price(q: Sizes, table: Table) -> float:
+    return q.priced(boxes.excess(*q.mnk, table.box, q.ranks), table.words(*q.mnk), boxes.messages(table.box))
+
+
+def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
+    """The tables with their conversions, as the ranks come."""
+    kept = KeptOf(q)
+    return [_way(q, kept, _turned(q, kept, table, order), order) for table in tables for order in _orders(q, table)]
+
+
+def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
+    """A box with its faces cut the third time along whichever dimension keeps more of them in place."""
+    if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE:
+        return table
+    other = replace(table, A=turned(table.A), B=turned(table.B), C=turned(table.C))
+    better = {}
+    for name, one, two in zip("ABC", kept(table), kept(other), strict=False):
+        here, there = (kept.words(face, order, name == "C").max() for face in (one, two))
+        better[name] = getattr(other if there < here else table, name)
+    return replace(table, **better)
+
+
+def _orders(q: Question, table: Table) -> list[np.ndarray]:
+    """Fillings of the table's grid; A's own where its grid has that shape."""
+    if q.A.place.shape == table.shape:
+        return [np.array(q.A.place.order)]
+    return orders(table.shape, q.homes is not None)
+
+
+class KeptOf:
+    """What ranks keep of A, B and C on the way to a table's layouts; each pair of layouts is looked at once."""
+
+    def __init__(self, q: Question) -> None:
+        self.q = q
+        self.sides = [None if X is None else Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in (q.A, q.B, q.C)]
+        self.known: dict[tuple, Kept] = {}
+        self.found: dict[tuple, np.ndarray] = {}
+
+    def __call__(self, table: Table) -> list[Kept]:
+        operands = [(self.q.A, table.A), (self.q.B, table.B)] + ([(self.q.C, table.C)] if self.q.C else [])
+        return [self._one(i, X, table, layout) for i, (X, layout) in enumerate(operands)]
+
+    def _one(self, i: int, X: Lying, table: Table, layout: Layout) -> Kept:
+        key, user = (i, table.shape, table.axes, layout), self.sides[i]
+        if key not in self.known and user is not None:
+            native = Side(X.shape, layout, table.axes, table.shape)
+            self.known[key] = Kept(user, native, X.place.order, self.q.ranks)
+        return self.known[key]
+
+    def words(self, kept: Kept, order: np.ndarray, back: bool) -> np.ndarray:
+        """Words each rank receives on the way there, or back."""
+        key = (id(kept), order.tobytes(), back)
+        if key not in self.found:
+            self.found[key] = kept.returning(order) if back else kept.arriving(order)
+        return self.found[key]
+
+
+def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+    words = table.words(*q.mnk)
+    messages = boxes.messages(table.box)
+    if _at_home(q, table, order):
+        moved, stays, more = 0.0, (True, True, True), 0
+    elif q.ranks > LARGE:
+        moved, stays, more = _by_sizes(q, table), (False, False, q.C is None), 3
+    else:
+        arriving, returning, stays = _moves(q, kept, table, order)
+        moved, more = float(arriving.max() + returning.max()), 3 - sum(stays)
+    priced = (words + moved) * (1 if q.homes is None else _distance(q, q.homes, table, order))
+    price = q.priced(boxes.excess(*q.mnk, table.box, q.ranks), priced, messages + more)
+    return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
+
+
+def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
+    """Whether A, B and C lie as the table wants them, axes named alike."""
+    place = Place(table.axes, table.shape, tuple(order.tolist()), q.ranks)
+    return all(
+        X is None or (X.layout == layout and X.place == place)
+        for X, layout in ((q.A, table.A), (q.B, table.B), (q.C, table.C))
+    )
+
+
+def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
+    """Words each rank receives of A and B, words of C, and which of the three can stay as they are."""
+    each = kept(table)
+    to = [kept.words(one, order, False) for one in each]
+    back = [kept.words(one, order, True) for one in each]
+    stay = [not (there.any() or here.any()) for there, here in zip(to, back, strict=True)]
+    arriving = to[0] * (not stay[0]) + to[1] * (not stay[1])
+    if q.C is None:
+        return arriving, np.zeros(1), (stay[0], stay[1], True)
+    return arriving, back[2], (stay[0], stay[1], stay[2])
+
+
+def _by_sizes(q: Question, table: Table) -> float:
+    """Words of conversion if nothing is kept."""
+    m, n, k = q.mnk
+    size = dict(zip(table.axes, table.shape, strict=True))
+    a, b = (prod(size[axis] for axis in layout.axes) for layout in (table.A, table.B))
+    c = 0 if q.C is None else ceil(m * n / prod(q.C.place.sizes[axis] for axis in q.C.layout.axes))
+    return m * k / a + k * n / b + c
+
+
+def _distance(q: Question, homes: np.ndarray, table: Table, order: np.ndarray) -> float:
+    """How much longer words take than within a node, by the axis with most peers outside."""
+    return 1 + (q.machine.distance - 1) * max(outside(table.shape, order, homes))
+
+
+def _relabelled(q: Question, found: list[Way]) -> list[Way]:
+    """The best few tables with ranks where they keep most, if that may pay; on one node only: it would scatter a node's."""
+    if q.ranks > FEW or q.homes is not None:
+        return []
+    again, kept, best = [], KeptOf(q), found[0].price
+    for way in [way for way in found if way.table is not None and way.moved >= WORTH][:RELABELLED]:
+        assert way.table is not None
+        if _native_price(q, way.table) < best:
+            order = relabelled(kept(way.table), np.array(way.order))
+            again.append(_way(q, kept, way.table, order))
+    return again
+
+
+def runners_up(found: Sequence[Way], count: int = 3) -> tuple[str, ...]:
+    """The next cheapest ways, one a grid and schedule, in words."""
+    seen: dict[tuple, str] = {}
+    for way in found:
+        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), str(way))
+    return tuple(seen.values())[1 : count + 1]

@@ -1,0 +1,92 @@
+"""What a product will cost, from its sizes alone: closed formulas, and the best choice for any number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import lcm, prod
+
+import numpy as np
+
+from pdla.comm.dry import DryComm
+from pdla.errors import PlanError
+from pdla.grid import ProcessGrid, usual_order
+from pdla.matmul import plan as plans
+from pdla.matmul.planner import ALGORITHMS, NAMED, ON_GRID, Operand, cheapest_table
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the rank that pays most pays, when A, B and C lie in the algorithm's own layouts.
+
+    grid, ranks_used  the grid's shape and size;  seconds: None without a machine
+    bytes_received, messages, peak_memory (bytes of workspace), lower_bound (bytes that some rank must receive)
+    """
+
+    algorithm: str
+    schedule: str
+    grid: tuple[int, ...]
+    ranks_used: int
+    bytes_received: int
+    messages: int
+    peak_memory: int
+    lower_bound: float
+    seconds: float | None
+
+
+def predict_matmul(
+    m: int, n: int, k: int, P: int, *,
+    dtype: object = "float64", algorithm: str = "auto", memory_limit: int | None = None, machine: Machine | None = None,
+) -> Prediction:  # fmt: skip
+    """The best way to multiply m x k by k x n on at most P ranks, each matrix where it suits; no communicator.
+
+    Figures are those of dry runs of the very plan. Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of
+    workspace a rank) that no plan keeps.
+    """
+    if P < 1 or min(m, n, k) < 0:
+        raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
+    if algorithm not in (*NAMED, "auto"):
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
+    kind, comm = np.dtype(dtype), DryComm(0, P)  # type: ignore[call-overload]
+    table = cheapest_table((m, n, k), P, algorithm, kind.itemsize, machine or Machine())
+    grid = ProcessGrid.trusted(table.shape, comm, usual_order(table.shape), table.axes)
+    A, B, C = (
+        Operand(shape, layout, grid)
+        for shape, layout in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C))
+    )
+    pm, pn, pk = table.shape
+    wish = plans.Wish(table.algorithm, (pm, pn, pk), None if memory_limit is not None else table.schedule, None, memory_limit)
+    plan = plans.make(A, B, C, kind, wish, machine or Machine())
+    cost = plan.predicted
+    return Prediction(
+        plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,
+        cost.peak_workspace, kind.itemsize * received_lower_bound(m, n, k, P), cost.seconds if machine else None,
+    )  # fmt: skip
+
+
+def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
+    """Words a rank receives for C = A B from the algorithm's own layouts: the closed formula, exact where sizes divide.
+
+    grid  (pr, pc) with 2-D blocks for gather, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the stationary
+          forms; (pr, pc, depth) for tesseract with B in every layer
+    Cannon's is the most that any rank receives: what SUMMA sends, a block for the skew, and another where a rank begins
+    inside a part, which happens on rectangles whose sides do not divide each other. Raises PlanError for an unknown name.
+    """
+    if algorithm in NAMED:
+        return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).words(m, n, k)
+    if algorithm not in ON_GRID:
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}")
+    pr, pc = grid
+    if algorithm == "cannon":
+        return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / prod(grid)
+    return (m * k * (pc - 1) + k * n * (pr - 1)) / prod(grid)
+
+
+def _visits(ring: int, across: int) -> int:
+    """Parts that come to a rank on a Cannon ring, beside a ring of `across` ranks; the rank to which most come."""
+    steps = lcm(ring, across)
+    mine, theirs = steps // ring, steps // across
+    late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))
+    return ring - 1 + max(late) if ring > 1 else 0

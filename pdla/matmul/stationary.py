@@ -1,0 +1,28 @@
+"""A-, B- and C-stationary: one matrix stays where it is, panels of the other two move past it.
+
+The matrix that stays should be the largest: C stays while k is walked, A while n, B while m. A box with one rank along the
+dimension that the stationary matrix lacks. Schatz, van de Geijn and Poulson, SIAM J. Sci. Comput. 38 (2016).
+"""
+
+from __future__ import annotations
+
+from pdla.matmul.boxes import Box, cheapest
+from pdla.matmul.tables import Algorithm, Table, boxed
+from pdla.model.machine import Machine
+
+
+def stationary(name: str, walked: str) -> Algorithm:
+    """The algorithm whose boxes have one rank along the walked dimension, which is not the stationary matrix's."""
+
+    def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
+        sizes = {"m": m, "n": n, "k": k, walked: 1}
+        found = cheapest(sizes["m"], sizes["n"], sizes["k"], ranks, machine, 4)
+        return [box for box in found if getattr(box, walked) == 1]
+
+    def tables(shape: tuple[int, int, int]) -> list[Table]:
+        return [boxed(name, shape, "summa", walked)]
+
+    return Algorithm(name, shapes, tables)
+
+
+ALGORITHMS = (stationary("a-stationary", "n"), stationary("b-stationary", "m"), stationary("c-stationary", "k"))

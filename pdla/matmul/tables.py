@@ -1,0 +1,94 @@
+"""What an algorithm asks for, as a table: a grid, what each axis carries, where A, B and C lie, and how panels move.
+
+Everything else follows by the rule: what the carried axes do not cut is gathered, C's addends are summed where C lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import ceil, prod
+
+from pdla.layout import Cut, Layout
+from pdla.matmul.boxes import Box
+from pdla.matmul.roles import Roles
+from pdla.model.machine import Machine
+
+Carries = tuple[tuple[str, str], ...]
+AXES = ("m", "n", "k")
+
+
+@dataclass(frozen=True)
+class Table:
+    """One way to multiply: `shape` ranks along the axes that carry m, n and k; native layouts of A, B, C; a schedule.
+
+    schedule  "gather" (all at once), "summa" (panels) or "cannon" (shifts);  walked: the dimension that panels cut
+    box       the ranks along m, n and k in all
+    """
+
+    algorithm: str
+    shape: tuple[int, ...]
+    carries: Carries
+    A: Layout
+    B: Layout
+    C: Layout
+    schedule: str
+    walked: str = "k"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(axis for axis, _ in self.carries)
+
+    @property
+    def box(self) -> Box:
+        along = dict.fromkeys(AXES, 1)
+        for (_, role), size in zip(self.carries, self.shape, strict=True):
+            along[role] *= size
+        return Box(**along)
+
+    def words(self, m: int, n: int, k: int) -> float:
+        """Words a rank receives from its native layouts on: each face less the share held of it; exact where sizes divide."""
+        size, box = dict(zip(self.axes, self.shape, strict=True)), self.box
+        bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
+
+        def unheld(face: int, whole: int, layout: Layout) -> float:
+            return face * (1 - whole / prod(size[axis] for axis in layout.axes))
+
+        gathered = unheld(bm * bk, box.m * box.k, self.A) + unheld(bk * bn, box.k * box.n, self.B)
+        return gathered + bm * bn * (1 - 1 / box.k)
+
+    @property
+    def roles(self) -> Roles:
+        """The layouts in which the local blocks meet: of each nest, the cuts along axes that carry its dimension."""
+        role = dict(self.carries)
+
+        def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
+            return tuple(cut for cut in nest if role[cut.axis] == dimension)
+
+        partial = tuple(axis for axis, carried in self.carries if carried == "k")
+        c = Layout(along("m", self.C.rows), along("n", self.C.cols), partial)
+        a, b = Layout(along("m", self.A.rows), along("k", self.A.cols)), Layout(along("k", self.B.rows), along("n", self.B.cols))
+        return Roles(self.carries, a, b, c)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A named algorithm: the grid shapes worth a look for a product on so many ranks, and the tables of one shape."""
+
+    name: str
+    shapes: Callable[[int, int, int, int, Machine], Iterable[tuple[int, int, int]]]
+    tables: Callable[[tuple[int, int, int]], Iterable[Table]]
+
+
+def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str = "k") -> Table:
+    """The table of a box: each face cut by its own two axes, and by the third one along the walked dimension if it has it."""
+    A = Layout("m", ("k", "n")) if walked == "k" else Layout(("m", "n"), "k")
+    B = Layout("k", ("n", "m")) if walked == "n" else Layout(("k", "m"), "n")
+    C = Layout("m", ("n", "k")) if walked == "n" else Layout(("m", "k"), "n")
+    return Table(algorithm, tuple(box), (("m", "m"), ("n", "n"), ("k", "k")), A, B, C, schedule, walked)
+
+
+def turned(face: Layout) -> Layout:
+    """A box's face with its third cut along the other dimension."""
+    rows, cols = face.rows, face.cols
+    return Layout(rows[:1], (*cols, rows[1])) if len(rows) == 2 else Layout((*rows, cols[1]), cols[:1])

@@ -1,0 +1,239 @@
+"""Algorithms with grids of their own, and the choice among them, against NumPy bit by bit; words by formula; the lower bound."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matmuls import DTYPES, LAYOUT, check_product, exact
+
+import pdla
+from pdla import Balanced, Cyclic, Layout, ProcessGrid
+from pdla.matmul import boxes, planner
+from pdla.matmul.boxes import Box
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+NAMED = ("3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary")
+SIZES = ((0, 3, 2), (3, 2, 0), (1, 1, 1), (13, 4, 17), (2, 3, 5), (24, 12, 36))
+
+
+@pytest.mark.parametrize("algorithm", [*NAMED, "auto"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16])
+def test_bitwise_for_sizes_and_transposes(ranks, algorithm):
+    def program(comm):
+        turns = itertools.cycle(DTYPES)
+        grid = ProcessGrid(pdla.balanced_shape(ranks))
+        for mnk, hows in zip(itertools.cycle(SIZES), ("NN", "TN", "NC", "CT") * (3 if ranks < 9 else 1), strict=False):
+            check_product(grid, mnk, next(turns), algorithm, *hows)
+
+    pdla.run(ranks, program)
+
+
+BOXES = [("3d", (2, 3, 2), s) for s in ("gather", "summa", "cannon")] + [("2.5d", (2, 2, 3), s) for s in ("summa", "cannon")]
+BOXES += [("tesseract", (2, 3, 2), None), ("tesseract", (1, 3, 4), None), ("a-stationary", (3, 1, 4), None)]
+BOXES += [("b-stationary", (1, 3, 4), None), ("c-stationary", (4, 3, 1), None), ("3d", (1, 1, 11), "gather"), ("3d", (1, 11, 1), "summa")]
+
+
+@pytest.mark.parametrize(("algorithm", "box", "schedule"), BOXES)
+def test_boxes_from_and_to_any_layout(algorithm, box, schedule):
+    """A fixed box, A, B and C in layouts that are not its own, C kept where beta asks, ranks left idle."""
+    layouts = [LAYOUT, Layout("col"), Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout(), Layout(Balanced(("row", "col"), 3))]
+
+    def program(comm):
+        grid, draw = ProcessGrid((3, 4)), np.random.default_rng(3)
+        for _ in range(6):
+            a, b, c = (layouts[i] for i in draw.integers(0, len(layouts), 3))
+            A, B = exact((17, 11), grid, a, seed=1), exact((11, 14), grid, b, seed=2)
+            expected = A.gather() @ B.gather()
+            options = {"algorithm": algorithm, "box": box, "schedule": schedule, "panel": 2}
+            C = pdla.matmul(A, B, layout=c, **options)
+            assert np.array_equal(C.gather(), expected) and C.check_copies() and C.layout == c, (a, b, c)
+            pdla.matmul(A, B, out=C, alpha=-2, beta=3, **options)
+            assert np.array_equal(C.gather(), expected) and C.check_copies(), (a, b, c, "beta")
+
+    pdla.run(12, program)
+
+
+def test_matrices_on_different_grids():
+    def program(comm):
+        one, two, three = ProcessGrid((2, 3)), ProcessGrid((5,)), ProcessGrid((2, 2), order=(3, 1, 0, 2))
+        A, B = exact((9, 7), one, LAYOUT, seed=1), exact((7, 8), two, Layout("row"), seed=2)
+        C = pdla.zeros((9, 8), three, LAYOUT)
+        expected = A.gather() @ B.gather()
+        pdla.matmul(A, B, out=C)
+        assert np.array_equal(C.gather(), expected) and np.array_equal((A @ B).gather(), expected)
+
+    pdla.run(6, program)
+
+
+def test_relabelled_ranks_keep_more_in_place(monkeypatch):
+    def program(comm):
+        grid = ProcessGrid((2, 4), order=(7, 2, 5, 0, 3, 6, 1, 4))
+        A, B = exact((24, 16), grid, LAYOUT, seed=1), exact((16, 32), grid, LAYOUT, seed=2)
+        plan = pdla.plan_matmul(A, B, algorithm="3d", box=(2, 2, 2))
+        assert np.array_equal(plan(A, B).gather(), A.gather() @ B.gather())
+        return plan.moved
+
+    plain = pdla.run(8, program)[0]
+    monkeypatch.setattr(planner, "WORTH", 0)
+    planner._ways.cache_clear()
+    relabelled = pdla.run(8, program)[0]
+    planner._ways.cache_clear()
+    assert relabelled < plain
+
+
+# ---------------------------------------------------------------------------------------------- words
+
+
+FORMULA = [("3d", (2, 3, 2)), ("3d", (1, 3, 4)), ("2.5d", (2, 2, 3)), ("tesseract", (2, 2, 3)), ("a-stationary", (3, 1, 4)),
+           ("b-stationary", (1, 4, 3)), ("c-stationary", (4, 3, 1))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algorithm", "box"), FORMULA)
+def test_words_recorded_copied_dry_and_by_formula(algorithm, box):
+    """From the algorithm's own layouts: nothing is converted, and every rank receives what the formula says."""
+    m, n, k = 24, 36, 48
+    table = next(iter(planner.NAMED[algorithm].tables(box)))
+
+    def program(comm):
+        grid = ProcessGrid(table.shape, table.axes)
+        A, B = pdla.zeros((m, k), grid, table.A), pdla.zeros((k, n), grid, table.B)
+        C = pdla.zeros((m, n), grid, table.C)
+        world = getattr(comm, "world", None)
+        before = world and world.bytes_copied[comm.rank]
+        with pdla.record() as ledger:
+            pdla.matmul(A, B, algorithm=algorithm, box=box, out=C)
+        return ledger.bytes_received, ledger.messages, world and world.bytes_copied[comm.rank] - before
+
+    real = pdla.run(12, program)
+    assert all(recorded == copied for recorded, _, copied in real)
+    assert [pdla.dry_run(12, program, rank=rank)[0][:2] for rank in range(12)] == [figures[:2] for figures in real]
+    assert max(recorded for recorded, _, _ in real) == round(8 * pdla.matmul_words(algorithm, m, n, k, box))
+
+
+def test_predicted_is_measured_with_conversions():
+    def program(comm, ranks, mnk):
+        grid = ProcessGrid(pdla.balanced_shape(ranks))
+        m, n, k = mnk
+        A, B = exact((m, k), grid, LAYOUT, seed=1), exact((k, n), grid, LAYOUT, seed=2)
+        C = pdla.zeros((m, n), grid, LAYOUT)
+        for algorithm in ("3d", "2.5d", "auto"):
+            plan = pdla.plan_matmul(A, B, out=C, algorithm=algorithm)
+            with pdla.record() as ledger:
+                plan(A, B, out=C)
+            total, cost = ledger.total(comm), plan.predicted
+            assert cost.bytes_received == total["max_bytes_received"] and cost.messages == total["max_messages"], plan.explain()
+            assert cost.peak_workspace == total["max_peak_workspace"], plan.explain()
+        return plan.explain()
+
+    for ranks, mnk in ((5, (30, 20, 40)), (8, (7, 90, 11)), (12, (16, 16, 400))):
+        explained = pdla.run(ranks, program, ranks, mnk)[0]
+        assert "bound" in explained and "next" in explained and "time" in explained
+
+
+def test_boxes_stay_near_the_lower_bound_for_every_rank_count():
+    """The figures that the documentation quotes, on fewer rank counts."""
+    for mnk in ((32768,) * 3, (100000, 100000, 5000), (6000, 6000, 1200000), (10007, 20011, 4999)):
+        found = {ranks: boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in range(32, 1025, 7)}
+        over = [boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks) for ranks, box in found.items()]
+        assert np.percentile(over, 95) <= 1.12 and max(over) <= 1.25, mnk
+        assert min(box.ranks / ranks for ranks, box in found.items()) >= 0.89, mnk
+
+
+def test_search_is_exhaustive():
+    """Against a loop over every box, for a few sizes."""
+    machine = Machine()
+    for mnk, ranks in itertools.product(((64, 32, 5), (1, 9, 100), (7, 7, 7)), (1, 2, 7, 12, 37)):
+        bound = received_lower_bound(*mnk, ranks)
+
+        def price(box, mnk=mnk, ranks=ranks, bound=bound):
+            return boxes.price(
+                ranks, boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box), boxes.messages(box), bound, machine
+            )  # fmt: skip
+
+        pairs = [(pm, pn) for pm in range(1, min(ranks, mnk[0]) + 1) for pn in range(1, min(ranks // pm, mnk[1]) + 1)]
+        every = [Box(pm, pn, min(ranks // (pm * pn), mnk[2])) for pm, pn in pairs]
+        best = min(price(box) for box in every)
+        assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
+
+
+def test_a_million_ranks():
+    found = pdla.predict_matmul(10**6, 10**6, 10**6, 10**6)
+    assert found.grid == (100, 100, 100) and found.ranks_used == 10**6
+    assert found.bytes_received == 8 * 3 * 10**8 * (1 - 1 / 100) == pytest.approx(found.lower_bound, rel=0.02)
+    prime = pdla.predict_matmul(32768, 32768, 32768, 999983)
+    assert prime.ranks_used > 0.89 * 999983 and prime.bytes_received < 1.1 * prime.lower_bound
+
+
+# ---------------------------------------------------------------------------------------------- plans
+
+
+def test_memory_limit_is_kept_or_says_what_is_missing():
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        A, B = exact((64, 64), grid, LAYOUT, seed=1), exact((64, 64), grid, LAYOUT, seed=2)
+        expected, peaks = A.gather() @ B.gather(), []
+        for limit in (60000, 3000):
+            plan = pdla.plan_matmul(A, B, memory_limit=limit)
+            with pdla.record() as ledger:
+                C = plan(A, B)
+            assert np.array_equal(C.gather(), expected)
+            assert ledger.peak_workspace <= plan.predicted.peak_workspace <= limit
+            peaks.append(plan.predicted.peak_workspace)
+        with pytest.raises(pdla.errors.PlanError, match=r"memory_limit=10: [0-9]+ bytes too few; the leanest plan found"):
+            pdla.plan_matmul(A, B, memory_limit=10)
+        return peaks
+
+    assert pdla.run(6, program)[0] == sorted(pdla.run(6, program)[0], reverse=True)
+
+
+def test_a_plan_allocates_once():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = exact((40, 30), grid, Layout("row"), seed=1), exact((30, 20), grid, LAYOUT, seed=2)
+        for options in ({"algorithm": "summa"}, {"algorithm": "gather"}, {"box": (2, 1, 2)}, {"algorithm": "cannon"}):
+            plan = pdla.plan_matmul(A, B, **options)
+            C = plan(A, B)
+            held = plan.workspace.held
+            for _ in range(3):
+                plan(A, B, out=C)
+                assert plan.workspace.held == held > 0
+            assert np.array_equal(C.gather(), A.gather() @ B.gather())
+            plan.free()
+            assert plan.workspace.held == 0
+            assert np.array_equal(plan(A, B).gather(), A.gather() @ B.gather())
+
+    pdla.run(4, program)
+
+
+def test_repeated_products_find_their_plan(monkeypatch):
+    made = []
+    monkeypatch.setattr(pdla.matmul.__globals__["plans"], "make", lambda *args, make=pdla.matmul.__globals__["plans"].make: (made.append(1), make(*args))[1])
+
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        A = exact((6, 6), grid, LAYOUT)
+        for _ in range(3):
+            A = A @ A
+
+    pdla.run(2, program)
+    assert len(made) == 2  # one a rank
+
+
+def test_bad_wishes_are_the_same_error_on_every_rank():
+    PlanError = pdla.errors.PlanError
+
+    def program(comm):
+        A = exact((4, 4), ProcessGrid((2, 2)), LAYOUT)
+        for options, text in (
+            ({"algorithm": "3d", "box": (2, 2, 2)}, r"box=\(2, 2, 2\): three sides"),
+            ({"algorithm": "summa", "box": (2, 2, 1)}, "works on the grid of A and B"),
+            ({"schedule": "ring"}, "schedule='ring': one of gather"),
+            ({"algorithm": "summa", "schedule": "cannon"}, "which is a schedule itself"),
+            ({"algorithm": "2.5d", "schedule": "gather"}, "2.5d does not go by gather"),
+            ({"panel": 0}, "panel=0"),
+        ):
+            with pytest.raises(PlanError, match=text):
+                pdla.matmul(A, A, **options)
+
+    pdla.run(4, program)

@@ -1,0 +1,447 @@
+"""Level 3 beyond matmul: bitwise NumPy's on every layout, and as many words as the formulas say."""
+
+import itertools
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from level3 import VIEWS, both, check_matvec, check_rank_k, check_stack, check_symm, random_array
+from matmuls import DTYPES, exact
+from property.test_redistribute import grids, layouts
+
+import pdla
+from pdla import Cyclic, Layout, ProcessGrid, errors
+from pdla.linalg import chain, stay
+from pdla.linalg import rank_k as triangle
+from pdla.linalg.cover import Cover, covers, measures, ruler
+
+BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
+LAYOUTS = (BLOCKS, TURNS, Layout(), Layout(cols=("row", "col")), Layout(("col", "row")), Layout("row", partial="col"))
+sizes = st.integers(0, 20)
+
+
+# ---------------------------------------------------------------------------------------------- who computes what
+
+
+def test_rulers_measure_every_distance_with_few_marks():
+    for length in range(200):
+        marks = ruler(length)
+        measured = {b - a for a, b in itertools.combinations(marks, 2)}
+        assert set(range(1, length + 1)) <= measured
+        assert len(marks) <= 1.8 * length**0.5 + 2
+    assert [len(ruler(v // 2)) for v in (1, 2, 3, 7, 13, 64)] == [1, 2, 2, 3, 4, 10]
+
+
+@pytest.mark.parametrize("n", [40, 7])
+def test_every_tile_is_computed_once_from_the_rows_at_hand(n):
+    for v in range(1, 30):
+        cover, seen, work = Cover(v, 1), np.zeros((n, n), int), []
+        for place in range(v):
+            rows = cover.rows(n, place).indices()
+            tiles = [(t.rows.indices(), t.cols.indices()) for t in cover.tiles(n, place)]
+            for i, j in tiles:
+                seen[np.ix_(i, j)] += 1
+                assert {*i, *j} <= {*rows}
+            work.append(sum((i[:, None] >= j).sum() for i, j in tiles))
+        assert (both(seen, True) == both(np.ones_like(seen), True)).all(), v
+        if n % (2 * v) == 0:
+            assert len(set(work)) == 1, "the same work for all"
+
+
+def test_measures_name_marks():
+    assert measures(7) == {1: (0, 1), 2: (1, 3), 3: (0, 3)}
+
+
+# ---------------------------------------------------------------------------------------------- syrk and herk
+
+
+@st.composite
+def triangles(draw):
+    """A grid and its rank count, two layouts, sizes."""
+    ranks = draw(st.integers(1, 7))
+    grid, (n, k) = draw(grids(ranks)), (draw(sizes), draw(sizes))
+    return ranks, grid, n, k, draw(layouts((n, k), grid, partial=True)), draw(layouts((n, n), grid))
+
+
+@given(
+    triangles(), st.sampled_from([*DTYPES, np.int64]), st.sampled_from(sorted(VIEWS)), st.booleans(), st.booleans(), st.booleans(),
+    st.sampled_from([(1, 0), (2, -1), (0, 3)]), st.integers(0, 4),
+)  # fmt: skip
+def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, scalars, which):
+    ranks, (shape, axes, order), n, k, layout, wanted = case
+    if view in "TH":
+        layout = layout.T
+
+    def program(comm):
+        grid = ProcessGrid(shape, axes, order=order)
+        A = VIEWS[view](exact((k, n) if view in "TH" else (n, k), grid, layout, dtype, 1))
+        check_rank_k(A, hermitian, lower, wanted, *scalars, mirror)
+
+    choices = [lambda n, k, layout, sizes: stay.Stay(layout, sizes), triangle.choose]
+    choices += [lambda *_, cover=cover: cover for cover in covers(int(np.prod(shape)))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triangle, "choose", choices[which % len(choices)])
+        pdla.run(ranks, program)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6, 8, 9, 16])
+def test_every_arrangement_of_the_ranks(ranks, monkeypatch):
+    def program(comm):
+        grid, turns = ProcessGrid(pdla.balanced_shape(ranks)), itertools.cycle(itertools.product(DTYPES, (False, True)))
+        for n, k in ((29, 23), (5, 40), (1, 1), (0, 3), (3, 0))[: 5 if ranks < 9 else 1]:
+            dtype, hermitian = next(turns)
+            check_rank_k(exact((n, k), grid, BLOCKS, dtype), hermitian, True, TURNS)
+            check_rank_k(exact((k, n), grid, TURNS, dtype).T, hermitian, False, BLOCKS, 2, 3, mirror=True)
+
+    for cover in covers(ranks):
+        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        pdla.run(ranks, program)
+    monkeypatch.setattr(triangle, "choose", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+    pdla.run(ranks, program)
+
+
+def test_a_new_result_is_zero_above_and_lies_as_the_rows_of_A():
+    def program(comm):
+        A = exact((9, 5), ProcessGrid((2, 2)), BLOCKS)
+        C = pdla.syrk(A)
+        assert C.layout == Layout("row") and np.array_equal(C.gather(), np.tril(A.gather() @ A.gather().T))
+        assert np.array_equal(pdla.syrk(A, mirror=True, layout=BLOCKS).gather(), A.gather() @ A.gather().T)
+
+    pdla.run(5, program)
+
+
+def test_leaves_smaller_than_tiles(monkeypatch):
+    """Tiles are multiplied by halves of halves, here down to three rows; herk's diagonal is exactly real."""
+    monkeypatch.setattr(triangle, "LEAF", 3)
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        for layout in (BLOCKS, TURNS):
+            check_rank_k(exact((50, 7), grid, BLOCKS, complex), False, True, layout)
+        A = pdla.random((50, 7), grid, BLOCKS, dtype=complex, distribution="normal")
+        C = pdla.herk(A, layout=BLOCKS).gather()
+        assert (np.diagonal(C).imag == 0).all() and np.allclose(C, np.tril(A.gather() @ A.gather().conj().T))
+
+    for cover in (*covers(4), None):
+        if cover is not None:
+            monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        else:
+            monkeypatch.setattr(triangle, "choose", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+        pdla.run(4, program)
+
+
+# ---------------------------------------------------------------------------------------------- its words and flops
+
+
+def rank_k(comm, shape, n, k, layout, wanted, product=pdla.syrk):
+    grid = ProcessGrid(shape)
+    A, C = pdla.zeros((n, k), grid, layout), pdla.zeros((n, n), grid, wanted)
+    before = comm.world.bytes_copied[comm.rank] if hasattr(comm, "world") else 0
+    with pdla.record() as ledger:
+        product(A, out=C)
+    copied = comm.world.bytes_copied[comm.rank] - before if hasattr(comm, "world") else ledger.bytes_received
+    assert copied == ledger.bytes_received
+    return ledger.by_verb(), ledger.bytes_received, ledger.messages, ledger.flops
+
+
+def pairs(block):
+    """The elements of a block, as a set."""
+    return set(itertools.product(block[0].indices().tolist(), block[1].indices().tolist()))
+
+
+def expected_words(cover, shape, n, k, layout, wanted, rank):
+    """Words that a rank must get for a cover, by sets of elements; the sums by the closed formula."""
+    sizes = dict(zip(("row", "col"), shape, strict=True))
+    coords = dict(zip(("row", "col"), np.unravel_index(rank, shape), strict=True))
+    inner = range(rank % cover.c * k // cover.c, (rank % cover.c + 1) * k // cover.c)
+    needs = set(itertools.product(cover.rows(n, rank).indices().tolist(), inner))
+    fetched = len(needs - pairs(layout.indices((n, k), sizes, coords)))
+    mine = {(i, j) for i, j in pairs(wanted.indices((n, n), sizes, coords)) if i >= j}
+    at_hand = set().union(*(pairs((tile.rows, tile.cols)) for tile in cover.sums(n, rank)))
+    return fetched + len(mine - at_hand)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 3), (1, 5)], ids=str)
+def test_words_of_every_arrangement_by_formula_copied_and_dry(shape, monkeypatch):
+    n, k, ranks = 60, 60, shape[0] * shape[1]
+    for cover, layout, wanted in itertools.product(covers(ranks), (BLOCKS, Layout(Cyclic("row", 2), "col")), (BLOCKS, TURNS)):
+        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        real = pdla.run(ranks, rank_k, shape, n, k, layout, wanted)
+        assert real == [pdla.dry_run(ranks, rank_k, shape, n, k, layout, wanted, rank=rank)[0] for rank in range(ranks)]
+        for rank, (verbs, _, _, _) in enumerate(real):
+            assert verbs.get("alltoall", 0) == 8 * expected_words(cover, shape, n, k, layout, wanted, rank)
+        sums = cover.words(n, k) - len(ruler(cover.v // 2)) * (n / cover.v) * (k / cover.c)
+        assert max(verbs.get("reduce_scatter", 0) for verbs, *_ in real) == 8 * sums
+        assert max(verbs.get("alltoall", 0) for verbs, *_ in real) <= 8 * (cover.words(n, k) - sums + n * n / ranks)
+
+
+def test_k_is_cut_as_it_is_cut_already():
+    layout = Layout(cols=(Cyclic("row", 2), Cyclic("col", 1)))
+    for verbs, *_ in pdla.run(4, rank_k, (2, 2), 12, 480, layout, Layout(cols=("row", "col"))):
+        assert verbs["alltoall"] <= 8 * 12 * 12 / 4, "of C only"
+
+
+def test_words_public():
+    assert pdla.syrk_words(60, 600, 1) == 60 * 600  # all of A, from elsewhere
+    assert pdla.syrk_words(700, 70, 7) == 3 / 7 * 700 * 70
+    assert pdla.syrk_words(12, 10**6, 4) == 12 * 10**6 / 4 + 3 * 4 * 3 * 4 / 2
+    with pytest.raises(errors.ShapeError, match="P=0"):
+        pdla.syrk_words(1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    "shape, n, k, layout, wanted, words",
+    [
+        ((6, 6), 1440, 1440, BLOCKS, BLOCKS, 0.65),
+        ((4, 4), 960, 960, BLOCKS, Layout(Cyclic("row", 32), Cyclic("col", 32)), 0.8),
+        ((2, 3), 480, 9600, Layout(cols=("row", "col")), BLOCKS, 0.75),
+        ((4, 4), 480, 9600, BLOCKS, BLOCKS, 0.75),
+        ((2, 2), 1440, 96, BLOCKS, Layout(Cyclic("row", 16), Cyclic("col", 16)), 1.0),
+    ],
+    ids=str,
+)
+def test_fewer_words_and_half_the_flops_of_matmul(shape, n, k, layout, wanted, words):
+    """The rank that receives most, and all ranks' flops and the busiest rank's, against the same product by matmul."""
+    ranks = shape[0] * shape[1]
+    whole = lambda A, out: pdla.matmul(A, A.T, out=out, algorithm="gather")  # noqa: E731
+    half, full = (
+        [pdla.dry_run(ranks, rank_k, shape, n, k, layout, wanted, how, rank=rank)[0] for rank in range(ranks)]
+        for how in (pdla.syrk, whole)
+    )
+    assert max(rank[1] for rank in half) <= words * max(rank[1] for rank in full)
+    assert max(rank[3] for rank in half) < 0.65 * max(rank[3] for rank in full)
+    assert n * n * k <= sum(rank[3] for rank in half) < 0.65 * sum(rank[3] for rank in full) == 0.65 * 2 * n * n * k
+
+
+def test_C_stays_where_that_is_cheaper():
+    turns = Layout(Cyclic("row", 16), Cyclic("col", 16))
+    assert isinstance(triangle.choose(1440, 96, turns, (("row", 2), ("col", 2))), stay.Stay)
+    for shape in ((2, 2), (2, 3)):
+        for verbs, *_ in pdla.run(shape[0] * shape[1], rank_k, shape, 96, 1, TURNS, TURNS):
+            assert verbs.get("alltoall", 0) <= 8 * stay.Stay(TURNS, (("row", shape[0]), ("col", shape[1]))).words(96, 1)
+
+
+def test_mirroring_moves_the_other_half():
+    def program(comm):
+        grid = ProcessGrid((3, 3))
+        A, C = pdla.zeros((90, 9), grid, BLOCKS), pdla.zeros((90, 90), grid, BLOCKS)
+        figures = []
+        for mirror in (False, True):
+            with pdla.record() as ledger:
+                pdla.syrk(A, out=C, mirror=mirror)
+            figures.append(ledger.bytes_received)
+        return (figures[1] - figures[0]) // 8
+
+    assert pdla.run(9, program) == [0, 900, 900, 0, 0, 900, 0, 0, 0]  # ranks above the diagonal get their blocks
+
+
+# ---------------------------------------------------------------------------------------------- symm and hemm
+
+
+@given(triangles(), st.sampled_from(DTYPES), st.booleans(), st.booleans(), st.sampled_from(["left", "right"]))
+def test_half_of_a_symmetric_matrix_is_read(case, dtype, hermitian, lower, side):
+    ranks, (shape, axes, order), n, k, layout, wanted = case
+    layout = layout.summed if side == "left" else layout.summed.T
+
+    def program(comm):
+        grid = ProcessGrid(shape, axes, order=order)
+        check_symm(grid, n, k, (wanted, layout), dtype, hermitian, lower, side)
+
+    pdla.run(ranks, program)
+
+
+def test_symm_adds_to_out_and_takes_transposes():
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        A, B, C = (exact((8, 8), grid, layout, complex, seed) for seed, layout in enumerate((BLOCKS, TURNS, BLOCKS)))
+        a, b, c = A.gather(), B.gather(), C.gather()
+        whole = np.tril(a) + np.tril(a, -1).T
+        pdla.symm(A, B.H, alpha=2, beta=-1, out=C)
+        assert np.array_equal(C.gather(), 2 * whole @ b.conj().T - c)
+        upper = np.tril(a).T + np.tril(a, -1)
+        assert np.array_equal(pdla.symm(A.T, B, lower=False).gather(), upper @ b)
+
+    pdla.run(6, program)
+
+
+# ---------------------------------------------------------------------------------------------- matrix times vector
+
+
+@given(triangles(), st.sampled_from([*DTYPES, np.int32]), st.sampled_from(sorted(VIEWS)), st.data())
+def test_matrix_times_vector(case, dtype, view, data):
+    ranks, (shape, axes, order), n, k, layout, _ = case
+    rows, cols = (k, n) if view in "TH" else (n, k)
+    vector = data.draw(layouts((cols, 1), (shape, axes, order), partial=True))
+    wanted = data.draw(st.one_of(st.none(), layouts((rows, 1), (shape, axes, order))))
+
+    def program(comm):
+        grid = ProcessGrid(shape, axes, order=order)
+        check_matvec(VIEWS[view](exact((n, k), grid, layout, dtype, 1)), vector, wanted)
+
+    pdla.run(ranks, program)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (2, 3), (4, 1)], ids=str)
+def test_matvec_words_by_formula(shape):
+    m, k, ranks = 48, 60, shape[0] * shape[1]
+
+    def program(comm):
+        grid = ProcessGrid(shape)
+        A, x = pdla.zeros((m, k), grid, BLOCKS), pdla.zeros((k, 1), grid, Layout(("col", "row")))
+        with pdla.record() as ledger:
+            pdla.matvec(A, x)
+        return ledger.bytes_received
+
+    assert pdla.run(ranks, program) == [round(8 * pdla.matvec_words(m, k, shape))] * ranks
+
+
+def test_dtypes_of_a_vector_promote():
+    def program(comm):
+        A = exact((5, 4), ProcessGrid((2, 2)), BLOCKS, np.float32)
+        y = pdla.matvec(A, [1, 2j, 0, 1])
+        assert y.dtype == np.result_type(np.float32, complex) and np.array_equal(y, A.gather() @ np.array([1, 2j, 0, 1]))
+
+    pdla.run(4, program)
+
+
+# ---------------------------------------------------------------------------------------------- stacks
+
+
+@given(
+    st.sampled_from([((2, 2), None), ((2, 2), "row"), ((2, 3), "col"), ((3, 1), "row"), ((2, 1, 2), "depth"), ((3,), "row")]),
+    st.tuples(st.integers(0, 5), *[st.integers(0, 9)] * 3), st.sampled_from([*DTYPES, np.int64]),
+    st.tuples(*[st.sampled_from(sorted(VIEWS))] * 2), st.integers(0, 1), st.data(),
+)  # fmt: skip
+def test_stacks_against_numpy(case, bmnk, dtype, views, idle, data):
+    (shape, axis), names = case, ("row", "col", "depth")
+    others = [name for name in names[: len(shape)] if name != axis]
+    cuts = [Layout(), *(Layout(name) for name in others), *(Layout(cols=Cyclic(name, 2)) for name in others)]
+    cuts += [Layout(*others)] if len(others) == 2 else []
+    layout = data.draw(st.sampled_from(cuts))
+    pdla.run(int(np.prod(shape)) + idle, lambda comm: check_stack(ProcessGrid(shape), axis, layout, bmnk, dtype, views))
+
+
+def test_layers_of_a_stack_do_not_talk():
+    """Cut along depth, a product moves what a product on the layer's own grid does, and nothing along depth."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2, 3))
+        A = pdla.stack(random_array((7, 8, 8), float, 0), grid, BLOCKS, "depth")
+        with pdla.record() as ledger:
+            pdla.batched_matmul(A, A, algorithm="gather")
+        return len(A.blocks), ledger.bytes_received, ledger.by_axis()
+
+    figures = pdla.run(12, program)
+    assert [count for count, _, _ in figures] == [3] * 4 + [2] * 8
+    for count, received, axes in figures:
+        assert received == count * 8 * pdla.matmul_words("gather", 8, 8, 8, (2, 2))
+        assert all("depth" not in axis for axis in axes)
+
+
+# ---------------------------------------------------------------------------------------------- chains
+
+
+@given(st.lists(st.integers(0, 12), min_size=2, max_size=7), st.permutations(range(5)), st.data())
+def test_chains_in_any_order(dims, turns, data):
+    count = len(dims) - 1
+    views = data.draw(st.lists(st.sampled_from(["A", "T"]), min_size=count, max_size=count))
+    order = data.draw(st.permutations(range(count)))
+    words = ["abcdefgh"[i : i + 2][:: -1 if how == "T" else 1] for i, how in enumerate(views)]
+    result = data.draw(st.sampled_from([f"a{'abcdefgh'[count]}", f"{'abcdefgh'[count]}a"]))
+    subscripts = f"{','.join(words[i] for i in order)}->{result}"
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        made = [exact((dims[i], dims[i + 1]), grid, LAYOUTS[turns[i % 5]], seed=i) for i in range(count)]
+        expected = np.linalg.multi_dot([X.gather() for X in made]) if count > 1 else made[0].gather()
+        assert np.array_equal(pdla.multi_dot(made, layout=BLOCKS).gather(), expected)
+        given_ = [made[i].T.copy() if views[i] == "T" else made[i] for i in order]
+        C = pdla.einsum(subscripts, *given_)
+        assert np.array_equal(C.gather(), expected if result[0] == "a" else expected.T)
+
+    pdla.run(4, program)
+
+
+def test_a_chain_takes_the_order_of_fewest_multiplications():
+    assert chain.order([10, 100, 5, 50]) == [0, 0] and chain.order([50, 5, 100, 10]) == [1, 0]
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B, x = (pdla.zeros(shape, grid, BLOCKS) for shape in ((40, 40), (40, 40), (40, 2)))
+        with pdla.record() as ledger:
+            pdla.multi_dot([A, B, x])
+        return ledger.flops
+
+    assert sum(pdla.run(4, program)) == 2 * 2 * 40 * 40 * 2
+
+
+# ---------------------------------------------------------------------------------------------- errors
+
+
+def test_errors_are_the_same_on_every_rank():
+    def program(comm):
+        grid, other = ProcessGrid((2, 2)), ProcessGrid((4, 1))
+        A, W = exact((4, 6), grid, BLOCKS), exact((4, 6), other, BLOCKS)
+        Z, S = exact((4, 6), grid, BLOCKS, complex), exact((4, 4), grid, BLOCKS)
+        batch = pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"), "col")
+        odd = np.ones(6) * (1 + (comm.rank == 3))
+        cases = [
+            (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
+            (errors.ShapeError, r"out is \(4, 4\) float64, the result \(4, 4\) complex", lambda: pdla.herk(Z, out=S)),
+            (errors.ShapeError, "must be real", lambda: pdla.herk(Z, alpha=1j)),
+            (errors.ShapeError, "alpha=1j, beta=0 are complex", lambda: pdla.syrk(A, alpha=1j)),
+            (errors.ShapeError, "beta=2 without out", lambda: pdla.syrk(A, beta=2)),
+            (errors.ShapeError, "shares memory", lambda: pdla.syrk(S, out=S)),
+            (errors.LayoutError, "'native'", lambda: pdla.syrk(A, layout="native")),
+            (errors.LayoutError, "'depth'", lambda: pdla.syrk(A, layout=Layout("depth"))),
+            (errors.GridError, "redistribute out to A's grid", lambda: pdla.syrk(A, out=exact((4, 4), other, BLOCKS))),
+            (errors.AgreementError, "rank 2: syrk", lambda: pdla.syrk(A, alpha=2 if comm.rank == 2 else 1)),
+            (errors.ShapeError, "A is 4 x 6, it must be square", lambda: pdla.symm(A, A)),
+            (errors.ShapeError, "side='up'", lambda: pdla.hemm(S, A, side="up")),
+            (errors.GridError, "redistribute B to A's grid", lambda: pdla.symm(S, W)),
+            (errors.ShapeError, "inner sizes differ", lambda: pdla.symm(S, A, side="right")),
+            (errors.ShapeError, r"x has shape \(4,\): it must be \(6,\)", lambda: pdla.matvec(A, np.ones(4))),
+            (errors.ShapeError, r"must be \(6, 1\)", lambda: pdla.matvec(A, A)),
+            (errors.AgreementError, "rank 3: matvec", lambda: pdla.matvec(A, odd)),
+            (errors.LayoutError, "y is whole on every rank", lambda: pdla.matvec(A, np.ones(6), layout=BLOCKS)),
+            (errors.ShapeError, "three dimensions", lambda: pdla.stack(np.ones((2, 2)), grid, BLOCKS)),
+            (errors.LayoutError, "which cuts the batch", lambda: pdla.stack(np.ones((2, 2, 2)), grid, BLOCKS, "col")),
+            (errors.GridError, "no such axis", lambda: pdla.stack(np.ones((2, 2, 2)), grid, BLOCKS, "depth")),
+            (errors.ShapeError, "B is a DistMatrix", lambda: pdla.batched_matmul(batch, A)),
+            (errors.PlanError, "algorithm='x'", lambda: pdla.batched_matmul(batch, batch, algorithm="x")),
+            (errors.GridError, "must be the same", lambda: batch @ pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"))),
+            (errors.ShapeError, "batches must be equal", lambda: batch @ pdla.stack(np.ones((3, 5, 4)), grid, Layout(), "col")),
+            (errors.ShapeError, "no matrices", lambda: pdla.multi_dot([])),
+            (errors.ShapeError, "matrix 0 is 4 x 6, matrix 1 4 x 6", lambda: pdla.multi_dot([A, A])),
+            (errors.GridError, "redistribute matrix 1", lambda: pdla.multi_dot([A, W.T])),
+        ]
+        for kind, text, call in cases:
+            with pytest.raises(kind, match=text):
+                call()
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize(
+    "subscripts, text",
+    [
+        ("ij,jk", "the result after ->"),
+        ("ij,jk,kl->il", "names 3 matrices, 2 are given"),
+        ("ijk,kl->il", "two letters an operand"),
+        ("ij,jk->ij", "'j' is there 3 times"),
+        ("ij,kl->il", "'j' is there 1 times"),
+        ("ij,jk->i", "taken is a chain"),
+        ("ij,ij->ij", "'i' is there 3 times"),
+        ("ij,kk->ij", "kk is not in the chain"),
+        ("ii,jk->jk", "ii is not in the chain"),
+    ],
+)
+def test_sums_that_are_no_chain_are_refused(subscripts, text):
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((1, 2)), BLOCKS)
+        with pytest.raises(errors.ShapeError, match=text) as raised:
+            pdla.einsum(subscripts, A, A)
+        return str(raised.value)
+
+    assert len(set(pdla.run(2, program))) == 1
