@@ -17,7 +17,7 @@ from typing import Any
 
 from pdla.comm.base import Pending
 from pdla.layout import Selection
-from pdla.matmul.operands import ALL, Meeting, Sink, Stream, meetings, multiply
+from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
 
 class Ring:
@@ -116,10 +116,15 @@ def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
     return [(s % steps * gx // steps, s % steps * gy // steps) for s in range(first, first + steps)]
 
 
-def walk_k(a: Stream, b: Stream, sink: Sink) -> None:
+def table_of(x: Stream, y: Stream, memo: Memo) -> tuple[dict[tuple[int, int], Meeting], list[tuple[int, int]]]:
+    """The meetings of two streams by their parts, each to be multiplied once; and the schedule."""
+    table = memo.once("meetings", lambda: {(meeting.x, meeting.y): meeting for meeting in meetings(x, y)})
+    return dict(table), memo.once("steps", lambda: schedule(x, y))
+
+
+def walk_k(a: Stream, b: Stream, sink: Sink, memo: Memo) -> None:
     """sink += a b, part by part of k."""
-    table = {(meeting.x, meeting.y): meeting for meeting in meetings(a, b)}
-    steps = schedule(a, b)
+    table, steps = table_of(a, b, memo)
     rings = Ring(a), Ring(b)
     for ring, part in zip(rings, steps[0], strict=True):
         ring.begin(part)
@@ -133,10 +138,9 @@ def walk_k(a: Stream, b: Stream, sink: Sink) -> None:
     sink.end()
 
 
-def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink) -> None:
+def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, memo: Memo) -> None:
     """C = a b, part by part of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
-    table = {(meeting.x, meeting.y): meeting for meeting in meetings(moving, c)}
-    steps = schedule(moving, c)
+    table, steps = table_of(moving, c, memo)
     ring, carried = Ring(moving), Carried(c) if c.moves else None
     ring.begin(steps[0][0])
     if carried is not None:

@@ -8,78 +8,96 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
-from pdla.layout import IndexSet, Layout
-from pdla.matmul.operands import Sink, assemble, blocks, extra_axes
+from pdla.layout import IndexSet, Selection
+from pdla.matmul.operands import ALL, Memo, Sink, assemble, blocks, extra_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
 
+class Product(NamedTuple):
+    """A tile of A and a tile of B that meet: where in each, and where in C."""
+
+    in_a: Selection
+    in_b: Selection
+    rows: Selection
+    cols: Selection
+    part: tuple[int, int]
+
+
 @dataclass(frozen=True)
-class Tile:
-    """A block of an operand that lies here: its global rows and columns, and its elements."""
+class Script:
+    """What a rank will do: the index sets of A's and B's tiles by rank, and the products of those that meet."""
 
-    rows: IndexSet
-    cols: IndexSet
-    x: Any
+    A: list[tuple[IndexSet, IndexSet]]
+    B: list[tuple[IndexSet, IndexSet]]
+    products: dict[tuple[int, int], Product]
 
-    def apart(self, other: Tile) -> bool:
-        """Whether this one's columns all lie before or behind the other's rows; most do where many tiles meet."""
-        mine, theirs = self.cols, other.rows
-        if not (len(mine.starts) and len(theirs.starts)):
-            return True
-        return bool(mine.stops[-1] <= theirs.starts[0] or theirs.stops[-1] <= mine.starts[0])
+    @staticmethod
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes_a: tuple[str, ...], axes_b: tuple[str, ...]) -> Script:
+        tiles_a, tiles_b = (blocks(X, axes) if axes else [X.indices] for X, axes in ((a, axes_a), (b, axes_b)))
+        held = roles.C.indices((a.shape[0], b.shape[1]), a.grid.sizes, a.grid.coords or {})
+        pairs = ((i, j) for i in range(len(tiles_a)) for j in range(len(tiles_b)))
+        products = {(i, j): _product(tiles_a[i], tiles_b[j], held) for i, j in pairs if not _apart(tiles_a[i][1], tiles_b[j][0])}
+        return Script(tiles_a, tiles_b, {pair: product for pair, product in products.items() if product is not None})
 
 
-def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None) -> None:
+def _apart(cols: IndexSet, rows: IndexSet) -> bool:
+    """Whether all of one lie before or behind the other; most do where many tiles meet."""
+    if not (len(cols.starts) and len(rows.starts)):
+        return True
+    return bool(cols.stops[-1] <= rows.starts[0] or rows.stops[-1] <= cols.starts[0])
+
+
+def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: tuple[IndexSet, IndexSet]) -> Product | None:
+    in_a, in_b, width = a[1].overlay(b[0])
+    if not (width and len(a[0]) and len(b[1])):
+        return None
+    rows, cols = held[0].overlay(a[0])[0], held[1].overlay(b[1])[0]
+    return Product(in_a, in_b, rows, cols, (int(a[0].starts[0]), int(b[1].starts[0])))
+
+
+def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo) -> None:
     """Collective: sink += a b in the roles' layouts."""
-    tiles_a, coming_a = _tiles(a, roles.A)
-    tiles_b, coming_b = _tiles(b, roles.B)
+    axes_a, axes_b = memo.once("axes", lambda: [extra_axes(X.layout, to, X.grid.sizes) for X, to in ((a, roles.A), (b, roles.B))])
+    a, b = (X if axes else assemble(X, to) for X, axes, to in ((a, axes_a, roles.A), (b, axes_b, roles.B)))
+    comms = [X.grid[axes] if axes else None for X, axes in ((a, axes_a), (b, axes_b))]
     if sink is None:
         return
-    held = roles.C.indices((a.shape[0], b.shape[1]), a.grid.sizes, a.grid.coords or {})
-    for tile_a in tiles_a:
-        for tile_b in tiles_b:
-            _multiply(tile_a, tile_b, held, sink)
-    for tile_a in coming_a:
-        tiles_a.append(tile_a)
-        for tile_b in tiles_b:
-            _multiply(tile_a, tile_b, held, sink)
-    for tile_b in coming_b:
-        for tile_a in tiles_a:
-            _multiply(tile_a, tile_b, held, sink)
+    script = memo.once("script", lambda: Script.of(a, b, roles, axes_a or (), axes_b or ()))
+    here_a, coming_a = _tiles(a, comms[0], script.A)
+    here_b, coming_b = _tiles(b, comms[1], script.B)
+    _multiply(script, here_a, here_b, sink)
+    for i in coming_a:
+        _multiply(script, {i: here_a[i]}, here_b, sink)
+    for j in coming_b:
+        _multiply(script, here_a, {j: here_b[j]}, sink)
     sink.end()
 
 
-def _tiles(X: DistMatrix, layout: Layout) -> tuple[list[Tile], Iterator[Tile]]:
-    """The tiles of an operand that are here, and those that come, in order of arrival; all have been asked for."""
-    axes = extra_axes(X.layout, layout, X.grid.sizes)
-    if not axes:
-        X = assemble(X, layout)
-        return ([Tile(*X.indices, X.stored)] if X.grid.active else []), iter(())
-    comm = X.grid[axes]
+def _tiles(X: DistMatrix, comm: Communicator | None, held: list[tuple[IndexSet, IndexSet]]) -> tuple[dict[int, Any], Iterator[int]]:
+    """The tiles of an operand that are here, and those that come, put there in order of arrival; all have been asked for."""
     if comm is None:
-        return [], iter(())
-    held = blocks(X, axes)
-    stored = [(len(c), len(r)) if X.transposed else (len(r), len(c)) for r, c in held]
-    outs: list[Any] = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(stored)]
+        return {0: X.stored}, iter(())
+    here = {comm.rank: X.stored}
+    shapes = [(len(cols), len(rows)) if X.transposed else (len(rows), len(cols)) for rows, cols in held]
+    outs = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(shapes)]
     arrivals = comm.allgather(X.base, outs)
 
-    def coming() -> Iterator[Tile]:
+    def coming() -> Iterator[int]:
         for r in arrivals:
-            yield Tile(*held[r], outs[r].T if X.transposed else outs[r])
+            arrived: Any = outs[r]
+            here[r] = arrived.T if X.transposed else arrived
+            yield r
 
-    return [Tile(*held[comm.rank], X.stored)], coming()
+    return here, coming()
 
 
-def _multiply(a: Tile, b: Tile, held: tuple[IndexSet, IndexSet], sink: Sink) -> None:
-    if a.apart(b):
-        return
-    in_a, in_b, width = a.cols.overlay(b.rows)
-    if not (width and len(a.rows) and len(b.cols)):
-        return
-    rows, cols = held[0].overlay(a.rows)[0], held[1].overlay(b.cols)[0]
-    part = (int(a.rows.starts[0]), int(b.cols.starts[0]))
-    sink.add(sink.xp.take(a.x, slice(None), in_a), sink.xp.take(b.x, in_b, slice(None)), rows, cols, part)
+def _multiply(script: Script, tiles_a: dict[int, Any], tiles_b: dict[int, Any], sink: Sink) -> None:
+    for i, a in tiles_a.items():
+        for j, b in tiles_b.items():
+            if (p := script.products.get((i, j))) is not None:
+                sink.add(sink.xp.take(a, ALL, p.in_a), sink.xp.take(b, p.in_b, ALL), p.rows, p.cols, p.part)

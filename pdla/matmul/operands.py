@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,6 +14,16 @@ from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, local_shape
 
 ALL = slice(None)
+
+
+class Memo(dict):
+    """What a plan has worked out at its first run: index sets, panels, routes. They depend on layouts alone."""
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The value of a key, made when it is asked for first."""
+        if key not in self:
+            self[key] = make()
+        return self[key]
 
 
 # ---------------------------------------------------------------------------------------------- ways between layouts
@@ -129,14 +139,17 @@ class Stream:
     parts: list[IndexSet]
 
     @staticmethod
-    def along(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> Stream:
+    def along(X: DistMatrix, dimension: int, axes: tuple[str, ...], parts: list[IndexSet]) -> Stream:
         """X, whose block lies along `dimension` with the ranks that differ along the axes."""
-        grid = X.grid
+        return Stream(X, dimension, axes, X.grid[axes] if axes else None, parts)
+
+    @staticmethod
+    def parts_of(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> list[IndexSet]:
+        """The indices of the dimension that each of those ranks holds."""
+        grid, cuts = X.grid, (X.layout.rows, X.layout.cols)[dimension]
         assert grid.coords is not None
-        cuts = (X.layout.rows, X.layout.cols)[dimension]
-        n = X.shape[dimension]
-        parts = [share(n, cuts, grid.sizes, where) for where, _ in shares(0, (), grid.sizes, axes, grid.coords)]
-        return Stream(X, dimension, axes, grid[axes] if axes else None, parts)
+        there = shares(0, (), grid.sizes, axes, grid.coords)
+        return [share(X.shape[dimension], cuts, grid.sizes, where) for where, _ in there]
 
     @property
     def here(self) -> int:

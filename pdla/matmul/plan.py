@@ -19,7 +19,7 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import cannon, gather, planner, roles, summa, walk
-from pdla.matmul.operands import Sink
+from pdla.matmul.operands import Memo, Sink
 from pdla.matmul.planner import Operand, Question, Way
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
@@ -74,7 +74,8 @@ class Plan:
     moved: float
     bound: float
     runners_up: tuple[str, ...] = ()
-    workspace: Workspace = field(default_factory=Workspace, compare=False, repr=False)
+    workspace: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
+    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
 
     @property
     def layout(self) -> Layout:
@@ -135,14 +136,7 @@ class Plan:
         return DistMatrix(base, X.shape, self.grid, layout, X.transposed)
 
     def _route(self, X: DistMatrix, target: tuple[Layout, ProcessGrid]) -> Route:
-        key = (X.shape, X.layout, X.grid, target)
-        if key not in self._routes:
-            self._routes[key] = Route.between(X.shape, (X.layout, X.grid), target)
-        return self._routes[key]
-
-    @cached_property
-    def _routes(self) -> dict[tuple, Route]:
-        return {}
+        return self.memo.once((X.shape, X.layout, target[0]), lambda: Route.between(X.shape, (X.layout, X.grid), target))
 
     def _ready(self, X: DistMatrix) -> DistMatrix:
         """An operand in the product's dtype, summed and not conjugated."""
@@ -169,8 +163,7 @@ class Plan:
         """c = alpha a b + beta c on the plan's grid: in c's own block where the products belong there, else summed into it."""
         xp = c.xp
         layout, moving = (self.roles.C, False) if self.schedule == "gather" else (self.walk.C, bool(self.walk.axes_c))
-        same = not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
-        if same and (beta == 0 or not moving):
+        if self.memo.once("same", lambda: self._same(c, layout)) and (beta == 0 or not moving):
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
             self._fill(a, b, inside, Sink(xp, c.stored, alpha, beta) if self.grid.active else None)
             return
@@ -179,43 +172,52 @@ class Plan:
         self._fill(a, b, addends, Sink(xp, block, alpha, 0) if self.grid.active else None)
         if addends.layout.partial:
             addends = summed(addends, c.layout)
-        if not addends.layout.same_cuts(c.layout, c.shape, self.grid.sizes):
+        if not self._same(addends, c.layout):
             moved = buffer(xp, c.stored.shape, self.dtype)
             start(addends, self._route(addends, (c.layout, self.grid)), self.grid.comm, moved)()
             addends = DistMatrix(moved, c.shape, self.grid, c.layout)
         xp.combine(c.stored, beta, addends.stored)
 
+    def _same(self, c: DistMatrix, layout: Layout) -> bool:
+        return not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
+
     def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
         if self.schedule == "gather":
-            gather.run(a, b, self.roles, sink)
+            gather.run(a, b, self.roles, sink, self.memo)
             return
-        streams = walk.streams(a, b, c, self.walk)
+        streams = walk.streams(a, b, c, self.walk, self.memo)
         if self.schedule == "cannon":
             streams = self._in_step(streams, a, b)
         if streams is None or sink is None:
             return
         sa, sb, sc = streams
         if self.walk.dimension == "k":
-            summa.walk_k(sa, sb, sink, self.panel) if self.schedule == "summa" else cannon.walk_k(sa, sb, sink)
+            if self.schedule == "summa":
+                summa.walk_k(sa, sb, sink, self.panel, self.memo)
+            else:
+                cannon.walk_k(sa, sb, sink, self.memo)
             return
         moving, still = (sa, sb) if self.walk.dimension == "m" else (sb, sa)
         if not sink.block.size or not moving.X.shape[1 - moving.dimension]:
             sink.xp.scale(sink.block, sink.beta)
         if self.schedule == "summa":
-            summa.walk_mn(moving, still.X.stored, sc, sink, self.panel)
+            summa.walk_mn(moving, still.X.stored, sc, sink, self.panel, self.memo)
         else:
-            cannon.walk_mn(moving, still.X.stored, sc, sink)
+            cannon.walk_mn(moving, still.X.stored, sc, sink, self.memo)
 
     def _in_step(self, streams, a: DistMatrix, b: DistMatrix):
         """Cannon's streams; where their parts do not line up on some rank, one operand is gathered first."""
         walked = self.walk
         first, second = {"k": (0, 1), "m": (0, 2), "n": (1, 2)}[walked.dimension]
-        fits = streams is None or cannon.lines_up(streams[first], streams[second])
-        if all(self.grid.comm.share(fits)):
+        if self.memo.once("in step", lambda: self._all_line_up(streams, first, second)):
             return streams
         still = replace(walked, axes_a=(), A=self.roles.A) if first == 0 else replace(walked, axes_b=(), B=self.roles.B)
         c = streams[2].X if streams is not None else DistMatrix(a.xp.empty((0, 0), self.dtype), (0, 0), self.grid, walked.C)
-        return walk.streams(a, b, c, still)
+        return walk.streams(a, b, c, still, self.memo)
+
+    def _all_line_up(self, streams, first: int, second: int) -> bool:
+        """Collective, at the first run alone."""
+        return all(self.grid.comm.share(streams is None or cannon.lines_up(streams[first], streams[second])))
 
     # ------------------------------------------------------------------ foretelling
 

@@ -12,7 +12,7 @@ from typing import Any
 from pdla.comm.base import Pending, done
 from pdla.comm.ledger import buffer
 from pdla.layout import Selection
-from pdla.matmul.operands import ALL, Meeting, Sink, Stream, meetings, multiply
+from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
 
 class Feed:
@@ -65,10 +65,15 @@ class Drain:
         self.under_way[number % 2] = None
 
 
-def walk_k(a: Stream, b: Stream, sink: Sink, width: int) -> None:
+def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meeting], int]:
+    """The panels of two streams, and the width of the widest."""
+    panels = memo.once("panels", lambda: [piece for meeting in meetings(x, y) for piece in meeting.chopped(width)])
+    return panels, max((panel.width for panel in panels), default=0)
+
+
+def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
     """sink += a b, panel by panel of k."""
-    panels = [piece for meeting in meetings(a, b) for piece in meeting.chopped(width)]
-    widest = max((panel.width for panel in panels), default=0)
+    panels, widest = panels_of(a, b, width, memo)
     feeds = Feed(a, widest), Feed(b, widest)
 
     def start(number: int) -> list[tuple[Pending, Any]]:
@@ -86,10 +91,9 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int) -> None:
     sink.end()
 
 
-def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int) -> None:
+def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: Memo) -> None:
     """C = a b, panel by panel of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
-    panels = [piece for meeting in meetings(moving, c) for piece in meeting.chopped(width)]
-    widest = max((panel.width for panel in panels), default=0)
+    panels, widest = panels_of(moving, c, width, memo)
     feed = Feed(moving, widest)
     drain = Drain(c, widest) if c.moves else None
     by_rows = c.dimension == 0

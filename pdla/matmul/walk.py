@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pdla.layout import Layout, axes_of, effective
-from pdla.matmul.operands import Stream, assemble
+from pdla.matmul.operands import Memo, Stream, assemble
 from pdla.matmul.roles import Roles, cutting
 from pdla.matrix import DistMatrix
 
@@ -84,7 +84,7 @@ def choose(
     return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
 
 
-def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk):
+def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):
     """Collective: A, B and C as streams on the walked dimension (C's block is where it comes to rest); idle ranks: None."""
     a, b = assemble(a, walk.A), assemble(b, walk.B)
     for axes in (walk.axes_a, walk.axes_b, walk.axes_c):
@@ -93,6 +93,7 @@ def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk):
     if not a.grid.active:
         return None
     da, db, dc = DIMENSIONS[walk.dimension]
-    along = ((a, da, walk.axes_a), (b, db, walk.axes_b), (c, dc, walk.axes_c))
-    return [Stream.along(X, 0 if d is None else d, axes if d is not None else ()) for X, d, axes in along]
+    along = [(a, da or 0, walk.axes_a), (b, db or 0, walk.axes_b), (c, dc or 0, walk.axes_c)]
+    parts = memo.once(("parts", walk), lambda: [Stream.parts_of(*one) for one in along])
+    return [Stream.along(*one, held) for one, held in zip(along, parts, strict=True)]
 
