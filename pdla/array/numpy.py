@@ -57,11 +57,13 @@ def add(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def combine(target: np.ndarray, beta: complex, source: np.ndarray) -> None:
-    """target = beta * target + source. With beta = 0 target is only written: NaN in it vanishes."""
-    scale(target, beta)
+    """target = beta * target + source, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
     if beta == 0:
         copy(target, source)
+    elif target.dtype != source.dtype:
+        copy(target, target.astype(source.dtype) * source.dtype.type(beta) + source)
     else:
+        scale(target, beta)
         add(target, source)
 
 
@@ -89,9 +91,14 @@ def reinterpret(x: np.ndarray, conjugate: bool) -> np.ndarray:
 
 
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0) -> None:
-    """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n) of one dtype, any strides; beta = 0 never reads c."""
+    """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
+
+    a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
+    """
     if c.size == 0:
         return
+    if a.dtype != c.dtype:
+        a, b = a.astype(c.dtype), b.astype(c.dtype)
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
     elif not blas.gemm(a, b, c, alpha, beta):

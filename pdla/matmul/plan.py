@@ -82,6 +82,11 @@ class Plan:
         """C's layout."""
         return self.C.layout
 
+    @property
+    def summing(self) -> np.dtype:
+        """The dtype in which products are added up: float32 for the 16-bit floats, which only store."""
+        return np.dtype(np.float32) if self.dtype.kind in "fV" and self.dtype.itemsize == 2 else self.dtype
+
     # ------------------------------------------------------------------ running
 
     def __call__(
@@ -167,19 +172,19 @@ class Plan:
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
             self._fill(a, b, inside, Sink(xp, c.stored, alpha, beta) if self.grid.active else None)
             return
-        block = buffer(xp, local_shape(c.shape, layout, self.grid), self.dtype)
+        block = buffer(xp, local_shape(c.shape, layout, self.grid), self.summing)
         addends = DistMatrix(block, c.shape, self.grid, layout)
         self._fill(a, b, addends, Sink(xp, block, alpha, 0) if self.grid.active else None)
         if addends.layout.partial:
             addends = summed(addends, c.layout)
         if not self._same(addends, c.layout):
-            moved = buffer(xp, c.stored.shape, self.dtype)
+            moved = buffer(xp, c.stored.shape, self.summing)
             start(addends, self._route(addends, (c.layout, self.grid)), self.grid.comm, moved)()
             addends = DistMatrix(moved, c.shape, self.grid, c.layout)
         xp.combine(c.stored, beta, addends.stored)
 
     def _same(self, c: DistMatrix, layout: Layout) -> bool:
-        return not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
+        return c.dtype == self.summing and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
 
     def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
         if self.schedule == "gather":

@@ -237,3 +237,20 @@ def test_bad_wishes_are_the_same_error_on_every_rank():
                 pdla.matmul(A, A, **options)
 
     pdla.run(4, program)
+
+
+@pytest.mark.parametrize("algorithm", pdla.algorithms)
+def test_sixteen_bit_floats_are_summed_in_float32(algorithm):
+    """Small integers stay exact; 1 + 2048 ones, which float16 could not add up one by one, too."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        for dtype in (np.float16, ml_dtypes.bfloat16):
+            check_product(grid, (5, 7, 6), dtype, algorithm)
+            check_product(grid, (3, 4, 6), dtype, algorithm, "T", "T")
+        A, B = (pdla.ones(shape, grid, LAYOUT, dtype=np.float16) for shape in ((3, 3000), (3000, 4)))
+        C = pdla.matmul(A, B, algorithm=algorithm, panel=100)
+        assert C.dtype == np.float16 and (C.gather() == 3000).all()
+
+    pdla.run(6, program)
