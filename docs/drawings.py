@@ -11,7 +11,9 @@ import matplotlib.pyplot as plt
 
 import pdla
 from pdla.layout import Layout
+from pdla.matmul import tesseract
 from pdla.matmul.cannon import schedule
+from pdla.matmul.tables import boxed
 
 STATIC = Path(__file__).parent / "_static"
 COLOURS = [*plt.get_cmap("Set3").colors, *plt.get_cmap("Pastel1").colors]
@@ -80,6 +82,24 @@ def shares(comm, algorithm, q, n):
     return [as_lists[0]] * 3, as_lists[1:]
 
 
+def draw_table(name, table, mnk, here):
+    """What the rank at `here` holds of A, B and C in a table's own layouts, and what it needs of them."""
+    m, n, k = mnk
+    sizes = dict(zip(table.axes, table.shape, strict=True))
+    figure, every = plt.subplots(1, 3, figsize=(6.6, 2.4))
+    faces = (("A", (m, k), table.A, table.roles.A), ("B", (k, n), table.B, table.roles.B), ("C", (m, n), table.C, table.roles.C))
+    for axes, (title, shape, native, needed) in zip(every, faces, strict=True):
+        held, wanted = (
+            [part.indices().tolist() for part in layout.indices(shape, sizes, here)] for layout in (native, needed.summed)
+        )
+        for i, j in product(range(shape[0]), range(shape[1])):
+            inside = i in wanted[0] and j in wanted[1]
+            cell(axes, i, j, OWN if i in held[0] and j in held[1] else COMING if inside else PALE, "")
+        frame(axes, shape)
+        axes.set_title(title, fontsize=11)
+    save(figure, None, name, None)
+
+
 def draw_cannon(q=3):
     """Which blocks each rank multiplies, step by step."""
     figure, every = plt.subplots(1, q, figsize=(7.2, 2.6))
@@ -129,6 +149,12 @@ def main():
     draw_pieces("gather", "gather", here=(1, 1))
     draw_pieces("summa", "summa", here=(1, 1), step=2)
     draw_cannon()
+    middle = {"m": 1, "n": 0, "k": 1}
+    draw_table("box", boxed("3d", (3, 2, 3), "gather"), (12, 12, 12), middle)
+    draw_table("layers", boxed("2.5d", (3, 3, 2), "summa"), (12, 12, 12), {"m": 1, "n": 1, "k": 0})
+    draw_table("stationary", boxed("a-stationary", (3, 1, 3), "summa", "n"), (12, 12, 12), {"m": 1, "n": 0, "k": 1})
+    cut = list(tesseract.tables((2, 2, 2)))[1]
+    draw_table("tesseract", cut, (12, 12, 12), {"row": 1, "col": 0, "depth": 0})
 
 
 if __name__ == "__main__":

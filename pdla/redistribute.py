@@ -160,7 +160,7 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
     for _, share in shares(A.shape[dimension], cuts, grid.sizes, (axis,), grid.coords):
         here, _, _ = held.overlay(share)
         parts.append(xp.take(block, here, slice(None)) if by_rows else xp.take(block, slice(None), here))
-    return comm.reduce_scatter(parts, xp.empty(parts[comm.rank].shape, A.dtype)).wait()
+    return comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, A.dtype)).wait()
 
 
 def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:

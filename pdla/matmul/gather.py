@@ -63,7 +63,7 @@ def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: t
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo) -> None:
     """Collective: sink += a b in the roles' layouts."""
     axes_a, axes_b = memo.once("axes", lambda: [extra_axes(X.layout, to, X.grid.sizes) for X, to in ((a, roles.A), (b, roles.B))])
-    a, b = (X if axes else assemble(X, to) for X, axes, to in ((a, axes_a, roles.A), (b, axes_b, roles.B)))
+    a, b = (X if axes else assemble(X, to, memo) for X, axes, to in ((a, axes_a, roles.A), (b, axes_b, roles.B)))
     comms = [X.grid[axes] if axes else None for X, axes in ((a, axes_a), (b, axes_b))]
     if sink is None:
         return

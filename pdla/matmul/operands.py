@@ -9,9 +9,10 @@ from typing import Any
 
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer, timed
+from pdla.grid import ProcessGrid
 from pdla.layout import IndexSet, Layout, Selection, axes_of, effective, overlapping, share, shares
 from pdla.matrix import DistMatrix
-from pdla.redistribute import converted, local_shape
+from pdla.redistribute import Route, local_shape, start
 
 ALL = slice(None)
 
@@ -40,7 +41,7 @@ def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str,
     return extra
 
 
-def assemble(X: DistMatrix, layout: Layout) -> DistMatrix:
+def assemble(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
     """Collective: X in another layout on its grid: as it is, a view of a part, an all-gather, or a redistribution."""
     sizes, grid = X.grid.sizes, X.grid
     if X.layout.same_cuts(layout, X.shape, sizes):
@@ -48,7 +49,19 @@ def assemble(X: DistMatrix, layout: Layout) -> DistMatrix:
     if extra_axes(layout, X.layout, sizes) is not None:
         return _part(X, layout)
     axes = extra_axes(X.layout, layout, sizes)
-    return converted(X, layout, grid) if axes is None else _gathered(X, layout, axes)
+    return _moved(X, layout, memo) if axes is None else _gathered(X, layout, axes)
+
+
+def _moved(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
+    out = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
+    start(X, route(X, layout, X.grid, memo), X.grid.comm, out)()
+    return DistMatrix(out, X.shape, X.grid, layout)
+
+
+def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: Memo) -> Route:
+    """The way of X to a layout on a grid, worked out once."""
+    between = (X.layout, X.grid), (layout, grid)
+    return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
 
 
 def _part(X: DistMatrix, layout: Layout) -> DistMatrix:

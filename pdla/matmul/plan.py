@@ -19,11 +19,11 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import cannon, gather, planner, roles, summa, walk
-from pdla.matmul.operands import Memo, Sink
+from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.planner import Operand, Question, Way
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
-from pdla.redistribute import Route, local_shape, start, summed
+from pdla.redistribute import local_shape, start, summed
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
 EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions is run dry
@@ -127,7 +127,7 @@ class Plan:
                 there.append(X if X.grid == self.grid else self._as_it_lies(X, layout))
                 continue
             out = buffer(X.xp, local_shape(X.shape, layout, self.grid), X.dtype)
-            ends.append(start(X, self._route(X, (layout, self.grid)), self.grid.comm, out))
+            ends.append(start(X, route(X, layout, self.grid, self.memo), self.grid.comm, out))
             there.append(DistMatrix(out, X.shape, self.grid, layout))
         for end in ends:
             end()
@@ -139,9 +139,6 @@ class Plan:
         # Blocks without elements are alike, whatever their shapes.
         base = X.base if X.base.size else X.xp.empty(shape[::-1] if X.transposed else shape, X.dtype)
         return DistMatrix(base, X.shape, self.grid, layout, X.transposed)
-
-    def _route(self, X: DistMatrix, target: tuple[Layout, ProcessGrid]) -> Route:
-        return self.memo.once((X.shape, X.layout, target[0]), lambda: Route.between(X.shape, (X.layout, X.grid), target))
 
     def _ready(self, X: DistMatrix) -> DistMatrix:
         """An operand in the product's dtype, summed and not conjugated."""
@@ -158,7 +155,7 @@ class Plan:
         c = DistMatrix(block, out.shape, self.grid, self.native[2])
         self._multiply(a, b, c, alpha, 0)
         home = out.stored if beta == 0 else buffer(xp, out.stored.shape, self.dtype)
-        start(c, self._route(c, (out.layout, out.grid)), self.grid.comm, home)()
+        start(c, route(c, out.layout, out.grid, self.memo), self.grid.comm, home)()
         if beta != 0:
             xp.combine(out.stored, beta, home)
 
@@ -179,7 +176,7 @@ class Plan:
             addends = summed(addends, c.layout)
         if not self._same(addends, c.layout):
             moved = buffer(xp, c.stored.shape, self.summing)
-            start(addends, self._route(addends, (c.layout, self.grid)), self.grid.comm, moved)()
+            start(addends, route(addends, c.layout, self.grid, self.memo), self.grid.comm, moved)()
             addends = DistMatrix(moved, c.shape, self.grid, c.layout)
         xp.combine(c.stored, beta, addends.stored)
 
@@ -363,7 +360,8 @@ def _leaner(task: Task, way: Way) -> Iterator[Plan]:
     yield task.plan(way)
     if task.wish.schedule in (None, "summa") and task.wish.algorithm not in ("gather", "cannon"):
         for walked in "knm" if way.table is not None else (None,):
-            yield replace(task.plan(replace(way, schedule="summa"), walked=walked), panel=1)
+            panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
+            yield replace(task.plan(panels, walked=walked), panel=1)
 
 
 def _widest(plan: Plan, limit: int) -> Plan:

@@ -52,10 +52,11 @@ class Table:
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
 
         def unheld(face: int, whole: int, layout: Layout) -> float:
-            return face * (1 - whole / prod(size[axis] for axis in layout.axes))
+            cut = prod(size[axis] for axis in layout.axes)
+            return face * (cut - whole) / cut
 
         gathered = unheld(bm * bk, box.m * box.k, self.A) + unheld(bk * bn, box.k * box.n, self.B)
-        return gathered + bm * bn * (1 - 1 / box.k)
+        return gathered + bm * bn * (box.k - 1) / box.k
 
     @property
     def roles(self) -> Roles:

@@ -86,7 +86,7 @@ def choose(
 
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):
     """Collective: A, B and C as streams on the walked dimension (C's block is where it comes to rest); idle ranks: None."""
-    a, b = assemble(a, walk.A), assemble(b, walk.B)
+    a, b = assemble(a, walk.A, memo), assemble(b, walk.B, memo)
     for axes in (walk.axes_a, walk.axes_b, walk.axes_c):
         if axes:
             a.grid[axes]

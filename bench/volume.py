@@ -1,0 +1,118 @@
+"""Words that a rank receives, over the lower bound, for every number of ranks: pdla's boxes, and boxes whose sides divide P.
+
+python bench/volume.py [--to 1024] [--every 1] [--convert 0] [--plot docs/_static/volume.svg] [--json FILE]
+
+--convert N also plans every N-th number of ranks from and to 2-D blocks on the near-square grid, conversions counted.
+No communicator and no data: the figures are those of the plans' formulas, which the tests hold against counted bytes.
+"""
+
+import argparse
+import json
+
+import numpy as np
+
+import pdla
+from pdla.matmul import boxes
+from pdla.matmul.boxes import Box
+from pdla.matmul.placing import Place
+from pdla.matmul.planner import Lying, Question, ways
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+SHAPES = ((32768, 32768, 32768), (100000, 100000, 5000), (6000, 6000, 1200000), (10007, 20011, 4999))
+
+
+def ours(mnk, ranks):
+    """Words over the bound in the box's own layouts, and the share of the ranks that work."""
+    box = boxes.cheapest(*mnk, ranks, Machine())[0]
+    return boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks), box.ranks / ranks
+
+
+def by_divisors(mnk, ranks):
+    """The best box whose sides' product is P, as in COSMA."""
+    sides = [d for d in range(1, ranks + 1) if ranks % d == 0]
+    found = (Box(pm, pn, ranks // pm // pn) for pm in sides for pn in sides if ranks // pm % pn == 0)
+    return min(boxes.words(*mnk, box) for box in found) / received_lower_bound(*mnk, ranks)
+
+
+def converted(mnk, ranks):
+    """Words over the bound, and of those the conversions', from and to 2-D blocks on the near-square grid."""
+    m, n, k = mnk
+    blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
+    place = Place(("row", "col"), shape, tuple(range(ranks)), ranks)
+    A, B, C = (Lying(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
+    way = ways(Question(mnk, ranks, 8, Machine(), A, B, C, ()), "auto", None, None)[0]
+    bound = received_lower_bound(*mnk, ranks)
+    return (way.words + way.moved) / bound, way.moved / bound
+
+
+def quantiles(values):
+    return {"median": float(np.median(values)), "p95": float(np.percentile(values, 95)), "max": float(max(values))}
+
+
+def study(to, every, convert):
+    results = []
+    for mnk in SHAPES:
+        found = {ranks: (*ours(mnk, ranks), by_divisors(mnk, ranks)) for ranks in range(2, to + 1, every)}
+        moving = {ranks: converted(mnk, ranks) for ranks in range(2, to + 1, convert)} if convert else {}
+        results.append({"mnk": mnk, "ranks": found, "converted": moving})
+    return results
+
+
+def table(results):
+    for span, belongs in (("P < 32", lambda ranks: ranks < 32), ("P >= 32", lambda ranks: ranks >= 32)):
+        print(f"{span}: words over the lower bound{'median':>20}{'p95':>8}{'max':>8}{'least share of ranks':>23}")
+        for one in results:
+            chosen = {ranks: values for ranks, values in one["ranks"].items() if belongs(ranks)}
+            sides = {"pdla": [v[0] for v in chosen.values()], "sides that divide P": [v[2] for v in chosen.values()]}
+            sides["2-D blocks to 2-D blocks"] = [v[0] for ranks, v in one["converted"].items() if belongs(ranks)]
+            for name, values in sides.items():
+                if values:
+                    q = quantiles(values)
+                    used = f"{min(v[1] for v in chosen.values()):23.3f}" if name == "pdla" else ""
+                    shape = "x".join(map(str, one["mnk"]))
+                    print(f"  {shape:20} {name:25}{q['median']:8.3f}{q['p95']:8.3f}{q['max']:8.3f}{used}")
+
+
+def plot(results, path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.hashsalt": "pdla", "font.size": 9})
+    figure, every = plt.subplots(2, 2, figsize=(9, 6), sharex=True, constrained_layout=True)
+    for axes, one in zip(every.flat, results, strict=True):
+        ranks = list(one["ranks"])
+        axes.plot(ranks, [v[2] for v in one["ranks"].values()], ".", color="#cccccc", markersize=3, label="sides that divide P")
+        if one["converted"]:
+            moved = [v[0] for v in one["converted"].values()]
+            axes.plot(list(one["converted"]), moved, ".", color="#f6a04d", markersize=3, label="pdla, from and to 2-D blocks")
+        axes.plot(ranks, [v[0] for v in one["ranks"].values()], ".", color="#2f6fed", markersize=3, label="pdla, own layouts")
+        axes.set(title="m n k = " + " ".join(map(str, one["mnk"])), xscale="log", yscale="log", ylim=(0.9, 12))
+        axes.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+    every[0, 0].legend(markerscale=3)
+    figure.supxlabel("ranks")
+    figure.supylabel("words received over the lower bound")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--to", type=int, default=1024)
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--convert", type=int, default=0)
+    parser.add_argument("--plot")
+    parser.add_argument("--json")
+    wanted = parser.parse_args()
+    results = study(wanted.to, wanted.every, wanted.convert)
+    table(results)
+    if wanted.plot:
+        plot(results, wanted.plot)
+    if wanted.json:
+        with open(wanted.json, "w") as file:
+            json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main()
