@@ -11,7 +11,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -72,13 +72,23 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: comp
 def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
     """Fortran computes c^T = b^T a^T, each in its own memory read as Fortran order."""
     m, n = c.shape
-    sizes = np.array([n, m, a.shape[1], how_b[1], how_a[1], ldc], np.intc)
-    scalars = np.array([alpha, beta], c.dtype)
-    size, scalar = sizes.ctypes.data, scalars.ctypes.data
+    sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)
+    size, (scalars, scalar) = ctypes.addressof(sizes), _scalars(alpha, beta, char)
     _routine(char)(
-        ctypes.c_char_p(how_b[0]), ctypes.c_char_p(how_a[0]), size, size + 4, size + 8, scalar,
-        b.ctypes.data, size + 12, a.ctypes.data, size + 16, scalar + c.itemsize, c.ctypes.data, size + 20,
+        how_b[0], how_a[0], size, size + 4, size + 8, scalar,
+        _address(b), size + 12, _address(a), size + 16, scalar + scalars.itemsize, _address(c), size + 20,
     )  # fmt: skip
+
+
+def _address(x: np.ndarray) -> int:
+    return x.__array_interface__["data"][0]
+
+
+@lru_cache(maxsize=256)
+def _scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
+    """Both scalars in memory, and where: what Fortran is given."""
+    scalars = np.array([alpha, beta], char)
+    return scalars, _address(scalars)
 
 
 # ---------------------------------------------------------------------------------------------- threads

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
-from pdla.layout import IndexSet, Selection
+from pdla.layout import IndexSet, Layout, Selection
 from pdla.matmul.operands import ALL, Memo, Sink, assemble, blocks, extra_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
@@ -28,21 +28,43 @@ class Product(NamedTuple):
     part: tuple[int, int]
 
 
+Blocks = list[tuple[IndexSet, IndexSet]]
+Tiles = dict[int, Any]
+
+
 @dataclass(frozen=True)
 class Script:
-    """What a rank will do: the index sets of A's and B's tiles by rank, and the products of those that meet."""
+    """What a rank will do: the axes along which A and B come, their tiles' shapes as stored, and which tiles meet where."""
 
-    A: list[tuple[IndexSet, IndexSet]]
-    B: list[tuple[IndexSet, IndexSet]]
+    axes: tuple[tuple[str, ...], tuple[str, ...]]
+    shapes: tuple[list[tuple[int, int]], list[tuple[int, int]]]
     products: dict[tuple[int, int], Product]
 
     @staticmethod
-    def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes_a: tuple[str, ...], axes_b: tuple[str, ...]) -> Script:
-        tiles_a, tiles_b = (blocks(X, axes) if axes else [X.indices] for X, axes in ((a, axes_a), (b, axes_b)))
-        held = roles.C.indices((a.shape[0], b.shape[1]), a.grid.sizes, a.grid.coords or {})
-        pairs = ((i, j) for i in range(len(tiles_a)) for j in range(len(tiles_b)))
-        products = {(i, j): _product(tiles_a[i], tiles_b[j], held) for i, j in pairs if not _apart(tiles_a[i][1], tiles_b[j][0])}
-        return Script(tiles_a, tiles_b, {pair: product for pair, product in products.items() if product is not None})
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> Script:
+        grid = a.grid
+        if grid.coords is None:
+            return Script(axes, ([], []), {})
+        tiles = [
+            blocks(X, along) if along else [to.indices(X.shape, grid.sizes, grid.coords)]
+            for X, along, to in zip((a, b), axes, (roles.A, roles.B), strict=True)
+        ]
+        held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
+        shapes = [[_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
+        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held))
+
+
+def _stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> tuple[int, int]:
+    return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
+
+
+def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
+    found = {}
+    for i, a in enumerate(tiles_a):
+        for j, b in enumerate(tiles_b):
+            if not _apart(a[1], b[0]) and (product := _product(a, b, held)) is not None:
+                found[i, j] = product
+    return found
 
 
 def _apart(cols: IndexSet, rows: IndexSet) -> bool:
@@ -62,14 +84,15 @@ def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: t
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo) -> None:
     """Collective: sink += a b in the roles' layouts."""
-    axes_a, axes_b = memo.once("axes", lambda: [extra_axes(X.layout, to, X.grid.sizes) for X, to in ((a, roles.A), (b, roles.B))])
-    a, b = (X if axes else assemble(X, to, memo) for X, axes, to in ((a, axes_a, roles.A), (b, axes_b, roles.B)))
-    comms = [X.grid[axes] if axes else None for X, axes in ((a, axes_a), (b, axes_b))]
+    script: Script = memo.once("script", lambda: Script.of(a, b, roles, (_axes(a, roles.A), _axes(b, roles.B))))
+    along_a, along_b = script.axes
+    a = a if along_a else assemble(a, roles.A, memo)
+    b = b if along_b else assemble(b, roles.B, memo)
+    comm_a, comm_b = a.grid[along_a] if along_a else None, b.grid[along_b] if along_b else None
     if sink is None:
         return
-    script = memo.once("script", lambda: Script.of(a, b, roles, axes_a or (), axes_b or ()))
-    here_a, coming_a = _tiles(a, comms[0], script.A)
-    here_b, coming_b = _tiles(b, comms[1], script.B)
+    here_a, coming_a = _tiles(a, comm_a, script.shapes[0])
+    here_b, coming_b = _tiles(b, comm_b, script.shapes[1])
     _multiply(script, here_a, here_b, sink)
     for i in coming_a:
         _multiply(script, {i: here_a[i]}, here_b, sink)
@@ -78,12 +101,15 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     sink.end()
 
 
-def _tiles(X: DistMatrix, comm: Communicator | None, held: list[tuple[IndexSet, IndexSet]]) -> tuple[dict[int, Any], Iterator[int]]:
+def _axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
+    return extra_axes(X.layout, layout, X.grid.sizes) or ()
+
+
+def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int]]) -> tuple[Tiles, Iterator[int]]:
     """The tiles of an operand that are here, and those that come, put there in order of arrival; all have been asked for."""
     if comm is None:
         return {0: X.stored}, iter(())
     here = {comm.rank: X.stored}
-    shapes = [(len(cols), len(rows)) if X.transposed else (len(rows), len(cols)) for rows, cols in held]
     outs = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(shapes)]
     arrivals = comm.allgather(X.base, outs)
 
@@ -96,7 +122,7 @@ def _tiles(X: DistMatrix, comm: Communicator | None, held: list[tuple[IndexSet, 
     return here, coming()
 
 
-def _multiply(script: Script, tiles_a: dict[int, Any], tiles_b: dict[int, Any], sink: Sink) -> None:
+def _multiply(script: Script, tiles_a: Tiles, tiles_b: Tiles, sink: Sink) -> None:
     for i, a in tiles_a.items():
         for j, b in tiles_b.items():
             if (p := script.products.get((i, j))) is not None:

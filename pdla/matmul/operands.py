@@ -43,13 +43,17 @@ def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str,
 
 def assemble(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
     """Collective: X in another layout on its grid: as it is, a view of a part, an all-gather, or a redistribution."""
-    sizes, grid = X.grid.sizes, X.grid
+    return memo.once((X.shape, X.layout, layout), lambda: _assembler(X, layout, memo))(X)
+
+
+def _assembler(X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+    sizes = X.grid.sizes
     if X.layout.same_cuts(layout, X.shape, sizes):
-        return DistMatrix(X.base, X.shape, grid, layout, X.transposed)
+        return lambda X: X
     if extra_axes(layout, X.layout, sizes) is not None:
-        return _part(X, layout)
+        return lambda X: _part(X, layout)
     axes = extra_axes(X.layout, layout, sizes)
-    return _moved(X, layout, memo) if axes is None else _gathered(X, layout, axes)
+    return (lambda X: _moved(X, layout, memo)) if axes is None else (lambda X: _gathered(X, layout, axes))
 
 
 def _moved(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:

@@ -135,6 +135,8 @@ class Plan:
 
     def _as_it_lies(self, X: DistMatrix, layout: Layout) -> DistMatrix:
         """X, whose blocks lie where the plan's grid wants them, as a matrix on that grid."""
+        if X.grid is self.grid and X.layout == layout:
+            return X
         shape = local_shape(X.shape, layout, self.grid)
         # Blocks without elements are alike, whatever their shapes.
         base = X.base if X.base.size else X.xp.empty(shape[::-1] if X.transposed else shape, X.dtype)
@@ -146,7 +148,9 @@ class Plan:
             X = summed(X, X.layout.summed)
         if X.dtype != self.dtype:
             X = X.astype(self.dtype)
-        return DistMatrix(X.xp.reinterpret(X.base, X.conjugated), X.shape, X.grid, X.layout, X.transposed)
+        if not X.conjugated:
+            return X
+        return DistMatrix(X.xp.reinterpret(X.base, True), X.shape, X.grid, X.layout, X.transposed)
 
     def _multiply_and_return(self, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex) -> None:
         """C in its native layout first; then home, where beta times what was there is added."""
