@@ -104,24 +104,37 @@ class Kept:
     ranks: int
 
     @cached_property
+    def _overlaps(self) -> list[np.ndarray]:
+        """Of rows and of columns: the user's shares x the native shares."""
+        return [_overlap(self.user, self.native, d) for d in (0, 1)]
+
+    @property
     def elements(self) -> np.ndarray:
         """Ranks x places; none where a rank is idle on the user's grid."""
         kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
-        parts = [_overlap(self.user, self.native, d)[self.user.numbers[d]][:, self.native.numbers[d]] for d in (0, 1)]
-        kept[np.array(self.order)] = parts[0] * parts[1]
+        rows, cols = (o[u][:, v] for o, u, v in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True))
+        kept[np.array(self.order)] = rows * cols
         return kept
 
+    def _in_place(self, order: np.ndarray) -> np.ndarray:
+        """What the rank at each place keeps there, with ranks placed in this order."""
+        place = np.full(self.ranks, -1)
+        place[np.array(self.order)] = np.arange(len(self.order))
+        here, idle = place[order], place[order] < 0
+        rows, cols = (o[u[here], v] for o, u, v in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True))
+        return np.where(idle, 0, rows * cols)
+
     def arriving(self, order: np.ndarray) -> np.ndarray:
-        """Elements that each rank receives on the way to the native layout, with ranks placed in this order."""
+        """Elements that each rank receives on the way to the native layout."""
         words = np.zeros(self.ranks, np.int64)
-        words[order] = self.native.elements - self.elements[order, np.arange(len(order))]
+        words[order] = self.native.elements - self._in_place(order)
         return words
 
     def returning(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way back to the user's layout."""
         words = np.zeros(self.ranks, np.int64)
         words[np.array(self.order)] = self.user.elements
-        words[order] -= self.elements[order, np.arange(len(order))]
+        words[order] -= self._in_place(order)
         return words
 
 

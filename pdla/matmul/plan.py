@@ -83,6 +83,11 @@ class Plan:
         return self.C.layout
 
     @property
+    def named(self) -> str:
+        """The algorithm, and the schedule where that is another word."""
+        return self.algorithm if self.schedule == self.algorithm else f"{self.algorithm} by {self.schedule}"
+
+    @property
     def summing(self) -> np.dtype:
         """The dtype in which products are added up: float32 for the 16-bit floats, which only store."""
         return np.dtype(np.float32) if self.dtype.kind in "fV" and self.dtype.itemsize == 2 else self.dtype
@@ -261,11 +266,10 @@ class Plan:
         (m, k), n = self.A.shape, self.B.shape[1]
         walked = "" if self.schedule == "gather" else f", walking {self.walk.dimension}"
         panels = f" in panels of {self.panel}" if self.schedule == "summa" else ""
-        by = "" if self.schedule == self.algorithm else f" by {self.schedule}"
         cost, machine, size = self.predicted, self.machine, self.dtype.itemsize
         return "\n".join([
             f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}",
-            f"  algorithm   {self.algorithm}{by}{walked}{panels}",
+            f"  algorithm   {self.named}{walked}{panels}",
             f"  roles       {self.roles or 'one rank'}",
             *(f"  {name}           {self._way_of(i)}" for i, name in enumerate("ABC")),
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} messages, "
@@ -354,7 +358,7 @@ def _fitting(task: Task, found: list[Way], limit: int) -> Plan:
     assert least is not None
     peak = least.predicted.peak_workspace
     raise PlanError(
-        f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {least.algorithm} by {least.schedule} "
+        f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {least.named} "
         f"on {least.grid!r}, needs {peak} bytes a rank"
     )
 
