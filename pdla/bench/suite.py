@@ -10,6 +10,7 @@ from pdla.bench.case import Case, Make, digits, digits_operands, digits_path, ra
 from pdla.bench.gemm import Bench, Row, predict
 from pdla.bench.progress import Progress
 from pdla.errors import PlanError
+from pdla.matmul.planner import ON_GRID
 
 SIDE, MANY_RANKS_SIDE = 1536, 1024  # of the square product, or the next multiple of the ranks
 MANY = 16  # ranks that a machine of few cores takes long to run
@@ -43,7 +44,7 @@ def made_up(ranks: int) -> Iterator[Case]:
     flat = Case(n, n, max(ranks, n // 8 // ranks * ranks), "float32")
     ragged = Case(401, 299, 353, "complex128", transa="C", transb="T")
     grids = shapes(ranks)
-    names = pdla.algorithms if ranks <= MANY else ("auto",)
+    names = (*ON_GRID, "auto") if ranks <= MANY else ("auto",)
     yield from (replace(square, grid=grids[0], algorithm=name) for name in pdla.algorithms)
     yield from (replace(square, grid=line, algorithm=name) for line in grids[1:] for name in names)
     yield from (replace(case, grid=grids[0], algorithm=name) for case in (flat, ragged) for name in names)

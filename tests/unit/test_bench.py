@@ -1,7 +1,7 @@
 """The benchmark, without MPI: its arguments, checks, figures, table and JSON."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from pdla.bench.cli import main, parse
 from pdla.bench.gemm import Bench, predict
 from pdla.bench.peak import Peaks
 from pdla.bench.stop import Stop
+from pdla.matmul.planner import ON_GRID
 
 SIZES = ["-m", "30", "-n", "20", "-k", "25"]
 
@@ -179,7 +180,8 @@ def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
     P = grid[0] * grid[1]
     case = Case(48, 48, 48, algorithm=algorithm, grid=grid)
     row, foreseen = measured(P, case), predict(case, P)
-    assert row.bytes_received == row.bytes_by_formula == foreseen.bytes_received
+    assert row.bytes_received == foreseen.bytes_received
+    assert row.bytes_by_formula == (row.bytes_received if algorithm in ON_GRID else None)
     assert (row.messages, row.peak_workspace) == (foreseen.messages, foreseen.peak_workspace)
     assert row.bytes_received >= row.bytes_lower_bound > 0
     assert len(row.seconds) == 2
@@ -187,14 +189,14 @@ def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
 
 def test_a_wrong_product_is_not_timed(monkeypatch):
     class Off(pdla.Plan):
-        def run(self, A, B, out, alpha, beta):
-            C = super().run(A, B, out, alpha, beta)
+        def run(self, *arguments):
+            C = super().run(*arguments)
             C.local[...] += 1
             return C
 
     def off(A, B, **keywords):
         plan = pdla.matmul.__globals__["plan_matmul"](A, B, **keywords)
-        return Off(**{name: getattr(plan, name) for name in plan.__dataclass_fields__})
+        return Off(**{one.name: getattr(plan, one.name) for one in fields(plan) if one.init})
 
     monkeypatch.setattr("pdla.bench.gemm.pdla.plan_matmul", off)
     row = measured(2, Case(8, 8, 8, grid=(1, 2)))
