@@ -84,17 +84,18 @@ def plot(results, path):
     figure, every = plt.subplots(2, 2, figsize=(9, 6), sharex=True, constrained_layout=True)
     for axes, one in zip(every.flat, results, strict=True):
         ranks = list(one["ranks"])
-        axes.plot(ranks, [v[2] for v in one["ranks"].values()], ".", color="#cccccc", markersize=3, label="sides that divide P")
+        dots = {"marker": ".", "linestyle": "", "markersize": 3, "rasterized": True}
+        axes.plot(ranks, [v[2] for v in one["ranks"].values()], color="#cccccc", label="sides that divide P", **dots)
         if one["converted"]:
             moved = [v[0] for v in one["converted"].values()]
-            axes.plot(list(one["converted"]), moved, ".", color="#f6a04d", markersize=3, label="pdla, from and to 2-D blocks")
-        axes.plot(ranks, [v[0] for v in one["ranks"].values()], ".", color="#2f6fed", markersize=3, label="pdla, own layouts")
-        axes.set(title="m n k = " + " ".join(map(str, one["mnk"])), xscale="log", yscale="log", ylim=(0.9, 12))
-        axes.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+            axes.plot(list(one["converted"]), moved, color="#f6a04d", label="pdla, from and to 2-D blocks", **dots)
+        axes.plot(ranks, [v[0] for v in one["ranks"].values()], color="#2f6fed", label="pdla, own layouts", **dots)
+        axes.set(title="m n k = " + " ".join(map(str, one["mnk"])), xscale="log", yscale="log", ylim=(0.9, 40))
+        axes.set_yticks([1, 2, 5, 10, 30], ["1", "2", "5", "10", "30"])
     every[0, 0].legend(markerscale=3)
     figure.supxlabel("ranks")
     figure.supylabel("words received over the lower bound")
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, dpi=200, metadata={"Date": None})
 
 
 def main():

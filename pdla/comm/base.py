@@ -15,10 +15,14 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
+from pdla import config
+from pdla.comm import broadcast
 from pdla.comm.ledger import Event, buffer, current
 from pdla.layout import block_bounds
 
 Array = Any
+Pieces = Sequence[tuple[int, Array]]  # to or from which rank, and what
+Onward = Mapping[int, Sequence[int]]
 
 
 class Pending:
@@ -28,7 +32,7 @@ class Pending:
     """
 
     def __init__(
-        self, arrivals: Iterator[int], result: Callable[[], Any], event: tuple[str, str, int, int] | None = None
+        self, arrivals: Iterator[int], result: Callable[[], Any], event: tuple[str, str, int, int, str] | None = None
     ) -> None:
         self._arrivals = arrivals
         self._result = result
@@ -39,8 +43,8 @@ class Pending:
     def __iter__(self) -> Iterator[int]:
         yield from self._arrivals
         if self._ledger is not None and self._event is not None:
-            what, axis, size, messages = self._event
-            event = Event(what, axis, size, messages, start=self._start, end=time.perf_counter())
+            what, axis, size, messages, way = self._event
+            event = Event(what, axis, size, messages, start=self._start, end=time.perf_counter(), way=way)
             self._ledger.events.append(event)
             self._ledger = None
 
@@ -60,6 +64,7 @@ class Communicator(ABC):
     """A group of ranks that can talk. `rank` is this one's number, `size` how many there are, `axis` what it joins."""
 
     xp: ModuleType  # the array module this world's matrices are made of
+    homes: Sequence[int] = ()  # by rank, a number for the node it runs on; empty: all run on one
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
@@ -68,8 +73,11 @@ class Communicator(ABC):
     # ------------------------------------------------------------------ what a world provides
 
     @abstractmethod
-    def _exchange(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Iterator[int]:
-        """Start one message to each rank of `sends` and from each of `recvs`; iterating completes them."""
+    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+        """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
+
+        recvs[i] is sent on to the ranks onward[i] as soon as it is there and all of `onward` before it have been.
+        """
 
     @abstractmethod
     def split(self, ranks: Sequence[int] | None, axis: str) -> Communicator | None:
@@ -97,15 +105,26 @@ class Communicator(ABC):
     def _round(
         self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
     ) -> Pending:
-        arrivals = self._exchange(verb, sends, recvs)
-        return Pending(arrivals, result, (verb, self.axis, sum(x.nbytes for x in recvs.values()), len(recvs)))
+        arrivals = self._exchange(verb, [*sends.items()], [*recvs.items()], {})
+        return Pending(arrivals, result, (verb, self.axis, sum(x.nbytes for x in recvs.values()), len(recvs), ""))
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """x of `root` into x of every rank. Each other rank receives x.nbytes."""
-        others = [r for r in range(self.size) if r != root and x.size]
-        if self.rank == root or not x.size:
-            return self._round("bcast", dict.fromkeys(others, x), {}, lambda: x)
-        return self._round("bcast", {}, {root: x}, lambda: x)
+        """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
+        way, chunk = self._way(x.nbytes), config.settings.bcast_chunk
+        m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
+        arrivals = self._exchange("bcast", m.sends, m.recvs, m.onward)
+        received = x.nbytes if m.recvs else 0
+        return Pending(arrivals, lambda: x, ("bcast", self.axis, received, len(m.recvs), way))
+
+    def asked_way(self, nbytes: int) -> str:
+        """How so many bytes are to be broadcast here."""
+        asked = config.settings.bcast
+        return broadcast.best(nbytes, self.size, len(set(self.homes))) if asked == "auto" else asked
+
+    def _way(self, nbytes: int) -> str:
+        """The same, as this world can."""
+        way = self.asked_way(nbytes)
+        return "flat" if way == "mpi" else way
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
         """The sum over ranks of x, in rank order, into out on `root`, which receives size - 1 addends."""

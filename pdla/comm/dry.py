@@ -7,7 +7,7 @@ from typing import Any
 
 from pdla.array import meta
 from pdla.comm import current_world
-from pdla.comm.base import Array, Communicator, Pending
+from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
 from pdla.comm.ledger import Ledger, record
 from pdla.errors import PdlaError
 
@@ -21,8 +21,8 @@ class DryComm(Communicator):
     def identity(self) -> Any:
         return ("dry", self.size)
 
-    def _exchange(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Iterator[int]:
-        return iter(tuple(recvs))
+    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+        return iter([source for source, _ in recvs])
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         return self._round(call.partition("(")[0], sends, recvs, lambda: result)

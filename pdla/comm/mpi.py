@@ -2,11 +2,13 @@
 
 A round of messages is posted when its verb is called, all receives first. Arrays travel as bytes in C order: contiguous
 ones where they lie, strided ones through a buffer. Waiting is a loop of tests, which lets other processes run where the
-ranks of a node outnumber its cores, and which ends the job, stacks printed, after PDLA_TIMEOUT seconds.
+ranks of a node outnumber its cores, and which ends the job, stacks printed, after PDLA_TIMEOUT seconds. Where ranks are on
+several nodes a thread of each lets MPI work while the rank computes.
 """
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import hashlib
 import os
@@ -15,9 +17,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import TracebackType
 from typing import Any
 
@@ -25,9 +29,9 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, numpy
-from pdla.comm.base import Array, Communicator, Pending
+from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
 from pdla.comm.ledger import buffer
-from pdla.errors import GridError, NoMPIError
+from pdla.errors import AgreementError, GridError, NoMPIError
 
 try:
     import mpi4py
@@ -43,7 +47,10 @@ _VERB_TAGS = 1 << 14
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
-_POLLS, _NAP = 200, 100e-6  # polls before a rank that shares its core sleeps between them, and how long: seconds
+Send = Callable[[], MPI.Request]
+Landing = tuple[int, Array, Array]  # source, out, where its elements arrive
+_POLLS = 200  # polls before a rank that shares its core sleeps between them
+_NAP, _GROWTH, _LONGEST = 100e-6, 10, 5e-3  # its first naps, in seconds; how many until they are twice as long; the longest
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class Node:
     def pause(self, polls: int) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
         if polls > _POLLS and self.crowded:
-            time.sleep(_NAP)
+            time.sleep(min(_LONGEST, _NAP * max(1.0, (polls - _POLLS) / _GROWTH)))
         else:
             os.sched_yield()
 
@@ -93,6 +100,101 @@ def _spec(x: np.ndarray) -> list[Any]:
     return [raw, raw.size, MPI.BYTE]
 
 
+class Round:
+    """Messages under way: what has come, and what is to be sent on. Both the rank's own thread and `progress` advance it.
+
+    It holds the memory that MPI reads and writes: a Pending dropped half-way must not free it.
+    """
+
+    def __init__(self, requests: list[MPI.Request], expected: Sequence[int], onward: Mapping[int, list[Send]]) -> None:
+        """The first requests are receives, of `expected` bytes (-1: not to be checked)."""
+        self.requests, self.expected, self.onward = requests, expected, onward
+        self.turns = deque(onward)
+        self.lock = threading.Lock()
+        self.left = len(requests)
+        self.here: set[int] = set()
+        self.come: deque[int] = deque()
+        self.fault = ""
+
+    def advance(self) -> bool:
+        """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length."""
+        with self.lock:
+            if self.left and not self.fault:
+                statuses: list[MPI.Status] = []
+                try:
+                    self._note(MPI.Request.Testsome(self.requests, statuses) or [], statuses)
+                except MPI.Exception:
+                    self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
+                    if not self.fault:
+                        raise
+            return bool(self.come or self.fault) or not self.left
+
+    def _note(self, ended: list[int], statuses: list[MPI.Status]) -> None:
+        for i, status in zip(ended, statuses, strict=True):
+            if i < len(self.expected):
+                self._check(self.expected[i], status)
+                self.here.add(i)
+                self.come.append(i)
+        sent: list[MPI.Request] = []
+        while self.turns and self.turns[0] in self.here and not self.fault:
+            sent += [send() for send in self.onward[self.turns.popleft()]]
+        self.requests += sent
+        self.left += len(sent) - len(ended)  # last: who reads 0 finds all that has come
+
+    def _check(self, expected: int, status: MPI.Status) -> None:
+        count = status.Get_count(MPI.BYTE)
+        if expected >= 0 and count not in (expected, MPI.UNDEFINED):  # undefined: beyond an old MPI's 32 bits
+            self.fault = f"rank {status.source} sends less ({count} bytes, not {expected})"
+
+
+def _truncated(status: MPI.Status) -> bool:
+    return MPI.Get_error_class(status.error) == MPI.ERR_TRUNCATE
+
+
+class Progress:
+    """A thread that calls MPI while this rank computes: between calls MPI moves nothing over a network.
+
+    It looks every PDLA_PROGRESS seconds, and less often where ranks share a core, while rounds are under way; on one node
+    it does not run, since there a message is a copy, which takes a core whoever makes it.
+    """
+
+    def __init__(self, here: Node) -> None:
+        self.nap = config.settings.progress * max(1.0, here.ranks / here.cores)
+        self.rounds: dict[int, Round] = {}
+        self.wanted, self.ended = threading.Event(), False
+        self.thread = threading.Thread(target=self._look, name="pdla progress", daemon=True)
+        self.thread.start()
+        atexit.register(self.end)
+
+    def _look(self) -> None:
+        while self.wanted.wait() and not self.ended:
+            for round_ in list(self.rounds.values()):
+                round_.advance()
+            time.sleep(self.nap)
+
+    def begin(self, round_: Round) -> None:
+        self.rounds[id(round_)] = round_
+        self.wanted.set()
+
+    def finish(self, round_: Round) -> None:
+        del self.rounds[id(round_)]
+        if not self.rounds:
+            self.wanted.clear()
+
+    def end(self) -> None:
+        """No MPI call after this."""
+        self.ended = True
+        self.wanted.set()
+        self.thread.join()
+
+
+@cache
+def progress(here: Node) -> Progress | None:
+    """The one of this process; None where it is not wanted or MPI is not to be called by two threads."""
+    threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    return Progress(here) if config.settings.progress and threads else None
+
+
 class MPIComm(Communicator):
     """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator nobody else sends on."""
 
@@ -101,10 +203,11 @@ class MPIComm(Communicator):
     def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all") -> None:
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
         self.mpi, self.node, self.homes = mpi, here, homes
+        spread = len(set(homes)) > 1
+        self._progress = progress(here) if spread else None
         # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.
-        self.tree = len(set(homes)) > 1 or not here.crowded
-        # Requests hold the memory that MPI reads and writes: a Pending dropped half-way must not free it.
-        self._under_way: dict[int, list[MPI.Request]] = {}
+        self.tree = spread or not here.crowded
+        self._under_way: dict[int, Round] = {}
 
     @property
     def identity(self) -> Any:
@@ -112,25 +215,28 @@ class MPIComm(Communicator):
 
     # ------------------------------------------------------------------ messages
 
-    def _exchange(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Iterator[int]:
-        return self._post(call, _VERB_TAGS + next(self._calls) % _VERB_TAGS, sends, recvs)
+    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+        return self._post(call, _VERB_TAGS + next(self._calls) % _VERB_TAGS, sends, recvs, onward)
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         verb, _, tag = call.rstrip(")").partition("(tag=")
-        arrivals = self._post(call, int(tag), sends, recvs)
+        arrivals = self._post(call, int(tag), [*sends.items()], [*recvs.items()], {})
         size = sum(x.nbytes for x in recvs.values())
-        return Pending(arrivals, lambda: result, (verb, self.axis, size, len(recvs)))
+        return Pending(arrivals, lambda: result, (verb, self.axis, size, len(recvs), ""))
 
-    def _post(self, call: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Iterator[int]:
+    def _post(self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
-        landings = [(source, out, self._landing(out)) for source, out in recvs.items()]
+        landings = [(source, out, self._landing(out)) for source, out in recvs]
         requests = [self.mpi.Irecv(_spec(box), source, tag) for source, _, box in landings]
         packed: dict[int, Array] = {}
-        for to, x in sorted(sends.items(), key=lambda item: (item[0] - self.rank) % self.size):
+        for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
             if id(x) not in packed:
                 packed[id(x)] = self._packed(x)
             requests.append(self.mpi.Isend(_spec(packed[id(x)]), to, tag))
-        return self._arrivals(call, requests, landings)
+        later: dict[int, list[Send]] = {
+            i: [partial(self.mpi.Isend, _spec(landings[i][2]), to, tag) for to in onward[i]] for i in onward
+        }
+        return self._arrivals(call, Round(requests, [box.nbytes for _, _, box in landings], later), landings)
 
     def _landing(self, out: Array) -> Array:
         """Where out's elements arrive."""
@@ -142,57 +248,57 @@ class MPIComm(Communicator):
             self.xp.copy(box, x)
         return box
 
-    def _arrivals(
-        self, call: str, requests: list[MPI.Request], landings: Sequence[tuple[int, Array, Array]]
-    ) -> Iterator[int]:
+    def _arrivals(self, call: str, round_: Round, landings: Sequence[Landing]) -> Iterator[int]:
         """The sources of (source, out, where its elements land) in order of arrival: the first requests are theirs."""
-        self._under_way[id(requests)] = requests
-        return self._complete(call, requests, landings)
+        self._under_way[id(round_)] = round_
+        if self._progress is not None:
+            self._progress.begin(round_)
+        return self._complete(call, round_, landings)
 
-    def _complete(
-        self, call: str, requests: list[MPI.Request], landings: Sequence[tuple[int, Array, Array]]
-    ) -> Iterator[int]:
-        left = len(requests)
-        while left:
-            ended = self._poll(call, requests)
-            left -= len(ended)
-            for source, out, box in (landings[i] for i in ended if i < len(landings)):
+    def _complete(self, call: str, round_: Round, landings: Sequence[Landing]) -> Iterator[int]:
+        while round_.left or round_.come:
+            self._until(call, round_.advance)
+            if round_.fault:
+                raise AgreementError(f"{call} on {self.axis!r}: {round_.fault} than rank {self.rank} expects")
+            while round_.come:
+                source, out, box = landings[round_.come.popleft()]
                 if box is not out:
                     self.xp.copy(out, box)
                 yield source
-        del self._under_way[id(requests)]
+        del self._under_way[id(round_)]
+        if self._progress is not None:
+            self._progress.finish(round_)
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """x of `root` into x of every rank, along the library's tree where that pays. Others receive x.nbytes."""
-        if not self.tree or self.size == 1 or not x.size:
+        """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
+        if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
         mine = self.rank == root
         box = self._packed(x) if mine else self._landing(x)
-        requests = [self.mpi.Ibcast(_spec(box), root)]
-        arrivals = self._arrivals("bcast", requests, [] if mine else [(root, x, box)])
-        return Pending(arrivals, lambda: x, ("bcast", self.axis, 0 if mine else x.nbytes, 0 if mine else 1))
+        landings = [] if mine else [(root, x, box)]
+        arrivals = self._arrivals("bcast", Round([self.mpi.Ibcast(_spec(box), root)], [-1] * len(landings), {}), landings)
+        return Pending(arrivals, lambda: x, ("bcast", self.axis, 0 if mine else x.nbytes, 0 if mine else 1, "mpi"))
+
+    def _way(self, nbytes: int) -> str:
+        way = self.asked_way(nbytes)
+        return "flat" if way == "mpi" and config.settings.bcast == "auto" and not self.tree else way
 
     # ------------------------------------------------------------------ waiting
 
-    def _poll(self, call: str, requests: list[MPI.Request]) -> list[int]:
-        """Wait until some of the requests have ended: which."""
+    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` says so, which lets MPI work."""
         polls, start = 0, time.monotonic()
-        while not (ended := MPI.Request.Testsome(requests)):
+        while not ready():
             polls += 1
             self.node.pause(polls)
             if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
-                self._give_up(call)
-        return ended
+                give_up(self._describe(call))
 
     def _wait(self, call: str, request: MPI.Request) -> None:
-        self._poll(call, [request])
+        self._until(call, request.Test)
 
-    def _give_up(self, call: str) -> None:
-        where = f"{call} on {self.axis!r} ({self.size} ranks, this is rank {self.rank} of them)"
-        say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {where}; its stack:")
-        faulthandler.dump_traceback(2)
-        time.sleep(_PATIENCE)
-        MPI.COMM_WORLD.Abort(1)
+    def _describe(self, call: str) -> str:
+        return f"{call} on {self.axis!r} ({self.size} ranks, this is rank {self.rank} of them)"
 
     # ------------------------------------------------------------------ agreement and groups
 
@@ -221,11 +327,10 @@ class MPIComm(Communicator):
         return bool((least[:2] == ~least[2:]).all())
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
-        self._same("", f"split({axis!r})")  # MPI's own call cannot be watched
+        with watched(self._describe(f"split({axis!r})")):
+            group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
-            self.mpi.Split(MPI.UNDEFINED)
             return None
-        group = self.mpi.Split(min(ranks), list(ranks).index(self.rank))
         return MPIComm(group, self.node, [self.homes[r] for r in ranks], axis)
 
     def close(self) -> None:
@@ -251,7 +356,8 @@ def wrap(comm: MPI.Comm) -> MPIComm:
         raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
     ours: Any = comm.Get_attr(_key())
     if ours is None:
-        ours = MPIComm(comm.Dup(), *node(comm))
+        with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
+            ours = MPIComm(comm.Dup(), *node(comm))
         comm.Set_attr(_key(), ours)
         _share_out(ours.node)
     return ours
@@ -278,6 +384,26 @@ def _share_out(here: Node) -> None:
 def say(text: str) -> None:
     """A line on the true stderr, with this rank's number in the job."""
     os.write(2, f"[rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}] {text}\n".encode())
+
+
+def give_up(call: str) -> None:
+    """End the job: this rank has waited too long."""
+    say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
+    faulthandler.dump_traceback(2)
+    time.sleep(_PATIENCE)
+    MPI.COMM_WORLD.Abort(1)
+
+
+@contextmanager
+def watched(call: str) -> Iterator[None]:
+    """Give up where one of MPI's blocking calls takes longer than PDLA_TIMEOUT."""
+    timer = threading.Timer(config.settings.timeout, give_up, [call])
+    if config.settings.timeout:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:

@@ -8,41 +8,49 @@ ranks disagree on which verb comes next (AgreementError, naming both).
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from typing import Any
 
 from pdla.array import blas, numpy
 from pdla.comm import current_world
-from pdla.comm.base import Array, Communicator, Pending
+from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
 
 @dataclass
 class Message:
-    """An array on its way: what it belongs to, and whether the receiver has copied it."""
+    """An array on its way: what it belongs to, when it will be there, and whether the receiver has copied it."""
 
     call: str
     value: Any
+    due: float = 0.0  # seconds on time.perf_counter's clock
     copied: bool = False
 
 
 class World:
     """What P threads share: the messages under way, who waits for what, and the first failure."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self, size: int, delay: float = 0.0, bandwidth: float = inf) -> None:
+        self.size, self.delay, self.bandwidth = size, delay, bandwidth
         self.lock = threading.Lock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
-        self.messages: dict[tuple, Message] = {}
+        self.mail: dict[tuple, deque[Message]] = defaultdict(deque)  # from one rank to another, in order
+        self.shared: dict[tuple, Message] = {}
         self.waiting: dict[int, str] = {}
         self.alive = set(range(size))
         self.failure: BaseException | None = None
         self.failed_rank = -1
         self.elements_copied = [0] * size  # by receivers, between ranks: a count that the ledger has no part in
         self.bytes_copied = [0] * size
+
+    def sent(self, call: str, x: Array) -> Message:
+        """A message that sets out now; on its way it holds neither its sender nor a core."""
+        return Message(call, x, time.perf_counter() + self.delay + x.nbytes / self.bandwidth)
 
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
         """Block a rank; call with the lock held. A rank that is notified is no longer counted as waiting."""
@@ -101,50 +109,57 @@ class ThreadComm(Communicator):
         whom = f" for rank {awaited[0]}" if len(awaited) == 1 else f" for ranks {list(awaited)[:8]}" if awaited else ""
         return f"{call} (call {number} on {self.axis!r}, {self.size} ranks){whom}"
 
-    def _exchange(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Iterator[int]:
-        return self._post(call, ("verb", next(self._calls)), sends, recvs)
+    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+        return self._post(call, ("verb", next(self._calls)), sends, recvs, onward)
 
-    def _post(
-        self, call: str, key: tuple, sends: Mapping[int, Array], recvs: Mapping[int, Array]
-    ) -> Iterator[int]:
-        sent = {}
+    def _post(self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+        return self._complete(call, key, recvs, onward, self._send(call, key, sends))
+
+    def _send(self, call: str, key: tuple, sends: Pieces) -> list[tuple[int, Message]]:
+        sent = [(to, self.world.sent(call, x)) for to, x in sends]
         with self.world.lock:
-            for to, x in sends.items():
-                sent[to] = Message(call, x)
-                self.world.messages[self.name, key, self.rank, to] = sent[to]
+            for to, message in sent:
+                self.world.mail[self.name, key, self.rank, to].append(message)
                 self.world.notify(self.ranks[to])
-        return self._complete(call, key, sent, recvs)
+        return sent
 
-    def _complete(self, call: str, key: tuple, sent: dict[int, Message], recvs: Mapping[int, Array]) -> Iterator[int]:
-        for source, out in self._in_turn(recvs):
-            message = self._fetch(call, key, source)
-            self._copy(out, message, source, call)
+    def _complete(
+        self, call: str, key: tuple, recvs: Pieces, onward: Onward, sent: list[tuple[int, Message]]
+    ) -> Iterator[int]:
+        for i, source, out in self._in_turn(recvs, onward):
+            self._copy(out, self._fetch(call, key, source), source, call)
+            if i in onward:
+                sent += self._send(call, key, [(to, out) for to in onward[i]])
             yield source
-        world = self.world
-        with world.lock:
-            for to, message in sent.items():
+        with self.world.lock:
+            for to, message in sent:
                 self._await_copy(message, call, key[-1], to)
 
     def _await_copy(self, message: Message, call: str, number: int, to: int) -> None:
         self.world.wait_until(self.me, lambda: message.copied, lambda: self._describe(call, number, [self.ranks[to]]))
 
-    def _in_turn(self, recvs: Mapping[int, Array]) -> list[tuple[int, Array]]:
-        """Sources in ring order from this rank on, so that not all ranks read from rank 0 at once."""
-        return sorted(recvs.items(), key=lambda item: (item[0] - self.rank) % self.size)
+    def _in_turn(self, recvs: Pieces, onward: Onward) -> list[tuple[int, int, Array]]:
+        """What others wait for first; then in ring order from this rank on, so that not all read from rank 0 at once."""
+        turns = ((i, source, out) for i, (source, out) in enumerate(recvs))
+        return sorted(turns, key=lambda turn: (turn[0] not in onward, (turn[1] - self.rank) % self.size))
 
     def _fetch(self, call: str, key: tuple, source: int) -> Message:
         slot = (self.name, key, source, self.rank)
-        messages = self.world.messages
+        mail = self.world.mail
         with self.world.lock:
             self.world.wait_until(
-                self.me, lambda: slot in messages, lambda: self._describe(call, key[-1], [self.ranks[source]])
+                self.me, lambda: slot in mail, lambda: self._describe(call, key[-1], [self.ranks[source]])
             )
-            message = messages.pop(slot)
+            message = mail[slot].popleft()
+            if not mail[slot]:
+                del mail[slot]
         if message.call != call and key[0] == "verb":
             raise AgreementError(
                 f"ranks disagree on call {key[-1]} on {self.axis!r}: "
                 f"rank {self.me} calls {call}, rank {self.ranks[source]} calls {message.call}"
             )
+        if (left := message.due - time.perf_counter()) > 0:
+            time.sleep(left)  # not counted as waiting: this rank can go on without any other
         return message
 
     def _copy(self, out: Array, message: Message, source: int, call: str) -> None:
@@ -166,18 +181,18 @@ class ThreadComm(Communicator):
         tag = call.partition("(")[2]
         (peer,) = [*sends, *recvs]
         number = next(self._tags[(tag, peer, bool(sends))])
-        arrivals = self._post(call, (tag, number), sends, recvs)
+        arrivals = self._post(call, (tag, number), [*sends.items()], [*recvs.items()], {})
         size = sum(x.nbytes for x in recvs.values())
-        return Pending(arrivals, lambda: result, (call.partition("(")[0], self.axis, size, len(recvs)))
+        return Pending(arrivals, lambda: result, (call.partition("(")[0], self.axis, size, len(recvs), ""))
 
     def share(self, value: Any) -> list[Any]:
         key, world = (self.name, "share", next(self._calls)), self.world
         with world.lock:
-            slot = world.messages.setdefault(key, Message("share", {}))
+            slot = world.shared.setdefault(key, Message("share", {}))
             slot.value[self.rank] = value
             if len(slot.value) == self.size:
                 slot.copied = True
-                del world.messages[key]
+                del world.shared[key]
                 for rank in self.ranks:
                     world.notify(rank)
             missing = [r for i, r in enumerate(self.ranks) if i not in slot.value]
@@ -195,15 +210,20 @@ class ThreadComm(Communicator):
         return ThreadComm(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
 
 
-def run(size: int, program: Callable[..., Any], *args: Any) -> list[Any]:
+def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf) -> list[Any]:
     """Run program(comm, *args) on `size` ranks as threads; gives their results by rank.
 
     Inside, comm=None means this world. Every BLAS is held to one thread a rank meanwhile. The first rank that raises ends
     all of them, and its error is raised here; ranks that all wait raise DeadlockError.
+
+    delay, bandwidth  of an imagined network: each array sent is there delay + nbytes / bandwidth seconds after it was
+                      sent (seconds; bytes a second), whatever else is on its way; agreements take no time
     """
     if size < 1:
         raise PdlaError(f"pdla.run needs at least one rank, not {size}")
-    world, results = World(size), [None] * size
+    if not (delay >= 0 and bandwidth > 0):
+        raise PdlaError(f"delay={delay}, bandwidth={bandwidth}: at least 0 seconds, more than 0 bytes a second")
+    world, results = World(size, delay, bandwidth), [None] * size
 
     def rank_main(rank: int) -> None:
         comm = ThreadComm(world, (), range(size), rank)
@@ -221,8 +241,8 @@ def run(size: int, program: Callable[..., Any], *args: Any) -> list[Any]:
     if world.failure is not None:
         world.failure.add_note(f"raised on rank {world.failed_rank} of {size}")
         raise world.failure
-    if world.messages:
-        calls = sorted({message.call for message in world.messages.values()})
+    if world.mail:
+        calls = sorted({message.call for letters in world.mail.values() for message in letters})
         raise PdlaError(f"the program ended with messages nobody received: {', '.join(calls)}")
     return results
 

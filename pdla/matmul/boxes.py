@@ -21,6 +21,7 @@ from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
 WORK, FEW = 1.5, 48  # the weight of a box over 1/P of the products, and the ranks below which it grows, as FEW / P
+SUMS = 1e-3
 EVERY = 4096  # ranks up to which all boxes are looked at; beyond, those within a factor of two of the ideal one
 
 
@@ -51,13 +52,14 @@ def messages(box: Box) -> int:
     return box.m + box.n + box.k - 3
 
 
-def price(ranks: int, over: Any, received: Any, begun: Any, bound: float, machine: Machine) -> Any:
+def price(ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, machine: Machine) -> Any:
     """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
+    `sums`: whether C is summed over ranks, which decides between boxes that are alike otherwise: it needs memory, and adding.
     Not a time: words above the bound weigh against idle ranks as 1 : WORK. Few ranks send little for the work they do, so
     that below FEW ranks idle ones count for more.
     """
-    return max(WORK, FEW / ranks) * over + (received + machine.message * begun) / max(bound, 1.0)
+    return max(WORK, FEW / ranks) * over + (received + machine.message * begun) / max(bound, 1.0) + SUMS * sums
 
 
 def cheapest(m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1) -> list[Box]:
@@ -69,7 +71,7 @@ def cheapest(m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 
     bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
     received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
     over = bm * bn * bk * (ranks / max(m * n * k, 1))
-    prices = price(ranks, over, received, pm + pn + pk - 3, received_lower_bound(m, n, k, ranks), machine)
+    prices = price(ranks, over, received, pm + pn + pk - 3, pk > 1, received_lower_bound(m, n, k, ranks), machine)
     best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
     return [Box(int(pm[i]), int(pn[i]), int(pk[i])) for i in best]
 

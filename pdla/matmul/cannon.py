@@ -34,7 +34,6 @@ class Ring:
         widest = max(map(len, self.stream.parts))
         self.rooms = [self.stream.room(widest) for _ in range(2)] if self.stream.moves else []
         self._start(part)
-        self.arrive()
 
     def _start(self, part: int) -> None:
         comm = self.stream.comm
@@ -128,6 +127,8 @@ def walk_k(a: Stream, b: Stream, sink: Sink, memo: Memo) -> None:
     rings = Ring(a), Ring(b)
     for ring, part in zip(rings, steps[0], strict=True):
         ring.begin(part)
+    for ring in rings:
+        ring.arrive()
     for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
         for ring, part in zip(rings, after, strict=True):
             ring.ask(part)
@@ -143,6 +144,7 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, memo: Memo) -> No
     table, steps = table_of(moving, c, memo)
     ring, carried = Ring(moving), Carried(c) if c.moves else None
     ring.begin(steps[0][0])
+    ring.arrive()
     if carried is not None:
         carried.begin(steps[0][1])
     for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):

@@ -96,8 +96,10 @@ class Sizes:
     def schedule(self, words: float) -> str:
         return "gather" if words * self.itemsize <= GATHER_BELOW else "summa"
 
-    def priced(self, excess: float, words: float, messages: float) -> float:
-        return float(boxes.price(self.ranks, excess, words, messages, self.bound, self.machine))
+    def priced(self, used: boxes.Box, words: float, more: int = 0) -> float:
+        """The price of a box that receives so many words, in its own messages and `more`."""
+        excess, begun = boxes.excess(*self.mnk, used, self.ranks), boxes.messages(used) + more
+        return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, self.machine))
 
 
 @dataclass(frozen=True)
@@ -163,8 +165,7 @@ def direct(q: Question, algorithm: str, schedule: str | None = None) -> Way:
             along[role] *= sizes[axis]
     used = boxes.Box(**along)
     how = schedule or (algorithm if algorithm in ON_GRID else q.schedule(words))
-    price = q.priced(boxes.excess(*q.mnk, used, q.ranks), words, boxes.messages(used))
-    return Way(how, how, chosen, None, (), words, 0.0, price)
+    return Way(how, how, chosen, None, (), words, 0.0, q.priced(used, words))
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own
@@ -196,7 +197,7 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
 
 
 def _native_price(q: Sizes, table: Table) -> float:
-    return q.priced(boxes.excess(*q.mnk, table.box, q.ranks), table.words(*q.mnk), boxes.messages(table.box))
+    return q.priced(table.box, table.words(*q.mnk))
 
 
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
@@ -254,7 +255,6 @@ class KeptOf:
 
 def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     words = table.words(*q.mnk)
-    messages = boxes.messages(table.box)
     if _at_home(q, table, order):
         moved, stays, more = 0.0, (True, True, True), 0
     elif q.ranks > LARGE:
@@ -263,7 +263,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         arriving, returning, stays = _moves(q, kept, table, order)
         moved, more = float(arriving.max() + returning.max()), 3 - sum(stays)
     priced = (words + moved) * (1 if q.homes is None else _distance(q, q.homes, table, order))
-    price = q.priced(boxes.excess(*q.mnk, table.box, q.ranks), priced, messages + more)
+    price = q.priced(table.box, priced, more)
     return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
 
 

@@ -61,15 +61,15 @@ class Table:
     @property
     def roles(self) -> Roles:
         """The layouts in which the local blocks meet: of each nest, the cuts along axes that carry its dimension."""
-        role = dict(self.carries)
+        role = {axis: carried for (axis, carried), size in zip(self.carries, self.shape, strict=True) if size > 1}
 
         def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
-            return tuple(cut for cut in nest if role[cut.axis] == dimension)
+            return tuple(cut for cut in nest if role.get(cut.axis) == dimension)
 
-        partial = tuple(axis for axis, carried in self.carries if carried == "k")
+        partial = tuple(axis for axis, carried in role.items() if carried == "k")
         c = Layout(along("m", self.C.rows), along("n", self.C.cols), partial)
         a, b = Layout(along("m", self.A.rows), along("k", self.A.cols)), Layout(along("k", self.B.rows), along("n", self.B.cols))
-        return Roles(self.carries, a, b, c)
+        return Roles(tuple(role.items()), a, b, c)
 
 
 @dataclass(frozen=True)

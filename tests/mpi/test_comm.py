@@ -1,17 +1,21 @@
 """The communicator over MPI: what the verbs bring, and that they bring and count what the other worlds do."""
 
+import time
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from pdla import config
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
 from pdla.comm.threads import run
-from pdla.errors import GridError
+from pdla.errors import AgreementError, GridError
 
 pytestmark = pytest.mark.mpi
 every_layout = pytest.mark.parametrize("how", ["C", "transposed", "gaps"])
+every_way = pytest.mark.parametrize("way", ["mpi", "flat", "scatter", "chain"])
 every_dtype = pytest.mark.parametrize("dtype", ["float64", "complex64", "float16", "int8", "bool", "longdouble"])
 
 
@@ -36,33 +40,39 @@ def of_rank(comm, how, rank, shape, dtype="float64"):
     return x
 
 
+def broadcast_by(way, comm, monkeypatch):
+    """Let all worlds broadcast this way, a chain in chunks of some hundred bytes."""
+    monkeypatch.setattr(comm, "tree", True)
+    monkeypatch.setattr(config, "settings", replace(config.settings, bcast=way, bcast_chunk=500))
+
+
 # ---------------------------------------------------------------------------------------------- each verb
 
 
 @every_layout
 @every_dtype
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (0, 4), (300, 70)])
-@pytest.mark.parametrize("tree", [True, False])
-def test_bcast(comm, how, dtype, shape, tree, monkeypatch):
-    monkeypatch.setattr(comm, "tree", tree)
+@every_way
+def test_bcast(comm, how, dtype, shape, way, monkeypatch):
+    broadcast_by(way, comm, monkeypatch)
     for root in range(comm.size):
         x = of_rank(comm, how if comm.rank % 2 else "C", comm.rank, shape, dtype)
         assert comm.bcast(x, root).wait() is x
         np.testing.assert_array_equal(x, numbers(root, shape, dtype))
 
 
-@pytest.mark.parametrize("tree", [True, False])
-def test_bcast_of_a_read_only_array(comm, tree, monkeypatch):
-    monkeypatch.setattr(comm, "tree", tree)
+@every_way
+def test_bcast_of_a_read_only_array(comm, way, monkeypatch):
+    broadcast_by(way, comm, monkeypatch)
     x = numbers(comm.rank, (4, 4))
     x.flags.writeable = comm.rank != 0
     comm.bcast(x, 0).wait()
     np.testing.assert_array_equal(x, numbers(0, (4, 4)))
 
 
-@pytest.mark.parametrize("tree", [True, False])
-def test_bcasts_under_way_together_are_told_apart(comm, tree, monkeypatch):
-    monkeypatch.setattr(comm, "tree", tree)
+@every_way
+def test_bcasts_under_way_together_are_told_apart(comm, way, monkeypatch):
+    broadcast_by(way, comm, monkeypatch)
     panels = [numbers(comm.rank + 100 * i, (i + 1, 5)) for i in range(6)]
     pending = [comm.bcast(panel, i % comm.size) for i, panel in enumerate(panels)]
     for i in reversed(range(6)):
@@ -266,13 +276,14 @@ def counted(ledger):
 
 
 @every_layout
-@pytest.mark.parametrize("tree", [True, False])
-def test_same_data_and_same_ledger_in_every_world(comm, how, tree, monkeypatch):
-    monkeypatch.setattr(comm, "tree", tree)
+@every_way
+def test_same_data_and_same_ledger_in_every_world(comm, how, way, monkeypatch):
+    broadcast_by(way, comm, monkeypatch)
     came, ledger = recorded(comm, how)
     came_in_threads, ledger_of_threads = run(comm.size, recorded, how)[comm.rank]
     came_dry, ledger_of_dry = dry_run(comm.size, every_verb, how, rank=comm.rank)
     assert counted(ledger) == counted(ledger_of_threads) == counted(ledger_of_dry)
+    assert {event.way for event in ledger.events if event.what == "bcast"} == {way}
     assert [(x.shape, x.dtype) for x in came] == [(x.shape, x.dtype) for x in came_dry]
     for x, y in zip(came, came_in_threads, strict=True):
         np.testing.assert_array_equal(x, y)
@@ -286,3 +297,77 @@ def test_buffers_of_strided_arrays_are_counted_and_given_back(comm):
         assert ledger.workspace == 0
         sizes[how] = ledger.peak_workspace
     assert sizes == {"C": 0, "transposed": 2 * 800 if comm.size > 1 else 0}
+
+
+@pytest.mark.parametrize(("rows", "says"), [(3, r"sends less \(24 bytes, not 32\)"), (5, "sends more")])
+def test_messages_of_another_length(comm, rows, says):
+    group = comm.split([0, 1] if comm.rank < 2 else None, "pair") if comm.size > 1 else None
+    if group is not None and group.rank == 0:
+        group.send(np.ones(rows), 1, 5).wait()
+    if group is not None and group.rank == 1:
+        with pytest.raises(AgreementError, match=rf"recv\(tag=5\) on 'pair': rank 0 {says} than rank 1 expects"):
+            group.recv(np.empty(4), 0, 5).wait()
+    comm.barrier()
+
+
+# ---------------------------------------------------------------------------------------------- progress
+
+
+@pytest.fixture
+def progress(comm, monkeypatch):
+    """The thread that otherwise runs only where ranks are on several nodes."""
+    from pdla.comm import mpi
+
+    thread = mpi.Progress(comm.node)
+    monkeypatch.setattr(comm, "_progress", thread)
+    yield thread
+    thread.end()
+
+
+def test_messages_arrive_while_a_rank_computes(comm, progress):
+    outs = [np.zeros(1 << 20) for _ in range(comm.size)]
+    gathered = comm.allgather(np.full(1 << 20, comm.rank + 1.0), outs)
+    give_up = time.monotonic() + 60
+    while not all(out[-1] for r, out in enumerate(outs) if r != comm.rank) and time.monotonic() < give_up:
+        time.sleep(0.001)  # no call of this thread lets MPI work
+    assert [out[-1] for out in outs] == [r + 1 for r in range(comm.size)]
+    gathered.wait()
+    comm.barrier()
+
+
+def test_a_chain_goes_on_while_a_rank_computes(comm, progress, monkeypatch):
+    broadcast_by("chain", comm, monkeypatch)
+    x = np.full((300, 100), comm.rank + 1.0)
+    pending, give_up = comm.bcast(x, 0), time.monotonic() + 60
+    while x[-1, -1] != 1 and time.monotonic() < give_up:
+        time.sleep(0.001)
+    np.testing.assert_array_equal(x, np.ones((300, 100)))
+    pending.wait()
+    comm.barrier()
+
+
+def test_progress_is_wanted_only_while_rounds_are_under_way(comm, progress):
+    first, second = (comm.shift(np.ones(5), np.empty(5)) for _ in range(2))
+    assert progress.wanted.is_set() == (comm.size > 1)
+    second.wait()
+    assert progress.wanted.is_set() == (comm.size > 1)
+    first.wait()
+    assert not progress.wanted.is_set()
+    comm.barrier()
+
+
+@every_layout
+@every_way
+def test_every_verb_beside_progress(comm, progress, how, way, monkeypatch):
+    broadcast_by(way, comm, monkeypatch)
+    progress.nap = 0
+    came, _ = recorded(comm, how)
+    expected, _ = run(comm.size, recorded, how)[comm.rank]
+    for x, y in zip(came, expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_progress_ends_once(comm, progress):
+    progress.end()
+    progress.end()
+    assert not progress.thread.is_alive()

@@ -162,7 +162,7 @@ def test_search_is_exhaustive():
 
         def price(box, mnk=mnk, ranks=ranks, bound=bound):
             return boxes.price(
-                ranks, boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box), boxes.messages(box), bound, machine
+                ranks, boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box), boxes.messages(box), box.k > 1, bound, machine
             )  # fmt: skip
 
         pairs = [(pm, pn) for pm in range(1, min(ranks, mnk[0]) + 1) for pn in range(1, min(ranks // pm, mnk[1]) + 1)]

@@ -5,7 +5,9 @@ import time
 import numpy as np
 import pytest
 
-from pdla import record, run
+import pdla
+from pdla import Layout, ProcessGrid, config, matmul, random, record, run
+from pdla.comm import broadcast
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
 
@@ -17,8 +19,9 @@ def numbers(rank, shape, dtype="float64"):
 # ---------------------------------------------------------------------------------------------- verbs
 
 
+@pytest.mark.parametrize("way", ["flat", "scatter", "chain"])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
-def test_every_verb(size):
+def test_every_verb(size, way):
     def program(comm):
         me = comm.rank
         for root in range(size):
@@ -40,7 +43,48 @@ def test_every_verb(size):
             np.testing.assert_array_equal(out, numbers((me - step) % size, (2, 3)))
         comm.barrier()
 
-    run(size, program)
+    with config.override(bcast=way, bcast_chunk=40):
+        run(size, program)
+
+
+@pytest.mark.parametrize(("way", "messages"), [("mpi", 1), ("flat", 1), ("scatter", 5), ("chain", 6)])
+def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages):
+    def program(comm):
+        x = numbers(comm.rank, (6, 8))[:, ::2]
+        with record() as ledger:
+            sources = list(comm.bcast(x, 1))
+        np.testing.assert_array_equal(x, numbers(1, (6, 8))[:, ::2])
+        assert comm.rank == 1 or sources[0] == ((comm.rank - 1) % 5 if way == "chain" else 1)  # first what others wait for
+        (event,) = ledger.events
+        return event.bytes, event.messages, event.way
+
+    with config.override(bcast=way, bcast_chunk=40):
+        done = run(5, program)
+        dry = [pdla.dry_run(5, lambda comm: comm.bcast(comm.xp.empty((6, 4), "float64"), 1).wait(), rank=r)[1] for r in range(5)]
+    assert [size for size, _, _ in done] == [192, 0, 192, 192, 192]
+    assert [count for _, count, _ in done] == [messages, 0, messages, messages, messages]
+    assert {name for _, _, name in done} == {"flat" if way == "mpi" else way}
+    assert [(ledger.bytes_received, ledger.messages) for ledger in dry] == [d[:2] for d in done]
+
+
+def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
+    def program(comm):
+        comm.homes = [0, 0, 2, 2]  # two nodes
+        with record() as ledger:
+            for rows in (1, 1000):
+                comm.bcast(comm.xp.empty((rows, 100), "float64"), 0).wait()
+        return [(event.way, event.bytes, event.messages) for event in ledger.events]
+
+    assert run(4, program)[3] == [("flat", 800, 1), ("chain", 800_000, 13)]
+    assert pdla.dry_run(4, program, rank=3)[0] == run(4, program)[3]
+    chosen = [broadcast.best(1 << 20, ranks, nodes) for ranks, nodes in ((4, 0), (4, 1), (2, 2), (3, 2))]
+    assert chosen == ["mpi", "mpi", "flat", "chain"]
+
+
+def test_a_way_that_is_none_is_refused():
+    assert config.read({"PDLA_BCAST": "scatter", "PDLA_BCAST_CHUNK": "4096"}).bcast == "scatter"
+    with pytest.raises(ValueError, match="PDLA_BCAST='tree' is none of auto, mpi, flat, scatter, chain"):
+        config.read({"PDLA_BCAST": "tree"})
 
 
 def test_alltoall_between_some_ranks_into_strided_views():
@@ -258,3 +302,54 @@ def test_messages_that_nobody_received():
 
     with pytest.raises(PdlaError, match=r"messages nobody received: send\(tag=3\)"):
         run(2, program)
+
+
+# ---------------------------------------------------------------------------------------------- an imagined network
+
+
+def test_an_array_is_there_a_known_time_after_it_was_sent():
+    def program(comm):
+        start = time.perf_counter()
+        pending = [comm.shift(numbers(comm.rank, (100, 1)), np.empty((100, 1))) for _ in range(20)]
+        ends = []
+        for shift in pending:
+            np.testing.assert_array_equal(shift.wait(), numbers((comm.rank - 1) % 3, (100, 1)))
+            ends.append(time.perf_counter())
+        return start, ends
+
+    starts, ends = zip(*run(3, program, delay=0.05, bandwidth=16_000), strict=True)
+    for rank in range(3):
+        assert ends[rank][0] >= starts[rank - 1] + 0.05 + 800 / 16_000
+        assert ends[rank][-1] < starts[rank - 1] + 20 * 0.1  # all were on their way at once
+
+
+def test_a_rank_that_waits_for_the_network_is_in_no_deadlock():
+    def program(comm):
+        if comm.rank == 0:
+            time.sleep(0.02)  # by now rank 1 waits
+        return comm.bcast(numbers(comm.rank, (2, 2)), 0).wait().sum()
+
+    assert run(2, program, delay=0.05) == [numbers(0, (2, 2)).sum()] * 2
+
+
+def test_a_network_that_cannot_be():
+    for network in ({"delay": -1}, {"bandwidth": 0}, {"delay": float("nan")}):
+        with pytest.raises(PdlaError, match="at least 0 seconds, more than 0 bytes a second"):
+            run(2, lambda comm: None, **network)
+
+
+@pytest.mark.parametrize(("algorithm", "verb", "panels"), [("summa", "bcast", 8), ("cannon", "shift", 2)])
+def test_the_next_panels_are_on_their_way_while_these_are_multiplied(algorithm, verb, panels):
+    def program(comm):
+        grid, layout = ProcessGrid((2, 2)), Layout("row", "col")
+        A, B = (random((64, 64), grid, layout, seed=seed) for seed in (1, 2))
+        with record() as ledger:
+            matmul(A, B, algorithm=algorithm, panel=8)
+        return [event for event in ledger.events if event.what in ("gemm", verb)]
+
+    for events in run(4, program, delay=0.002):
+        gemms = [event for event in events if event.what == "gemm"]
+        travels = sorted((event for event in events if event.what == verb), key=lambda event: event.start)[-2 * (panels - 1) :]
+        assert len(gemms) == panels and len(travels) == 2 * (panels - 1)
+        for gemm, *pair in zip(gemms, travels[::2], travels[1::2], strict=False):
+            assert all(travel.start <= gemm.start and gemm.end <= travel.end for travel in pair)

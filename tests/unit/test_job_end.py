@@ -82,3 +82,20 @@ comm.split([0, 1, 2], "row")
     assert "[rank 1 of 3] Traceback" in job.stdout
     assert "lost its way" in job.stdout
     assert "PDLA_TIMEOUT" not in job.stdout
+
+
+def test_waiting_in_blocking_calls_of_mpi_is_watched_too():
+    job = run_job(
+        """
+theirs = mpi.MPI.COMM_WORLD.Dup()
+if comm.rank == 0:
+    comm.split([0, 1, 2], "row")
+elif comm.rank == 1:
+    mpi.wrap(theirs)
+""",
+        PDLA_TIMEOUT="1",
+    )
+    assert job.returncode != 0
+    said = "has waited 1 s (PDLA_TIMEOUT) for other ranks in"
+    assert f"[rank 0 of 3] {said} split('row') on 'all' (3 ranks, this is rank 0 of them)" in job.stdout
+    assert f"[rank 1 of 3] {said} wrapping a communicator of 3 ranks" in job.stdout

@@ -1,0 +1,46 @@
+"""Milliseconds of a broadcast by each way, and bytes by message size: which way is best where.
+
+mpirun -n 4 python bench/broadcasts.py [repeats]
+python bench/slow_link.py --hosts 4 -- bench/broadcasts.py
+
+One broadcast after another, from each root in turn, the median over roots and repeats of the slowest rank's time.
+"""
+
+import sys
+import time
+from statistics import median
+
+import numpy as np
+
+import pdla
+from pdla import config
+
+WAYS = [(way, 0) for way in ("auto", "mpi", "flat", "scatter", "chain")] + [("chain", chunk << 10) for chunk in (64, 256, 1024)]
+SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
+
+
+def milliseconds(comm, x, root):
+    comm.barrier()
+    start = time.perf_counter()
+    comm.bcast(x, root).wait()
+    return 1e3 * max(comm.share(time.perf_counter() - start))
+
+
+def main(repeats=5):
+    comm = pdla.world()
+    say = print if comm.rank == 0 else lambda *_, **__: None
+    say(f"{comm.size} ranks on {len(set(comm.homes))} nodes of {comm.node.cores} cores")
+    say(f"{'KiB':>8}" + "".join(f"{way + (f' {chunk >> 10}' if chunk else ''):>12}" for way, chunk in WAYS))
+    for size in SIZES:
+        x = np.zeros((size >> 12, 512))
+        times = {way: [] for way in WAYS}
+        for _ in range(repeats):
+            for root in range(0, comm.size, max(1, comm.size // 4)):
+                for way, chunk in WAYS:
+                    with config.override(bcast=way, bcast_chunk=chunk):
+                        times[way, chunk].append(milliseconds(comm, x, root))
+        say(f"{size >> 10:8}" + "".join(f"{median(times[way]):12.2f}" for way in WAYS), flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

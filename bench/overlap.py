@@ -1,0 +1,112 @@
+"""How much of the communication a product hides behind its local GEMMs: SUMMA and Cannon.
+
+python bench/overlap.py [delay]              ranks as threads, each array so many seconds on its way (0.08)
+mpirun -n 4 python bench/overlap.py          ranks as processes, on the network there is
+python bench/slow_link.py --hosts 4 -- bench/overlap.py
+
+For each product, the least seconds of a few turns: the GEMMs alone (the verbs bring nothing), the communication alone (the
+GEMMs compute nothing), both together; and the share hidden: (GEMMs + communication - together) / communication.
+The first panel, or the skew, has nothing to hide behind: of s panels at most 1 - 1/s can be hidden.
+
+"slept" GEMMs stand for those of machines of their own, where ranks outnumber the cores: each takes 1.5 delays, and no
+core (over MPI a delay is 0.06 where none is given).
+"""
+
+import os
+import sys
+import time
+from contextlib import nullcontext
+from unittest.mock import patch
+
+import pdla
+from pdla.array import numpy as local
+from pdla.comm.base import done
+
+TURNS = 4
+THREADS = (("summa", 4, 4096, 256), ("summa", 16, 1024, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
+PROCESSES = (("summa", 4096, 256),)
+HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
+
+
+def product(comm, algorithm, n, panel):
+    """Collective: seconds of C = A B."""
+    layout = pdla.Layout("row", "col")
+    with pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm) as grid:
+        A, B, C = (pdla.random((n, n), grid, layout, seed=seed) for seed in range(3))
+        plan = pdla.plan_matmul(A, B, algorithm=algorithm, out=C, panel=panel)
+        plan(A, B, out=C)
+        comm.barrier()
+        start = time.perf_counter()
+        plan(A, B, out=C)
+        return max(comm.share(time.perf_counter() - start))
+
+
+def silent(world):
+    """The world's verbs, bringing nothing."""
+    fakes = {"bcast": lambda comm, x, root: done(x), "shift": lambda comm, x, out, step=1: done(out)}
+    return patch.multiple(world, **fakes)
+
+
+def gemm_is(compute):
+    return patch.object(local, "gemm", compute)
+
+
+def idle(*operands):
+    """A GEMM that takes no time."""
+
+
+def measured(run, world, gemm):
+    """Seconds of the GEMMs alone, of the communication alone, of both, in turns; `run()` gives the seconds of one."""
+    least = [float("inf")] * 3
+    for _ in range(TURNS):
+        for i, (verbs, gemms) in enumerate(((silent(world), gemm), (nullcontext(), gemm_is(idle)), (nullcontext(), gemm))):
+            with verbs, gemms:
+                least[i] = min(least[i], run())
+    return least
+
+
+def line(algorithm, ranks, n, panel, slept, seconds):
+    gemms, communication, together = seconds
+    hidden = (gemms + communication - together) / communication
+    start = f"{algorithm:8}{ranks:6}{n:7}{panel or '':>7}{'slept' if slept else 'real':>9}"
+    return f"{start}{gemms:8.3f}{communication:10.3f}{together:10.3f}{hidden:8.0%}"
+
+
+def with_threads(delay):
+    print(f"threads, each array {1e3 * delay:g} ms on its way\n{HEAD}")
+    for algorithm, ranks, n, panel in THREADS:
+
+        def run(case=(ranks, product, algorithm, n, panel)):
+            return pdla.run(*case, delay=delay)[0]
+
+        slept = ranks > 2 * len(os.sched_getaffinity(0))
+        seconds = measured(run, pdla.comm.threads.ThreadComm, gemm_of(slept, delay))
+        print(line(algorithm, ranks, n, panel, slept, seconds), flush=True)
+
+
+def with_processes(comm, delay):
+    say = print if comm.rank == 0 else lambda *_, **__: None
+    say(f"{comm.size} processes on {len(set(comm.homes))} nodes\n{HEAD}")
+    for algorithm, n, panel in PROCESSES:
+        for slept in (False, True):
+            seconds = measured(lambda case=(algorithm, n, panel): product(comm, *case), type(comm), gemm_of(slept, delay))
+            say(line(algorithm, comm.size, n, panel, slept, seconds), flush=True)
+
+
+def gemm_of(slept, delay):
+    return gemm_is(lambda *operands: time.sleep(1.5 * delay)) if slept else nullcontext()
+
+
+def main(delay=None):
+    try:
+        comm = pdla.world()
+    except pdla.errors.NoMPIError:
+        comm = None
+    if comm is None or comm.size == 1:
+        with_threads(delay or 0.08)
+    else:
+        with_processes(comm, delay or 0.06)
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))
