@@ -17,6 +17,7 @@ from typing import Any
 
 from pdla import config
 from pdla.comm import broadcast
+from pdla.comm.board import Board
 from pdla.comm.ledger import Event, buffer, current
 from pdla.layout import block_bounds
 
@@ -65,6 +66,7 @@ class Communicator(ABC):
 
     xp: ModuleType  # the array module this world's matrices are made of
     homes: Sequence[int] = ()  # by rank, a number for the node it runs on; empty: all run on one
+    shared_limit = 0  # bytes of a board that are worth more than messages; 0: messages are
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
@@ -95,6 +97,10 @@ class Communicator(ABC):
     @abstractmethod
     def identity(self) -> Any:
         """Equal for two handles of one communicator, on one rank."""
+
+    def board(self) -> Board | None:
+        """Memory that all ranks write to and read from; None where they do not run on one node."""
+        return None
 
     def close(self) -> None:
         """Collective: give back what the world holds for this communicator; nothing, in most worlds."""

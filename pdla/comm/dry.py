@@ -8,8 +8,19 @@ from typing import Any
 from pdla.array import meta
 from pdla.comm import current_world
 from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
+from pdla.comm.board import Board
 from pdla.comm.ledger import Ledger, record
 from pdla.errors import PdlaError
+
+
+class DryBoard(Board):
+    """Memory without bytes."""
+
+    def open(self, size: int) -> meta.Meta:
+        return meta.Meta((size,), "uint8")
+
+    def seal(self) -> None:
+        pass
 
 
 class DryComm(Communicator):
@@ -31,6 +42,9 @@ class DryComm(Communicator):
         if ranks is None:
             return None
         return DryComm(next(i for i, r in enumerate(ranks) if r == self.rank), len(ranks), axis)
+
+    def board(self) -> Board:
+        return DryBoard()
 
     def share(self, value: Any) -> list[Any]:
         """Every rank is taken to say what this one says."""

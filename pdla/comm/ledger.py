@@ -134,6 +134,25 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 @contextmanager
+def held(size: int) -> Iterator[None]:
+    """Count so many bytes of workspace that no buffer stands for, for the length of a with-block."""
+    ledger = _open.get()
+    if ledger is not None:
+        ledger._hold(size)
+    yield
+    if ledger is not None:
+        ledger._hold(-size)
+
+
+def note(what: str, axis: str, size: int, messages: int) -> None:
+    """Record bytes that came without a verb: read where they lie."""
+    ledger = _open.get()
+    if ledger is not None:
+        now = time.perf_counter()
+        ledger.events.append(Event(what, axis, size, messages, start=now, end=now))
+
+
+@contextmanager
 def timed(what: str, axis: str = "", flops: int = 0) -> Iterator[None]:
     """Record a piece of local work."""
     ledger = _open.get()

@@ -30,6 +30,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, numpy
 from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
+from pdla.comm.board import Board, Turns
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, GridError, NoMPIError
 
@@ -46,6 +47,7 @@ except (ImportError, RuntimeError) as error:  # mpi4py missing; mpi4py without a
 _VERB_TAGS = 1 << 14
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
+_SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
 Send = Callable[[], MPI.Request]
 Landing = tuple[int, Array, Array]  # source, out, where its elements arrive
@@ -82,6 +84,15 @@ def node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     homes = comm.allgather(neighbours.bcast(comm.Get_rank()))
     neighbours.Free()
     return Node(len(cores), len(set().union(*cores))), homes
+
+
+def shareable(comm: MPI.Comm) -> int:
+    """Collective over comm, all on one node: bytes of its shared memory that may be taken, half of what is free."""
+    free = 0
+    if os.path.isdir(_SHARED):
+        room = os.statvfs(_SHARED)
+        free = room.f_bavail * room.f_frsize // 2
+    return comm.allreduce(free, MPI.MIN)
 
 
 @lru_cache(maxsize=64)
@@ -207,6 +218,7 @@ class MPIComm(Communicator):
         self._progress = progress(here) if spread else None
         # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.
         self.tree = spread or not here.crowded
+        self._board: NodeBoard | None = None
         self._under_way: dict[int, Round] = {}
 
     @property
@@ -333,9 +345,48 @@ class MPIComm(Communicator):
             return None
         return MPIComm(group, self.node, [self.homes[r] for r in ranks], axis)
 
+    def board(self) -> Board | None:
+        if len(set(self.homes)) > 1:
+            return None
+        self._board = self._board or NodeBoard(self)
+        return self._board
+
     def close(self) -> None:
         if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():
+            if self._board is not None:
+                self._board.free()
             self.mpi.Free()
+
+
+class NodeBoard(Turns):
+    """A window of MPI's that the ranks of one node share; the first rank holds it."""
+
+    def __init__(self, comm: MPIComm) -> None:
+        super().__init__()
+        self.comm = comm
+        self.window: MPI.Win | None = None
+
+    def _grow(self, size: int) -> np.ndarray:
+        with watched(self.comm._describe("sharing memory")):
+            self.free()
+            self.window = MPI.Win.Allocate_shared(size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
+            self.window.Lock_all(MPI.MODE_NOCHECK)
+        memory: Any = self.window.Shared_query(0)[0]
+        return np.frombuffer(memory, np.uint8)
+
+    def _meet(self) -> None:
+        assert self.window is not None
+        self.window.Sync()
+        self.comm._wait("sharing memory", self.comm.mpi.Ibarrier())
+        self.window.Sync()
+
+    def free(self) -> None:
+        """Collective."""
+        if self.window is not None:
+            self.memory = None
+            self.window.Unlock_all()
+            self.window.Free()
+            self.window = None
 
 
 # ---------------------------------------------------------------------------------------------- where it begins
@@ -358,6 +409,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     if ours is None:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
             ours = MPIComm(comm.Dup(), *node(comm))
+            ours.shared_limit = shareable(comm) if config.settings.shared and ours.board() else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours.node)
     return ours

@@ -19,6 +19,7 @@ from typing import Any
 from pdla.array import blas, numpy
 from pdla.comm import current_world
 from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
+from pdla.comm.board import Board
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
 
@@ -199,6 +200,9 @@ class ThreadComm(Communicator):
             world.wait_until(self.me, lambda: slot.copied, lambda: self._describe("agree", key[-1], missing))
         return [slot.value[r] for r in range(self.size)]
 
+    def board(self) -> Board:
+        return ThreadBoard(self)
+
     def same(self, text: str) -> bool:
         return len(set(self.share(text))) == 1
 
@@ -208,6 +212,19 @@ class ThreadComm(Communicator):
             return None
         group = [self.ranks[r] for r in ranks]
         return ThreadComm(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
+
+
+class ThreadBoard(Board):
+    """Memory of the process, new at every turn."""
+
+    def __init__(self, comm: ThreadComm) -> None:
+        self.comm = comm
+
+    def open(self, size: int) -> Any:
+        return self.comm.share(numpy.memory(size) if self.comm.rank == 0 else None)[0]
+
+    def seal(self) -> None:
+        self.comm.share(None)
 
 
 def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf) -> list[Any]:

@@ -16,7 +16,7 @@ from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.layout import Layout, axes_of
 from pdla.matmul import plan as plans
 from pdla.matmul.plan import Plan, Wish
-from pdla.matmul.planner import ALGORITHMS, ON_GRID, Operand
+from pdla.matmul.planner import ALGORITHMS, ON_GRID, SCHEDULES, Operand
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 
@@ -56,8 +56,10 @@ def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None
                 f"A is on {A.grid!r}, {name} on {X.grid!r}: {wish.algorithm} works on one grid; redistribute {name} to A's "
                 "grid first, or leave the choice to algorithm='auto'"
             )
-    if wish.schedule not in (None, *ON_GRID):
-        raise PlanError(f"schedule={wish.schedule!r}: one of {', '.join(ON_GRID)}")
+    if wish.schedule not in (None, *SCHEDULES):
+        raise PlanError(f"schedule={wish.schedule!r}: one of {', '.join(SCHEDULES)}")
+    if wish.schedule == "shared" and A.grid.comm.board() is None:
+        raise PlanError("schedule='shared': the ranks run on several nodes, which share no memory")
     if wish.schedule and wish.algorithm in ON_GRID and wish.schedule != wish.algorithm:
         raise PlanError(f"schedule={wish.schedule!r} with algorithm={wish.algorithm!r}, which is a schedule itself")
     if wish.panel is not None and wish.panel < 1:
@@ -134,7 +136,8 @@ def matmul(
     out        the matrix C to fill, of the product's shape and dtype, sharing no memory with A and B
     beta       only with out; beta = 0 never reads C
     box        (pm, pn, pk) for an algorithm with a grid of its own ((pr, pc, depth) for tesseract);
-    schedule   "gather" (all at once), "summa" (panels) or "cannon" (shifts), where the algorithm leaves the choice
+    schedule   "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels) or "cannon" (shifts),
+               where the algorithm leaves the choice
     panel      width of SUMMA's panels, in indices;  memory_limit  bytes of workspace a rank
 
     dtypes promote as NumPy's do. Plans are kept: the same call finds its plan again. Raises ShapeError, LayoutError,

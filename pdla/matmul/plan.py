@@ -18,7 +18,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
-from pdla.matmul import cannon, gather, planner, roles, summa, walk
+from pdla.matmul import cannon, gather, planner, roles, shared, summa, walk
 from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.planner import Operand, Question, Way
 from pdla.matrix import DistMatrix
@@ -26,6 +26,7 @@ from pdla.model.machine import Machine
 from pdla.redistribute import local_shape, start, summed
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
+AT_ONCE = {"gather": gather.run, "shared": shared.run}  # schedules that do not walk
 EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions is run dry
 
 
@@ -173,7 +174,7 @@ class Plan:
     def _multiply(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
         """c = alpha a b + beta c on the plan's grid: in c's own block where the products belong there, else summed into it."""
         xp = c.xp
-        layout, moving = (self.roles.C, False) if self.schedule == "gather" else (self.walk.C, bool(self.walk.axes_c))
+        layout, moving = (self.roles.C, False) if self.schedule in AT_ONCE else (self.walk.C, bool(self.walk.axes_c))
         if self.memo.once("same", lambda: self._same(c, layout)) and (beta == 0 or not moving):
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
             self._fill(a, b, inside, Sink(xp, c.stored, alpha, beta) if self.grid.active else None)
@@ -193,8 +194,8 @@ class Plan:
         return c.dtype == self.summing and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
 
     def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
-        if self.schedule == "gather":
-            gather.run(a, b, self.roles, sink, self.memo)
+        if self.schedule in AT_ONCE:
+            AT_ONCE[self.schedule](a, b, self.roles, sink, self.memo)
             return
         streams = walk.streams(a, b, c, self.walk, self.memo)
         if self.schedule == "cannon":
@@ -264,7 +265,7 @@ class Plan:
     def explain(self) -> str:
         """The plan in words, beside what it costs, the next best, and the lower bound."""
         (m, k), n = self.A.shape, self.B.shape[1]
-        walked = "" if self.schedule == "gather" else f", walking {self.walk.dimension}"
+        walked = "" if self.schedule in AT_ONCE else f", walking {self.walk.dimension}"
         panels = f" in panels of {self.panel}" if self.schedule == "summa" else ""
         cost, machine, size = self.predicted, self.machine, self.dtype.itemsize
         return "\n".join([

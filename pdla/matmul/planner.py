@@ -26,6 +26,8 @@ from pdla.model.machine import Machine
 ON_GRID = ("gather", "summa", "cannon")  # the rule on the matrices' own grid, by three schedules
 NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
 ALGORITHMS = (*ON_GRID, *NAMED)
+SCHEDULES = (*ON_GRID, "shared")
+SHARED_BELOW = 48 * 2**20  # bytes read of other ranks' up to which they are shared: beyond, panels need less memory
 GATHER_BELOW = 16 * 2**20  # bytes of gathered panels up to which all come at once: beyond, panels are faster and smaller
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 RELABELLED = 3  # how many of the cheapest tables are tried with the ranks relabelled
@@ -88,12 +90,18 @@ class Sizes:
     ranks: int
     itemsize: int
     machine: Machine
+    shared: int
 
     @cached_property
     def bound(self) -> float:
         return received_lower_bound(*self.mnk, self.ranks)
 
     def schedule(self, words: float) -> str:
+        """How so many words should come: shared where the ranks can and memory allows, else all at once if they are few."""
+        m, n, k = self.mnk
+        whole = (m * k + k * n) * self.itemsize
+        if 0 < words * self.itemsize <= SHARED_BELOW and whole <= self.shared:
+            return "shared"
         return "gather" if words * self.itemsize <= GATHER_BELOW else "summa"
 
     def priced(self, used: boxes.Box, words: float, more: int = 0) -> float:
@@ -115,7 +123,7 @@ class Question(Sizes):
     def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Question:
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
         c = None if C is None else C.lying()
-        return Question(mnk, comm.size, itemsize, machine, A.lying(), B.lying(), c, tuple(comm.homes))
+        return Question(mnk, comm.size, itemsize, machine, comm.shared_limit, A.lying(), B.lying(), c, tuple(comm.homes))
 
     @cached_property
     def homes(self) -> np.ndarray | None:
@@ -147,7 +155,7 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
 
 def cheapest_table(mnk: tuple[int, int, int], ranks: int, algorithm: str, itemsize: int, machine: Machine) -> Table:
     """The table of lowest price where A, B and C lie as it wants them."""
-    q = Sizes(mnk, ranks, itemsize, machine)
+    q = Sizes(mnk, ranks, itemsize, machine, 0)
     return min(_tables(q, algorithm, None, None), key=lambda table: _native_price(q, table))
 
 

@@ -2,8 +2,10 @@
 
 import itertools
 
+import numpy as np
 import pytest
-from matmuls import DTYPES, check_product
+from matmuls import DTYPES, LAYOUT, check_product, exact
+from mpi4py import MPI
 
 import pdla
 
@@ -29,3 +31,27 @@ def test_bytes_equal_the_dry_run(comm, algorithm):
         return ledger.bytes_received, ledger.messages, ledger.flops
 
     assert product(comm) == pdla.dry_run(comm.size, product, rank=comm.rank)[0]
+
+
+def test_shared(comm):
+    """In memory that the ranks share: small turns, large ones, and the plan that auto makes."""
+    grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
+    for n, dtype in itertools.product((7, 64, 400, 64), DTYPES):
+        A, B = (exact((n, n), grid, LAYOUT, dtype, seed) for seed in (1, 2))
+        plan = pdla.plan_matmul(A, B.T)
+        assert plan.schedule == ("shared" if comm.size > 1 else "gather")
+        C = plan(A, B.T)
+        for _ in range(5):
+            C.stored.fill(np.nan)
+            plan(A, B.T, out=C)
+        assert np.array_equal(C.gather(), A.gather() @ B.gather().T)
+
+
+def test_message_schedules_where_nothing_is_shared(comm):
+    with pdla.config.override(shared=False):
+        fresh = MPI.COMM_WORLD.Dup()
+        grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=fresh)
+        A = exact((20, 20), grid, LAYOUT)
+        assert pdla.plan_matmul(A, A).schedule == "gather"
+        assert np.array_equal((A @ A).gather(), A.gather() @ A.gather())
+        fresh.Free()

@@ -1,0 +1,52 @@
+"""A board: memory that all ranks of a communicator write to and read from, in turns; where they run on one node.
+
+memory = board.open(size)    collective: so many bytes, the same on every rank, that nobody reads any more
+...                          each rank writes what is its own
+board.seal()                 collective: all have written; now all may read, until the next `open`
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+HALF = 2**20  # bytes up to which turns alternate between two halves, so that nobody waits for the readers of the last one
+
+
+class Board(ABC):
+    @abstractmethod
+    def open(self, size: int) -> Any:
+        """Collective: raw memory of at least `size` bytes for this turn."""
+
+    @abstractmethod
+    def seal(self) -> None:
+        """Collective: ends the writing."""
+
+
+class Turns(Board):
+    """A board over memory that is kept from turn to turn: `_grow` provides it, `_meet` is a barrier."""
+
+    def __init__(self) -> None:
+        self.memory: Any = None
+        self.size, self.half, self.small = 0, 0, False
+
+    @abstractmethod
+    def _grow(self, size: int) -> Any:
+        """Collective: other memory of this size; nobody uses the old."""
+
+    @abstractmethod
+    def _meet(self) -> None: ...
+
+    def open(self, size: int) -> Any:
+        small, before = size <= HALF, self.small
+        self.small = small
+        if self.memory is None or size > self.size:
+            self.size = max(size, 2 * HALF)
+            self.memory = self._grow(self.size)
+        elif not (small and before):
+            self._meet()
+        self.half = HALF - self.half if small else 0
+        return self.memory[self.half : self.half + size]
+
+    def seal(self) -> None:
+        self._meet()

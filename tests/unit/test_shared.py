@@ -1,0 +1,107 @@
+"""Operands in memory that ranks share: the same products, the same bytes as gather, turns of the board."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matmuls import DTYPES, LAYOUT, exact, op
+
+import pdla
+from pdla import Cyclic, Layout, ProcessGrid
+from pdla.comm.board import HALF, Turns
+
+SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (6, 1), (1, 6), (2, 2), (2, 3, 2)], ids=str)
+def test_bitwise(shape):
+    def program(comm):
+        grid, dtypes = ProcessGrid(shape), itertools.cycle(DTYPES)
+        for hows, (m, n, k) in itertools.product(("NN", "NT", "TN", "CC"), SIZES):
+            dtype = next(dtypes)
+            A = op(exact((m, k) if hows[0] == "N" else (k, m), grid, LAYOUT, dtype, 1), hows[0])
+            B = op(exact((k, n) if hows[1] == "N" else (n, k), grid, LAYOUT, dtype, 2), hows[1])
+            C = pdla.zeros((m, n), grid, LAYOUT, dtype=dtype)
+            plan = pdla.plan_matmul(A, B, out=C, schedule="shared")
+            for _ in range(2):
+                C.stored.fill(np.nan)
+                plan(A, B, out=C)
+                assert np.array_equal(C.gather(), A.gather() @ B.gather()), (hows, m, n, k)
+            plan(A, B, out=C, alpha=2, beta=3)
+            assert np.array_equal(C.gather(), 5 * (A.gather() @ B.gather()))
+
+    pdla.run(12, program)
+
+
+def test_other_layouts_boxes_and_sixteen_bits():
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        layouts = (LAYOUT, Layout("col"), Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout(cols=("col", "row")), Layout())
+        for a, b in itertools.product(layouts, layouts):
+            A, B = exact((12, 15), grid, a, seed=1), exact((15, 8), grid, b, seed=2)
+            for options in ({}, {"box": (1, 2, 3)}):
+                assert np.array_equal(pdla.matmul(A, B, schedule="shared", **options).gather(), A.gather() @ B.gather()), (a, b)
+        A, B = (pdla.ones(shape, grid, LAYOUT, dtype=np.float16) for shape in ((3, 3000), (3000, 4)))
+        assert (pdla.matmul(A, B, schedule="shared").gather() == 3000).all()
+
+    pdla.run(6, program)
+
+
+def test_bytes_are_those_of_gather_and_workspace_the_own_blocks():
+    def program(comm):
+        grid, figures = ProcessGrid((2, 3)), []
+        A, B = pdla.zeros((60, 60), grid, LAYOUT), pdla.zeros((60, 60), grid, LAYOUT)
+        for options in ({"algorithm": "gather"}, {"schedule": "shared"}):
+            plan = pdla.plan_matmul(A, B, **options)
+            with pdla.record() as ledger:
+                plan(A, B)
+            total, cost = ledger.total(comm), plan.predicted
+            assert (cost.bytes_received, cost.messages) == (total["max_bytes_received"], total["max_messages"])
+            assert cost.peak_workspace == total["max_peak_workspace"]
+            figures.append((ledger.bytes_received, ledger.messages))
+        assert plan.schedule == "shared" and ledger.peak_workspace == pytest.approx(2 * 8 * 60 * 60 / 6, rel=0.05)
+        return figures
+
+    assert all(gathered == shared for gathered, shared in pdla.run(6, program))
+
+
+def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.zeros((40, 40), grid, LAYOUT)
+        comm.shared_limit = 2 * 8 * 40 * 40
+        first = pdla.plan_matmul(A, A).schedule
+        comm.shared_limit -= 1
+        return first, pdla.plan_matmul(A, A, panel=3).schedule
+
+    assert pdla.run(4, program)[0] == ("shared", "gather")
+
+
+class Counted(Turns):
+    def __init__(self):
+        super().__init__()
+        self.meetings = 0
+
+    def _grow(self, size):
+        return np.zeros(size, np.uint8)
+
+    def _meet(self):
+        self.meetings += 1
+
+
+def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
+    board = Counted()
+
+    def turn(size):
+        before = board.meetings
+        memory = board.open(size)
+        waited = board.meetings - before
+        return memory, waited
+
+    (one, waited_one), (two, waited_two), (three, waited_three) = turn(100), turn(200), turn(HALF)
+    assert (waited_one, waited_two, waited_three) == (0, 0, 0)
+    assert not np.shares_memory(one, two) and not np.shares_memory(two, three) and np.shares_memory(one, three)
+    large, waited = turn(2 * HALF)
+    assert waited == 1 and len(large) == 2 * HALF
+    assert turn(10)[1] == 1 and turn(10)[1] == 0
+    assert len(turn(4 * HALF)[0]) == 4 * HALF and turn(3 * HALF)[1] == 1
