@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from typing import Any
 
@@ -295,6 +295,13 @@ class Layout:
         for cut in (*self.rows[1:], *self.cols[1:]):
             if isinstance(cut, Cuts):
                 raise LayoutError(f"{self!r}: {cut!r} must be the outermost cut of its dimension")
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.rows, self.cols, self.partial))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __repr__(self) -> str:
         words = [f"{name}={_written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]

@@ -99,7 +99,7 @@ class Plan:
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
         """Collective: the product. PlanError, on this rank alone, for operands that the plan was not made for."""
-        if (of(A), of(B)) != (self.A, self.B) or (out is not None and (out.layout, out.grid) != (self.layout, self.C.grid)):
+        if not (self.A.like(A) and self.B.like(B)) or (out is not None and (out.layout, out.grid) != (self.layout, self.C.grid)):
             raise PlanError(f"this plan is for {self.A}, {self.B} and {self.C}, not for {A!r}, {B!r} and out={out!r}")
         return self.run(A, B, out, alpha, beta, self.workspace)
 

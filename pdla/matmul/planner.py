@@ -20,6 +20,7 @@ from pdla.layout import Layout, Shape
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.placing import FEW, Kept, Place, Side, orders, outside, relabelled
 from pdla.matmul.tables import Algorithm, Table, turned
+from pdla.matrix import DistMatrix
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
@@ -43,6 +44,11 @@ class Operand:
     layout: Layout
     grid: ProcessGrid
     transposed: bool = False
+
+    def like(self, X: DistMatrix) -> bool:
+        """Whether X lies like this one."""
+        alike = X.shape == self.shape and X.transposed == self.transposed
+        return alike and X.layout == self.layout and X.grid == self.grid
 
     def lying(self) -> Lying:
         return Lying(self.shape, self.layout, Place.of(self.grid))
