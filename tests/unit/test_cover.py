@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from matmuls import DTYPES, check_product
 
@@ -65,6 +65,7 @@ def test_the_cover_covers():
 size = st.integers(0, 30)
 
 
+@settings(max_examples=1000 if FULL else 200)
 @given(
     ranks=st.integers(1, 12), mnk=st.tuples(size, size, size), dtype=st.sampled_from(DTYPES), algorithm=st.sampled_from(ALGORITHMS),
     hows=st.sampled_from(HOWS), panel=st.integers(1, 12), rows=st.integers(1, 4),
