@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
 
@@ -295,7 +295,7 @@ def _alike(grid: ProcessGrid, comm: Communicator) -> ProcessGrid:
 # ---------------------------------------------------------------------------------------------- making one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Wish:
     """What the caller asks of the choice: see matmul."""
 
@@ -304,6 +304,10 @@ class Wish:
     schedule: str | None = None
     panel: int | None = None
     memory_limit: int | None = None
+
+    def __repr__(self) -> str:
+        given = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
 
 
 @dataclass(frozen=True)

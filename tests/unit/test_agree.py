@@ -51,7 +51,7 @@ CALLS = {
     ),
     "panels": (
         lambda grid, x: pdla.matmul(*[pdla.ones((4, 4), grid, Layout("row", "col"))] * 2, algorithm="summa", panel=x),
-        1, 2, ["; 1;", "; 2;"],
+        1, 2, ["panel=1", "panel=2"],
     ),
 }  # fmt: skip
 
