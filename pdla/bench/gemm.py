@@ -15,7 +15,7 @@ from pdla.bench.case import LAYOUT, Case, Operands, integer_operands, random_ope
 from pdla.bench.check import WRONG, Checker
 from pdla.bench.peak import Peaks, elapsed
 from pdla.matmul.plan import Figures
-from pdla.matmul.planner import ON_GRID
+from pdla.matmul.planner import SCHEDULES
 from pdla.model import received_lower_bound
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
@@ -109,7 +109,7 @@ def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -
     """The row of a case that has been counted."""
     A, B = operands
     size, (m, n, k) = np.dtype(case.dtype).itemsize, (case.m, case.n, case.k)
-    natural = case.transa == case.transb == "N" and plan.algorithm in ON_GRID
+    natural = case.transa == case.transb == "N" and plan.algorithm in SCHEDULES
     return Row(
         case=case,
         algorithm=plan.algorithm,

@@ -12,7 +12,7 @@ from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid, usual_order
 from pdla.matmul import plan as plans
-from pdla.matmul.planner import ALGORITHMS, NAMED, ON_GRID, Operand, cheapest_table
+from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, cheapest_table
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
@@ -69,14 +69,14 @@ def predict_matmul(
 def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     """Words a rank receives for C = A B from the algorithm's own layouts: the closed formula, exact where sizes divide.
 
-    grid  (pr, pc) with 2-D blocks for gather, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the stationary
+    grid  (pr, pc) with 2-D blocks for gather, shared, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the stationary
           forms; (pr, pc, depth) for tesseract with B in every layer
     Cannon's is the most that any rank receives: what SUMMA sends, a block for the skew, and another where a rank begins
     inside a part, which happens on rectangles whose sides do not divide each other. Raises PlanError for an unknown name.
     """
     if algorithm in NAMED:
         return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).words(m, n, k)
-    if algorithm not in ON_GRID:
+    if algorithm not in SCHEDULES:
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}")
     pr, pc = grid
     if algorithm == "cannon":
