@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import count
 from types import ModuleType
 from typing import Any
@@ -72,6 +73,11 @@ class Communicator(ABC):
         self.rank, self.size, self.axis = rank, size, axis
         self._calls = count()
 
+    @cached_property
+    def nodes(self) -> int:
+        """On how many nodes the ranks run."""
+        return len(set(self.homes)) or 1
+
     # ------------------------------------------------------------------ what a world provides
 
     @abstractmethod
@@ -125,7 +131,7 @@ class Communicator(ABC):
     def asked_way(self, nbytes: int) -> str:
         """How so many bytes are to be broadcast here."""
         asked = config.settings.bcast
-        return broadcast.best(nbytes, self.size, len(set(self.homes))) if asked == "auto" else asked
+        return broadcast.best(nbytes, self.size, self.nodes) if asked == "auto" else asked
 
     def _way(self, nbytes: int) -> str:
         """The same, as this world can."""

@@ -214,10 +214,9 @@ class MPIComm(Communicator):
     def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all") -> None:
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
         self.mpi, self.node, self.homes = mpi, here, homes
-        spread = len(set(homes)) > 1
-        self._progress = progress(here) if spread else None
+        self._progress = progress(here) if self.nodes > 1 else None
         # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.
-        self.tree = spread or not here.crowded
+        self.tree = self.nodes > 1 or not here.crowded
         self._board: NodeBoard | None = None
         self._under_way: dict[int, Round] = {}
 
@@ -346,7 +345,7 @@ class MPIComm(Communicator):
         return MPIComm(group, self.node, [self.homes[r] for r in ranks], axis)
 
     def board(self) -> Board | None:
-        if len(set(self.homes)) > 1:
+        if self.nodes > 1:
             return None
         self._board = self._board or NodeBoard(self)
         return self._board

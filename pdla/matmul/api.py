@@ -193,7 +193,7 @@ def _agreed(
         if out is not None:
             _check_out(A, B, out, layout, dtype)
         kept = _kept(A.grid.comm)
-        a, b, c = plans.of(A), plans.of(B), _wanted(A, B, layout, out)
+        a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         key = (a, b, c, dtype, wish, config.settings.panel)
         return kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine())), kept
 
@@ -202,7 +202,7 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
     """Where C is to lie; None: wherever it costs least."""
     shape = (A.shape[0], B.shape[1])
     if out is not None:
-        return Operand(shape, out.layout, out.grid, out.transposed)
+        return Operand.of(out)
     if isinstance(layout, Layout):
         return Operand(shape, layout, A.grid)
     return Operand(shape, default_layout(A, B), A.grid) if layout is None and A.grid == B.grid else None

@@ -11,6 +11,7 @@ not only those whose sides divide P, is what keeps primes near the lower bound.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import ceil, prod
 from typing import Any, NamedTuple
@@ -35,6 +36,15 @@ class Box(NamedTuple):
     @property
     def ranks(self) -> int:
         return self.m * self.n * self.k
+
+
+def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
+    """The box of a grid whose axes carry m, n or k; one that carries a copy has no part in it."""
+    along = dict.fromkeys("mnk", 1)
+    for axis, role in carries:
+        if role != "-":
+            along[role] *= sizes[axis]
+    return Box(**along)
 
 
 def words(m: int, n: int, k: int, box: Box) -> float:

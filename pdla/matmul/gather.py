@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
-from pdla.layout import IndexSet, Layout, Selection
-from pdla.matmul.operands import ALL, Memo, Sink, assemble, blocks, extra_axes
+from pdla.layout import IndexSet, Selection
+from pdla.matmul.operands import ALL, Memo, Sink, as_stored, assemble, blocks, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
@@ -50,12 +50,8 @@ class Script:
             for X, along, to in zip((a, b), axes, (roles.A, roles.B), strict=True)
         ]
         held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
-        shapes = [[_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
+        shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
         return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held))
-
-
-def _stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> tuple[int, int]:
-    return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
 
 
 def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
@@ -84,7 +80,7 @@ def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: t
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo) -> None:
     """Collective: sink += a b in the roles' layouts."""
-    script: Script = memo.once("script", lambda: Script.of(a, b, roles, (_axes(a, roles.A), _axes(b, roles.B))))
+    script: Script = memo.once("script", lambda: Script.of(a, b, roles, (gathered_axes(a, roles.A), gathered_axes(b, roles.B))))
     along_a, along_b = script.axes
     a = a if along_a else assemble(a, roles.A, memo)
     b = b if along_b else assemble(b, roles.B, memo)
@@ -99,10 +95,6 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     for j in coming_b:
         _multiply(script, here_a, {j: here_b[j]}, sink)
     sink.end()
-
-
-def _axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
-    return extra_axes(X.layout, layout, X.grid.sizes) or ()
 
 
 def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int]]) -> tuple[Tiles, Iterator[int]]:

@@ -10,7 +10,7 @@ from typing import Any
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer, timed
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Selection, axes_of, effective, overlapping, share, shares
+from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, effective, overlapping, share, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
 
@@ -39,6 +39,16 @@ def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str,
             return None
         extra += axes_of(before[len(after) :])
     return extra
+
+
+def gathered_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
+    """The axes over which X is gathered into this layout; none where it need not or cannot be."""
+    return extra_axes(X.layout, layout, X.grid.sizes) or ()
+
+
+def as_stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
+    """The shape in which such a part of X is stored and travels."""
+    return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
 
 
 def assemble(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:

@@ -40,10 +40,6 @@ class Figures:
     seconds: float
 
 
-def of(X: DistMatrix) -> Operand:
-    return Operand(X.shape, X.layout, X.grid, X.transposed)
-
-
 def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
     """A matrix like X, without data, on its grid's likeness in a dry world."""
     shape = local_shape(X.shape, X.layout, grid)
@@ -330,8 +326,6 @@ class Task:
         else:
             grid = ProcessGrid.trusted(way.table.shape, self.A.grid.comm, way.order, way.table.axes)
             native, walked = (way.table.A, way.table.B, way.table.C), walked or way.table.walked
-            summed_first = [bool(X.layout.partial) for X in (self.A, self.B)]
-            way = replace(way, stays=(way.stays[0] and not summed_first[0], way.stays[1] and not summed_first[1], way.stays[2]))
         a, b, c = (layout.summed for layout in native)
         steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
         C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)

@@ -45,6 +45,10 @@ class Operand:
     grid: ProcessGrid
     transposed: bool = False
 
+    @staticmethod
+    def of(X: DistMatrix) -> Operand:
+        return Operand(X.shape, X.layout, X.grid, X.transposed)
+
     def like(self, X: DistMatrix) -> bool:
         """Whether X lies like this one."""
         alike = X.shape == self.shape and X.transposed == self.transposed
@@ -90,7 +94,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A product's m, n, k; how many ranks there are; bytes an element has; the machine."""
+    """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks may share."""
 
     mnk: tuple[int, int, int]
     ranks: int
@@ -173,11 +177,7 @@ def direct(q: Question, algorithm: str, schedule: str | None = None) -> Way:
     sizes = q.A.place.sizes
     wanted = None if q.C is None else q.C.layout
     chosen, words = roles.choose(q.A.layout.summed, q.B.layout.summed, wanted, *q.mnk, tuple(sizes.items()))
-    along = dict.fromkeys("mnk", 1)
-    for axis, role in chosen.carries:
-        if role != "-":
-            along[role] *= sizes[axis]
-    used = boxes.Box(**along)
+    used = boxes.of(chosen.carries, sizes)
     how = schedule or (algorithm if algorithm in ON_GRID else q.schedule(words))
     return Way(how, how, chosen, None, (), words, 0.0, q.priced(used, words))
 
@@ -295,7 +295,8 @@ def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[
     each = kept(table)
     to = [kept.words(one, order, False) for one in each]
     back = [kept.words(one, order, True) for one in each]
-    stay = [not (there.any() or here.any()) for there, here in zip(to, back, strict=True)]
+    lying = [X for X in (q.A, q.B, q.C) if X is not None]
+    stay = [not (there.any() or here.any() or X.layout.partial) for there, here, X in zip(to, back, lying, strict=True)]
     arriving = to[0] * (not stay[0]) + to[1] * (not stay[1])
     if q.C is None:
         return arriving, np.zeros(1), (stay[0], stay[1], True)
@@ -305,8 +306,7 @@ def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[
 def _by_sizes(q: Question, table: Table) -> float:
     """Words of conversion if nothing is kept."""
     m, n, k = q.mnk
-    size = dict(zip(table.axes, table.shape, strict=True))
-    a, b = (prod(size[axis] for axis in layout.axes) for layout in (table.A, table.B))
+    a, b = (prod(table.sizes[axis] for axis in layout.axes) for layout in (table.A, table.B))
     c = 0 if q.C is None else ceil(m * n / prod(q.C.place.sizes[axis] for axis in q.C.layout.axes))
     return m * k / a + k * n / b + c
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pdla.comm.ledger import held, note
 from pdla.layout import Cut, Layout, Selection, axes_of, shares
-from pdla.matmul.operands import Memo, Sink, assemble, extra_axes
+from pdla.matmul.operands import Memo, Sink, as_stored, assemble, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
@@ -50,7 +50,7 @@ class Script:
 
 def _face(X: DistMatrix, layout: Layout, offset: int) -> tuple[Face | None, int]:
     """This rank's face of X in the layout it is multiplied in, and the bytes of all such faces."""
-    grid, axes = X.grid, extra_axes(X.layout, layout, X.grid.sizes) or ()
+    grid, axes = X.grid, gathered_axes(X, layout)
     if not axes:
         return None, 0
     others = [axis for axis in grid.axes if axis not in axes]
@@ -64,7 +64,7 @@ def _face(X: DistMatrix, layout: Layout, offset: int) -> tuple[Face | None, int]
         number = number * grid.sizes[axis] + grid.coords[axis]
     rows, cols = layout.indices(X.shape, grid.sizes, grid.coords)
     mine = X.indices
-    shape = (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
+    shape = as_stored(X, rows, cols)
     begin = offset + number * one
     end = begin + prod(shape) * X.dtype.itemsize
     read = (prod(shape) - prod(X.stored.shape)) * X.dtype.itemsize

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from pdla.layout import Cut, Layout
+from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.roles import Roles
 from pdla.model.machine import Machine
 
 Carries = tuple[tuple[str, str], ...]
-AXES = ("m", "n", "k")
 
 
 @dataclass(frozen=True)
@@ -40,15 +40,16 @@ class Table:
         return tuple(axis for axis, _ in self.carries)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.axes, self.shape, strict=True))
+
+    @property
     def box(self) -> Box:
-        along = dict.fromkeys(AXES, 1)
-        for (_, role), size in zip(self.carries, self.shape, strict=True):
-            along[role] *= size
-        return Box(**along)
+        return boxes.of(self.carries, self.sizes)
 
     def words(self, m: int, n: int, k: int) -> float:
         """Words a rank receives from its native layouts on: each face less the share held of it; exact where sizes divide."""
-        size, box = dict(zip(self.axes, self.shape, strict=True)), self.box
+        size, box = self.sizes, self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
 
         def unheld(face: int, whole: int, layout: Layout) -> float:
@@ -61,7 +62,7 @@ class Table:
     @property
     def roles(self) -> Roles:
         """The layouts in which the local blocks meet: of each nest, the cuts along axes that carry its dimension."""
-        role = {axis: carried for (axis, carried), size in zip(self.carries, self.shape, strict=True) if size > 1}
+        role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
 
         def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
             return tuple(cut for cut in nest if role.get(cut.axis) == dimension)
