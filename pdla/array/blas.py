@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-_ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
+ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 _LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes
 _threads: int | None = None  # what the library is to be held to, as soon as it is loaded
 
@@ -26,7 +26,7 @@ def _routine(char: str) -> Any:
     """The C function for a dtype character."""
     from scipy.linalg import cython_blas
 
-    capsule = cython_blas.__pyx_capi__[_ROUTINES[char]]
+    capsule = cython_blas.__pyx_capi__[ROUTINES[char]]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
@@ -51,7 +51,7 @@ def _orientation(x: np.ndarray) -> tuple[bytes, int] | None:
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
     """c = alpha a b + beta c in place. False where BLAS cannot: other dtypes, or c with no unit stride."""
     char = c.dtype.char
-    if char not in _ROUTINES or max(*a.shape, *b.shape) > _LIMIT:
+    if char not in ROUTINES or max(*a.shape, *b.shape) > _LIMIT:
         return False
     into = _orientation(c)
     if into is None:

@@ -69,6 +69,10 @@ def over(memory: None, shape: tuple[int, ...], dtype: Any) -> Meta:
     return Meta(shape, dtype)
 
 
+def look(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Meta:
+    return Meta(shape, dtype)
+
+
 def asarray(x: Any) -> Meta:
     return x if isinstance(x, Meta) else Meta(np.shape(x), getattr(x, "dtype", np.float64))
 

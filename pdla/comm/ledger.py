@@ -133,15 +133,21 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return x
 
 
-@contextmanager
-def held(size: int) -> Iterator[None]:
+class held:
     """Count so many bytes of workspace that no buffer stands for, for the length of a with-block."""
-    ledger = _open.get()
-    if ledger is not None:
-        ledger._hold(size)
-    yield
-    if ledger is not None:
-        ledger._hold(-size)
+
+    __slots__ = ("ledger", "size")
+
+    def __init__(self, size: int) -> None:
+        self.ledger, self.size = _open.get(), size
+
+    def __enter__(self) -> None:
+        if self.ledger is not None:
+            self.ledger._hold(self.size)
+
+    def __exit__(self, *failure: object) -> None:
+        if self.ledger is not None:
+            self.ledger._hold(-self.size)
 
 
 def note(what: str, axis: str, size: int, messages: int) -> None:
@@ -152,13 +158,19 @@ def note(what: str, axis: str, size: int, messages: int) -> None:
         ledger.events.append(Event(what, axis, size, messages, start=now, end=now))
 
 
-@contextmanager
-def timed(what: str, axis: str = "", flops: int = 0) -> Iterator[None]:
-    """Record a piece of local work."""
-    ledger = _open.get()
-    if ledger is None:
-        yield
-        return
-    start = time.perf_counter()
-    yield
-    ledger.events.append(Event(what, axis, flops=flops, start=start, end=time.perf_counter()))
+class timed:
+    """Record a piece of local work, a with-block."""
+
+    __slots__ = ("event", "ledger", "start")
+
+    def __init__(self, what: str, axis: str = "", flops: int = 0) -> None:
+        self.ledger, self.event, self.start = _open.get(), (what, axis, flops), 0.0
+
+    def __enter__(self) -> None:
+        if self.ledger is not None:
+            self.start = time.perf_counter()
+
+    def __exit__(self, *failure: object) -> None:
+        if self.ledger is not None:
+            what, axis, flops = self.event
+            self.ledger.events.append(Event(what, axis, flops=flops, start=self.start, end=time.perf_counter()))

@@ -48,6 +48,8 @@ _VERB_TAGS = 1 << 14
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 _SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
+_WORDS = 8  # from one word by which ranks meet to the next: each has a cache line of its own
+_LETS_WORK = 8  # polls of shared memory from one call of MPI to the next: others may wait for messages of this rank
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
 Send = Callable[[], MPI.Request]
 Landing = tuple[int, Array, Array]  # source, out, where its elements arrive
@@ -364,20 +366,44 @@ class NodeBoard(Turns):
         super().__init__()
         self.comm = comm
         self.window: MPI.Win | None = None
+        self.turn, self.come, self.polls = 0, 0, 0
 
     def _grow(self, size: int) -> np.ndarray:
+        slots = 8 * _WORDS * self.comm.size
         with watched(self.comm._describe("sharing memory")):
             self.free()
-            self.window = MPI.Win.Allocate_shared(size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
+            self.window = MPI.Win.Allocate_shared(slots + size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
             self.window.Lock_all(MPI.MODE_NOCHECK)
-        memory: Any = self.window.Shared_query(0)[0]
-        return np.frombuffer(memory, np.uint8)
+            shared: Any = self.window.Shared_query(0)[0]
+            memory = np.frombuffer(shared, np.uint8)
+            self.turns = memory[:slots].data.cast("q")
+            self.turn = self.turns[self.comm.rank * _WORDS] = 0
+            self.window.Sync()
+            self.comm.mpi.Barrier()
+        return memory[slots:]
 
     def _meet(self) -> None:
+        """A barrier in the shared memory: every rank writes the number of the turn and waits until all have.
+
+        By messages each step of a tree costs a rank its turn on a shared core.
+        """
         assert self.window is not None
+        self.turn += 1
+        self.come = 0
         self.window.Sync()
-        self.comm._wait("sharing memory", self.comm.mpi.Ibarrier())
+        self.turns[self.comm.rank * _WORDS] = self.turn
+        self.comm._until("sharing memory", self._all_have_come)
         self.window.Sync()
+
+    def _all_have_come(self) -> bool:
+        while self.turns[self.come * _WORDS] >= self.turn:
+            self.come += 1
+            if self.come == self.comm.size:
+                return True
+        self.polls += 1
+        if self.polls % _LETS_WORK == 0:
+            self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        return False
 
     def free(self) -> None:
         """Collective."""

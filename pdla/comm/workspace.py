@@ -7,8 +7,6 @@ view of it is gone, wherever that happens; nothing has to be freed by hand.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -54,11 +52,15 @@ def opened() -> Workspace | None:
     return _open.get()
 
 
-@contextmanager
-def within(workspace: Workspace) -> Iterator[None]:
+class within:
     """Take this rank's buffers from a workspace for the length of a with-block."""
-    token = _open.set(workspace)
-    try:
-        yield
-    finally:
-        _open.reset(token)
+
+    __slots__ = ("token",)
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.token = _open.set(workspace)
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *failure: object) -> None:
+        _open.reset(self.token)

@@ -130,6 +130,9 @@ class Sink:
         """block[rows, cols] += alpha a b; `part` names the part of the block, which all its products fill wholly."""
         beta = 1 if part in self.begun else self.beta
         self.begun.add(part)
+        if rows is ALL and cols is ALL:
+            multiply(self.xp, a, b, self.block, self.alpha, beta)
+            return
         in_place = isinstance(rows, slice) and isinstance(cols, slice)
         target = self.xp.take(self.block, rows, cols)
         multiply(self.xp, a, b, target, self.alpha, beta)
@@ -144,8 +147,7 @@ class Sink:
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
     """c = alpha a b + beta c, recorded."""
-    work = 8 if c.dtype.kind == "c" else 2
-    with timed("gemm", flops=work * prod((*a.shape, b.shape[1]))):
+    with timed("gemm", flops=(8 if c.dtype.kind == "c" else 2) * a.shape[0] * a.shape[1] * b.shape[1]):
         xp.gemm(a, b, c, alpha, beta)
 
 

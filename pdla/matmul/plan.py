@@ -95,7 +95,7 @@ class Plan:
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
         """Collective: the product. PlanError, on this rank alone, for operands that the plan was not made for."""
-        if not (self.A.like(A) and self.B.like(B)) or (out is not None and (out.layout, out.grid) != (self.layout, self.C.grid)):
+        if not (self.A.like(A) and self.B.like(B)) or (out is not None and not self.C.cut_like(out)):
             raise PlanError(f"this plan is for {self.A}, {self.B} and {self.C}, not for {A!r}, {B!r} and out={out!r}")
         return self.run(A, B, out, alpha, beta, self.workspace)
 
@@ -126,7 +126,7 @@ class Plan:
         there, ends = [], []
         for X, layout, stays in zip(ready, self.native, self.stays, strict=False):
             if stays:
-                there.append(X if X.grid == self.grid else self._as_it_lies(X, layout))
+                there.append(self._as_it_lies(X, layout))
                 continue
             out = buffer(X.xp, local_shape(X.shape, layout, self.grid), X.dtype)
             ends.append(start(X, route(X, layout, self.grid, self.memo), self.grid.comm, out))
@@ -137,7 +137,7 @@ class Plan:
 
     def _as_it_lies(self, X: DistMatrix, layout: Layout) -> DistMatrix:
         """X, whose blocks lie where the plan's grid wants them, as a matrix on that grid."""
-        if X.grid is self.grid and X.layout == layout:
+        if X.grid is self.grid or X.grid == self.grid:
             return X
         shape = local_shape(X.shape, layout, self.grid)
         # Blocks without elements are alike, whatever their shapes.

@@ -51,8 +51,11 @@ class Operand:
 
     def like(self, X: DistMatrix) -> bool:
         """Whether X lies like this one."""
-        alike = X.shape == self.shape and X.transposed == self.transposed
-        return alike and X.layout == self.layout and X.grid == self.grid
+        return X.shape == self.shape and X.transposed == self.transposed and self.cut_like(X)
+
+    def cut_like(self, X: DistMatrix) -> bool:
+        """Whether X is cut as this one, on its grid; mostly they are the very same."""
+        return (X.layout is self.layout or X.layout == self.layout) and (X.grid is self.grid or X.grid == self.grid)
 
     def lying(self) -> Lying:
         return Lying(self.shape, self.layout, Place.of(self.grid))

@@ -99,7 +99,7 @@ def _written(X: DistMatrix, face: Face | None, memory: Any) -> Any:
     """X's face as seen, this rank's block of it put in its place."""
     if face is None:
         return X.stored
-    whole = X.xp.over(memory[face.begin : face.end], face.shape, X.dtype)
+    whole = X.xp.look(memory, face.begin, face.shape, X.dtype)
     seen = whole.T if X.transposed else whole
     if X.base.size:
         X.xp.put(seen, face.rows, face.cols, X.stored)

@@ -55,3 +55,22 @@ def test_message_schedules_where_nothing_is_shared(comm):
         assert pdla.plan_matmul(A, A).schedule == "gather"
         assert np.array_equal((A @ A).gather(), A.gather() @ A.gather())
         fresh.Free()
+
+
+def test_a_rank_that_waits_in_shared_memory_lets_messages_through(comm):
+    """A message too long to be sent at once is to reach a rank that already waits in a product."""
+    if comm.size == 1:
+        pytest.skip("one rank sends nothing")
+    grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
+    A = exact((64, 64), grid, LAYOUT)
+    plan = pdla.plan_matmul(A, A)
+    plan(A, A)
+    assert plan.schedule == "shared"
+    theirs, message = MPI.COMM_WORLD.Dup(), np.zeros(1 << 24, np.uint8)
+    coming = theirs.Irecv(message, 1) if comm.rank == 0 else None
+    if comm.rank == 1:
+        theirs.Send(message, 0)
+    assert np.array_equal(plan(A, A).gather(), A.gather() @ A.gather())
+    if coming is not None:
+        coming.Wait()
+    theirs.Free()
