@@ -8,10 +8,10 @@ C = A @ A.T
 Nothing talks at import: the first grid does.
 """
 
-from pdla import errors
+from pdla import errors, nn
 from pdla.comm import Communicator, abort_on_exception, as_communicator, world
 from pdla.comm.dry import dry_run
-from pdla.comm.ledger import Ledger, record
+from pdla.comm.ledger import Ledger, record, tagged
 from pdla.comm.threads import run
 from pdla.create import eye, from_function, from_global, from_local, ones, random, zeros
 from pdla.grid import ProcessGrid, balanced_shape, tiled_order

@@ -4,7 +4,7 @@
 
 empty(shape, dtype)        a new C-ordered array, contents undefined
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
-add(target, source)        target += source
+add, maximum(target, source)   target += source; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices

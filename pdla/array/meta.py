@@ -39,7 +39,19 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         ghost = np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), self.shape, (0,) * len(self.shape))
         return Meta(ghost[key].shape, self.dtype)
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, (Meta, np.ndarray)):
+            np.broadcast_shapes(self[key].shape, value.shape)
+
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if method == "at":
+            return None
+        if ufunc is np.matmul:
+            a, b = inputs
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            if a.shape[-1] != b.shape[-2]:
+                raise ValueError(f"cannot multiply {a} by {b}")
+            return Meta((*batch, a.shape[-2], b.shape[-1]), np.result_type(a.dtype, b.dtype))
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature:
             return NotImplemented
         shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
@@ -51,7 +63,22 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         return Meta(self.shape, dtype)
 
     def reshape(self, *shape: int) -> Meta:
-        return self[...] if shape == self.shape else Meta(shape if -1 not in shape else (self.size,), self.dtype)
+        known = prod(n for n in shape if n != -1)
+        return Meta(tuple(self.size // max(1, known) if n == -1 else n for n in shape), self.dtype)
+
+    def transpose(self, *axes: int) -> Meta:
+        return Meta(tuple(self.shape[axis] for axis in axes), self.dtype)
+
+    def sum(self, axis: int | None = None, keepdims: bool = False) -> Meta:
+        if axis is None:
+            return Meta((), self.dtype)
+        kept = (1,) if keepdims else ()
+        return Meta((*self.shape[:axis], *kept, *self.shape[axis + 1 :]), self.dtype)
+
+    max = sum
+
+    def __float__(self) -> float:
+        return 0.0
 
     def copy(self) -> Meta:
         return Meta(self.shape, self.dtype)
@@ -94,6 +121,10 @@ def add(target: Meta, source: Meta) -> None:
     copy(target, source)
 
 
+def maximum(target: Meta, source: Meta) -> None:
+    copy(target, source)
+
+
 def combine(target: Meta, beta: complex, source: Meta) -> None:
     copy(target, source)
 
@@ -121,6 +152,14 @@ def reinterpret(x: Meta, conjugate: bool) -> Meta:
 def gemm(a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0) -> None:
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
+
+
+def erf(x: Meta) -> Meta:
+    return Meta(x.shape, x.dtype)
+
+
+def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:
+    return Meta((len(rows), len(cols)), np.float64)
 
 
 def overlap(x: Meta, y: Meta) -> bool:

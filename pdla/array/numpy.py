@@ -61,6 +61,10 @@ def add(target: np.ndarray, source: np.ndarray) -> None:
     np.add(target, source, out=target)
 
 
+def maximum(target: np.ndarray, source: np.ndarray) -> None:
+    np.maximum(target, source, out=target)
+
+
 def combine(target: np.ndarray, beta: complex, source: np.ndarray) -> None:
     """target = beta * target + source, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
     if beta == 0:
@@ -111,6 +115,30 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: 
     elif not blas.gemm(a, b, c, alpha, beta):
         product = np.matmul(a, b)
         combine(c, beta, product if alpha == 1 else product * c.dtype.type(alpha))
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """The error function of each element."""
+    from scipy.special import erf
+
+    return erf(x)
+
+
+def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> np.ndarray:
+    """A number from [0, 1) for each row and column, told by both and the key alone: by splitmix64's mixing of counters."""
+    keyed = _mixed(rows.astype(np.uint64) + np.uint64(_mixed(np.array([key % 2**64], np.uint64))[0]))
+    return (_mixed(keyed[:, None] + cols.astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        x = x * _GOLDEN
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:

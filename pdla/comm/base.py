@@ -19,7 +19,7 @@ from typing import Any
 from pdla import config
 from pdla.comm import broadcast
 from pdla.comm.board import Board
-from pdla.comm.ledger import Event, buffer, current
+from pdla.comm.ledger import Event, buffer, current, tag
 from pdla.layout import block_bounds
 
 Array = Any
@@ -40,13 +40,14 @@ class Pending:
         self._result = result
         self._event = event
         self._ledger = current() if event else None
+        self._tag = tag() if event else ""
         self._start = time.perf_counter() if self._ledger is not None else 0.0
 
     def __iter__(self) -> Iterator[int]:
         yield from self._arrivals
         if self._ledger is not None and self._event is not None:
             what, axis, size, messages, way = self._event
-            event = Event(what, axis, size, messages, start=self._start, end=time.perf_counter(), way=way)
+            event = Event(what, axis, size, messages, start=self._start, end=time.perf_counter(), way=way, tag=self._tag)
             self._ledger.events.append(event)
             self._ledger = None
 
@@ -150,17 +151,26 @@ class Communicator(ABC):
         A balanced reduce-scatter and an all-gather: each rank receives (size - 1) own + x - own.
         """
         out = x if out is None else out
+        halves = self.halves(x, out)
+        first = next(halves)
+
+        def steps() -> Iterator[int]:
+            first.wait()
+            yield from next(halves)
+
+        return Pending(steps(), lambda: out)
+
+    def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
+        """The two verbs of an all-reduce, for those who compute meanwhile: the second is to be asked for when the first has ended.
+
+        op  "add" or "maximum"
+        """
         flat, target = x.reshape(-1), out.reshape(-1)
         bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
         parts = [flat[lo:hi] for lo, hi in bounds]
         mine = target[slice(*bounds[self.rank])]
-        scattered = self.reduce_scatter(parts, mine, "allreduce")
-
-        def steps() -> Iterator[int]:
-            scattered.wait()
-            yield from self.allgather(mine, [target[lo:hi] for lo, hi in bounds], "allreduce")
-
-        return Pending(steps(), lambda: out)
+        yield self.reduce_scatter(parts, mine, "allreduce", op)
+        yield self.allgather(mine, [target[lo:hi] for lo, hi in bounds], "allreduce")
 
     def allgather(self, x: Array, outs: Sequence[Array | None], verb: str = "allgather") -> Pending:
         """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is."""
@@ -171,22 +181,23 @@ class Communicator(ABC):
         sends = dict.fromkeys(others, x) if x.size else {}
         return self._round(verb, sends, {r: out for r in others if (out := outs[r]) is not None and out.size}, lambda: outs)
 
-    def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter") -> Pending:
-        """The sum over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out."""
+    def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
+        """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out."""
         sends = {r: part for r, part in enumerate(parts) if r != self.rank and part.size}
-        return self._sum(verb, sends, parts[self.rank], out)
+        return self._sum(verb, sends, parts[self.rank], out, op)
 
-    def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array) -> Pending:
+    def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array, op: str = "add") -> Pending:
         """Receive an addend from every other rank and sum them in rank order, so that every world gets the same bits."""
         others = [r for r in range(self.size) if r != self.rank and x.size]
         addends = {r: buffer(self.xp, x.shape, x.dtype) for r in others}
+        into = getattr(self.xp, op)
 
         def total() -> Array:
             sum_ = addends.get(0, out)
             if self.rank == 0 or not x.size:
                 self.xp.copy(out, x)
             for r in range(1, self.size if x.size else 0):
-                self.xp.add(sum_, x if r == self.rank else addends[r])
+                into(sum_, x if r == self.rank else addends[r])
             if sum_ is not out:
                 self.xp.copy(out, sum_)
             addends.clear()

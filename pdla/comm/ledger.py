@@ -22,6 +22,7 @@ from typing import Any
 from pdla.comm.workspace import opened
 
 _open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
+_tag: ContextVar[str] = ContextVar("pdla_tag", default="")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Event:
     bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
     start, end  seconds on time.perf_counter's clock: end is when the result was there
     way       of a broadcast: "mpi", "flat", "scatter" or "chain"
+    tag       what it was for, where a layer or a program has said so: `with pdla.tagged("fc1")`
     """
 
     what: str
@@ -42,6 +44,7 @@ class Event:
     start: float = 0.0
     end: float = 0.0
     way: str = ""
+    tag: str = ""
 
 
 @dataclass
@@ -74,6 +77,10 @@ class Ledger:
     def by_verb(self) -> dict[str, int]:
         """Bytes received by each verb."""
         return self._sums("what")
+
+    def by_tag(self) -> dict[str, int]:
+        """Bytes received under each tag."""
+        return self._sums("tag")
 
     def _sums(self, key: str) -> dict[str, int]:
         sums: dict[str, int] = {}
@@ -123,6 +130,26 @@ def current() -> Ledger | None:
     return _open.get()
 
 
+def tag() -> str:
+    """What is being recorded is for this."""
+    return _tag.get()
+
+
+class tagged:
+    """Say what the messages begun and the work done in a with-block are for."""
+
+    __slots__ = ("name", "token")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None:
+        self.token = _tag.set(self.name)
+
+    def __exit__(self, *failure: object) -> None:
+        _tag.reset(self.token)
+
+
 def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Workspace: an array, counted by the open ledger for as long as it or a view of it lives."""
     workspace, ledger = opened(), _open.get()
@@ -155,7 +182,7 @@ def note(what: str, axis: str, size: int, messages: int) -> None:
     ledger = _open.get()
     if ledger is not None:
         now = time.perf_counter()
-        ledger.events.append(Event(what, axis, size, messages, start=now, end=now))
+        ledger.events.append(Event(what, axis, size, messages, start=now, end=now, tag=_tag.get()))
 
 
 class timed:
@@ -173,4 +200,5 @@ class timed:
     def __exit__(self, *failure: object) -> None:
         if self.ledger is not None:
             what, axis, flops = self.event
-            self.ledger.events.append(Event(what, axis, flops=flops, start=self.start, end=time.perf_counter()))
+            end = time.perf_counter()
+            self.ledger.events.append(Event(what, axis, flops=flops, start=self.start, end=end, tag=_tag.get()))

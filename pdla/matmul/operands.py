@@ -87,9 +87,14 @@ def _part(X: DistMatrix, layout: Layout) -> DistMatrix:
 
 
 def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
+    return gathering(X, layout, axes)()
+
+
+def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
+    """Collective: start gathering X over the axes, which gives it this layout; gives what ends it."""
     comm = X.grid[axes]
     if comm is None or X.grid.coords is None:
-        return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
+        return lambda: DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
     whole = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
     held = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
     places = [tuple(h.overlay(p)[0] for h, p in zip(held, part, strict=True)) for part in blocks(X, axes)]
@@ -98,12 +103,17 @@ def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatri
         X.xp.take(whole, *place) if direct else buffer(X.xp, X.xp.take(whole, *place).shape, X.dtype)
         for place, direct in zip(places, in_place, strict=True)
     ]
-    for r in comm.allgather(X.stored, outs):
-        if not in_place[r]:
-            X.xp.put(whole, *places[r], outs[r])
-    if not in_place[comm.rank]:
-        X.xp.put(whole, *places[comm.rank], X.stored)
-    return DistMatrix(whole, X.shape, X.grid, layout)
+    arrivals = comm.allgather(X.stored, outs)
+
+    def end() -> DistMatrix:
+        for r in arrivals:
+            if not in_place[r]:
+                X.xp.put(whole, *places[r], outs[r])
+        if not in_place[comm.rank]:
+            X.xp.put(whole, *places[comm.rank], X.stored)
+        return DistMatrix(whole, X.shape, X.grid, layout)
+
+    return end
 
 
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:

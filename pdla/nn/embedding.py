@@ -1,0 +1,124 @@
+"""Embedding, and the output head tied to it: one weight, its vocabulary cut as a first layer's outputs.
+
+Looking up rows of a table is multiplying it by rows of the identity: an embedding is a first layer's dX = dY W^T with such a
+dY, its gradient that layer's dW = X^T dY. So its table lies as that layer's W does, and the head is that layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import tagged
+from pdla.create import random
+from pdla.errors import ShapeError
+from pdla.layout import Layout
+from pdla.matrix import DistMatrix
+from pdla.nn.layer import Layer, Parameter, Shard, like, rows_of
+from pdla.nn.linear import Linear, weights
+from pdla.nn.scheme import Meeting, Scheme
+from pdla.nn.steps import Steps, begun, gathered, settled
+
+
+class Embedding(Layer):
+    """Rows of a table by token number, as the first layer of a pair takes them. Collective to make.
+
+    forward(ids)  ids: the numbers, from 0 to vocabulary - 1, of all tokens, a 1-D array that every rank has
+    sequence      where more than 1: tokens come in sequences so long, and to each is added a row learned for its position
+    The weight is hidden x vocabulary, as TiedHead multiplies by it; normal with a deviation of `scale`.
+    """
+
+    def __init__(
+        self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
+        dtype: Any = np.float64, name: str = "embedding",
+    ) -> None:  # fmt: skip
+        super().__init__(scheme)
+        self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
+        self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.positions: Parameter | None = None
+        if sequence > 1:
+            layout = Layout(None, scheme.activation(scheme.first.X).cols)
+            drawn = random((sequence, hidden), scheme.grid, layout, seed=seed + 1, distribution="normal")
+            self.positions = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.vocabulary}, {self.hidden}) on {self.scheme!r}"
+
+    def _takes(self, ids: Any) -> None:
+        check_ids(self, ids, self.vocabulary, self.sequence)
+
+    def _meeting(self) -> Meeting:
+        return self.scheme.meeting(self.scheme.first, self.sequence, (1, 1))
+
+    def _places(self, ids: np.ndarray, w: DistMatrix, at: Shard) -> tuple[Any, Any, Any]:
+        """Where in this rank's part of the vocabulary its tokens' numbers are; which of them are there; its tokens."""
+        held = w.indices[1]
+        mine = ids[at.rows(self._meeting().x)]
+        first, last = (int(held.starts[0]), int(held.stops[-1])) if len(held) else (0, 0)
+        there = (mine >= first) & (mine < last)
+        return mine[there] - first, np.flatnonzero(there), mine
+
+    def _forward(self, ids: np.ndarray, at: Shard) -> Steps[DistMatrix]:
+        meeting = self._meeting()
+        w = yield from at.trip.gathered(self.weight)
+        places, there, mine = self._places(ids, w, at)
+        block = w.xp.empty((len(mine), w.stored.shape[0]), w.dtype)
+        block[...] = 0
+        block[there] = w.stored.T[places]
+        at.release(self.weight)
+        at.keep(self, ids)
+        with tagged(f"{self.name} forward"):
+            coming = begun(settled(DistMatrix(block, (at.total(meeting.x), self.hidden), w.grid, meeting.dx), meeting.X))
+        x = yield from coming
+        if self.positions is not None:
+            x.stored[...] += self.positions.value.stored[at.rows(x.layout) % self.sequence]
+        return x
+
+    def _backward(self, dx: DistMatrix, at: Shard) -> Steps[None]:
+        (ids,) = at.take(self)
+        meeting = self._meeting()
+        if self.positions is not None:
+            with tagged(f"{self.name} positions"):
+                at.trip.add(self.positions, rows_of(dx.layout), _add_at(at.rows(dx.layout) % self.sequence, dx.stored))
+        with tagged(f"{self.name} backward"):
+            coming = begun(gathered(dx, meeting.x))
+        seen = yield from coming
+        w = yield from at.trip.gathered(self.weight)
+        places, there, _ = self._places(ids, w, at)
+        at.release(self.weight)
+        rows = _add_at(places, seen.stored[there])
+        with tagged(f"{self.name} backward"):
+            at.trip.add(self.weight, meeting.dw.partial, lambda block, first: rows(block.T, first))
+
+
+def _add_at(places: Any, rows: Any):
+    """What adds rows into a block's rows of those numbers, any number of them into one."""
+
+    def write(block: Any, first: bool) -> None:
+        if first:
+            block[...] = 0
+        np.add.at(block, places, rows)
+
+    return write
+
+
+def check_ids(layer: Any, ids: Any, vocabulary: int, sequence: int = 1) -> None:
+    """Raise unless ids are numbers of a vocabulary, in whole sequences."""
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
+        given = f"{type(ids).__name__} {getattr(ids, 'shape', '')}"
+        raise ShapeError(f"{layer!r} takes token numbers as a 1-D array of integers, not {given}")
+    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= vocabulary):
+        raise ShapeError(f"{layer!r}: token numbers from {ids.min()} to {ids.max()}; they go from 0 to {vocabulary - 1}")
+    if len(ids) % sequence:
+        raise ShapeError(f"{layer!r}: {len(ids)} tokens are not whole sequences of {sequence}")
+
+
+class TiedHead(Linear):
+    """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut; both layers add to its gradient."""
+
+    def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
+        Layer.__init__(self, embedding.scheme)
+        self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
+        self.table, self.weight, self.bias = embedding.scheme.first, embedding.weight, None
+        self.weight.layers += 1

@@ -1,0 +1,384 @@
+"""What every layer is: parameters, a pass forward and a pass backward; and the trip that the two make together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import agreed
+from pdla.comm.ledger import tagged
+from pdla.create import from_global
+from pdla.errors import LayoutError, PdlaError, ShapeError
+from pdla.layout import IndexSet, Layout, block_bounds, share, shares
+from pdla.matrix import DistMatrix
+from pdla.nn.scheme import Scheme, sequence_of
+from pdla.nn.steps import Steps, begun, finish, gathered, settled, together
+from pdla.redistribute import local_shape
+
+
+class Parameter:
+    """A matrix that is learned, and its gradient after a backward pass, in the same layout.
+
+    used    the layout in which a layer computes with it: gathered before use, its gradient's addends summed into its own
+    name    its messages are recorded as "name forward" and "name backward"
+    layers  how many layers use it
+    """
+
+    def __init__(self, value: DistMatrix, used: Layout | None = None, name: str = "") -> None:
+        self.value, self.name, self.layers = value, name, 1
+        self.used = value.layout if used is None else used
+        self.gradient: DistMatrix | None = None
+
+
+class Trip:
+    """One forward pass of all shards and the backward pass behind it: what is kept between them, and what is under way.
+
+    Parameters come gathered, the next one's on its way while one is used, each once for all shards; gradients are summed in
+    place over the shards, and over the ranks once, behind the last.
+    """
+
+    def __init__(self, layer: Layer, tokens: int, number: int, training: bool) -> None:
+        self.scheme, self.tokens, self.number, self.training = layer.scheme, tokens, number, training
+        self.sequence = layer.sequence
+        self.order = [p for p in layer.all_parameters() if p.used != p.value.layout]
+        self.place = {p: i for i, p in enumerate(self.order)}
+        self.ahead = 1
+        self.coming: dict[Parameter, Steps[DistMatrix]] = {}
+        self.here: dict[Parameter, DistMatrix] = {}
+        self.uses: dict[Parameter, int] = {}
+        self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
+        self.debts: list[tuple[Parameter, Steps[DistMatrix]]] = []
+
+    def turn(self) -> None:
+        """From here on backward."""
+        self.ahead = -1
+        self.uses.clear()
+
+    # ------------------------------------------------------------------ parameters
+
+    def gathered(self, parameter: Parameter) -> Steps[DistMatrix]:
+        """The parameter as it is used; the next in order is asked for already."""
+        if parameter not in self.place:
+            return parameter.value
+        self._ask(parameter)
+        after = self.place[parameter] + self.ahead
+        if 0 <= after < len(self.order) and not self.uses.get(self.order[after]):
+            self._ask(self.order[after])
+        if parameter in self.coming:
+            yield
+        if parameter in self.coming:  # another shard may have been here
+            self.here[parameter] = finish(self.coming.pop(parameter))
+        return self.here[parameter]
+
+    def _ask(self, parameter: Parameter) -> None:
+        if parameter not in self.coming and parameter not in self.here:
+            with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
+                self.coming[parameter] = begun(gathered(parameter.value, parameter.used))
+
+    def release(self, parameter: Parameter) -> None:
+        """One shard is done with it in this direction; the last one lets go of it, unless it is kept for the way back."""
+        self.uses[parameter] = self.uses.get(parameter, 0) + 1
+        keep = self.scheme.keep and self.ahead == 1 and self.training
+        if self.uses[parameter] % self.scheme.shards == 0 and not keep:
+            self.here.pop(parameter, None)
+
+    # ------------------------------------------------------------------ gradients
+
+    def add(self, parameter: Parameter, partial: tuple[str, ...], write: Callable[[Any, bool], None]) -> None:
+        """One shard's part of a gradient: write(block, first) sets the block or adds to it; behind the last shard's the sums
+        over ranks begin."""
+        value, layout = parameter.value, Layout(parameter.used.rows, parameter.used.cols, partial)
+        if parameter not in self.addends:
+            block = value.xp.empty(local_shape(value.shape, layout, value.grid), value.dtype)
+            self.addends[parameter] = DistMatrix(block, value.shape, value.grid, layout), 0
+        addends, count = self.addends[parameter]
+        write(addends.stored, count == 0)
+        self.addends[parameter] = addends, count + 1
+        if count + 1 == self.scheme.shards * parameter.layers:
+            self.settle()
+            del self.addends[parameter]
+            self.debts.append((parameter, begun(settled(addends, value.layout))))
+
+    def settle(self) -> None:
+        """End the sums that have been begun."""
+        for parameter, steps in self.debts:
+            parameter.gradient = finish(steps)
+        self.debts.clear()
+
+    def shards(self) -> list[Shard]:
+        return [Shard(self, i) for i in range(self.scheme.shards)]
+
+
+class Shard:
+    """A part of each rank's tokens on its trip: what its layers keep for the way back.
+
+    keeping  False: nothing is kept, since the pass will be made again;  again: it is being made again, on the way back
+    """
+
+    def __init__(self, trip: Trip, number: int, *, keeping: bool = True, again: bool = False) -> None:
+        self.trip, self.number, self.keeping, self.again = trip, number, keeping and trip.training, again
+        self.kept: dict[Any, Any] = {}
+
+    def keep(self, layer: Any, *values: Any) -> None:
+        """What the layer's backward pass will want."""
+        if self.keeping:
+            self.kept[layer] = values
+
+    def take(self, layer: Any) -> Any:
+        return self.kept.pop(layer)
+
+    def release(self, parameter: Parameter) -> None:
+        """This shard needs the gathered parameter no more in this direction."""
+        if not self.again:
+            self.trip.release(parameter)
+
+    def draft(self) -> Shard:
+        """This shard on a pass of which nothing is kept."""
+        return Shard(self.trip, self.number, keeping=False)
+
+    def repeated(self) -> Shard:
+        """This shard on the same pass once more."""
+        return Shard(self.trip, self.number, again=True)
+
+    # ------------------------------------------------------------------ which tokens
+
+    def bounds(self, rows: int, unit: int) -> tuple[int, int]:
+        """Which of a rank's tokens are this shard's: whole sequences."""
+        start, stop = block_bounds(-(-rows // unit), self.trip.scheme.shards, self.number)
+        return min(start * unit, rows), min(stop * unit, rows)
+
+    def unit(self, layout: Layout) -> int:
+        return max(self.trip.sequence, sequence_of(layout))
+
+    def rows(self, layout: Layout) -> np.ndarray:
+        """The global tokens that the rows of this rank's block are, in a layout."""
+        grid = self.trip.scheme.grid
+        assert grid.coords is not None
+        held = share(self.trip.tokens, layout.rows, grid.sizes, grid.coords)
+        return held.select(IndexSet.interval(*self.bounds(len(held), self.unit(layout)))).indices()
+
+    def total(self, layout: Layout) -> int:
+        """The shard's tokens on all ranks; the layout cuts them as it cuts all of them."""
+        if self.trip.scheme.shards == 1:
+            return self.trip.tokens
+        sizes, total = self.trip.scheme.grid.sizes, 0
+        for _, held in shares(self.trip.tokens, layout.rows, sizes, rows_of(layout), {}):
+            start, stop = self.bounds(len(held), self.unit(layout))
+            total += stop - start
+        return total
+
+
+class Layer:
+    """A part of a network. `forward(x)`, then `backward(dy)`, which gives dx and leaves the gradients; both collective.
+
+    Subclasses write `_forward(x, at)` and `_backward(dy, at)` as steps, and name their parameters and inner layers in
+    attributes; `tokens_in` and `tokens_out` say how x and y lie.
+    """
+
+    sequence = 1  # tokens that must lie on one rank together
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+        self._trip: Trip | None = None
+        self._shards: list[Shard] = []
+        self._left: DistMatrix | None = None
+        self._passes = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} on {self.scheme!r}"
+
+    # ------------------------------------------------------------------ what subclasses write
+
+    def _forward(self, x: Any, at: Shard) -> Steps[Any]:
+        raise NotImplementedError
+
+    def _backward(self, dy: Any, at: Shard) -> Steps[Any]:
+        raise NotImplementedError
+
+    def _takes(self, x: Any) -> None:
+        """Raise what is wrong with an input on this rank."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ parts
+
+    def named_layers(self) -> Iterator[tuple[str, Layer]]:
+        """Inner layers, with their names, in order."""
+        for name, value in vars(self).items():
+            if isinstance(value, Layer):
+                yield name, value
+            elif isinstance(value, (list, tuple)):
+                yield from ((f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, Layer))
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """All parameters, with their names, in the order in which a forward pass comes to them; one used twice comes once."""
+        seen: set[Parameter] = set()
+        for name, parameter in self._named(prefix):
+            if parameter not in seen:
+                seen.add(parameter)
+                yield name, parameter
+
+    def _named(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        yield from ((prefix + name, value) for name, value in vars(self).items() if isinstance(value, Parameter))
+        for name, layer in self.named_layers():
+            yield from layer._named(f"{prefix}{name}.")
+
+    def all_parameters(self) -> list[Parameter]:
+        return [parameter for _, parameter in self.named_parameters()]
+
+    def parameters(self) -> dict[str, DistMatrix]:
+        """The parameters by name, each in its layout; writing to them changes the layer."""
+        return {name: parameter.value for name, parameter in self.named_parameters()}
+
+    def gradients(self) -> dict[str, DistMatrix]:
+        """The gradients that the last backward pass left, by name, laid out as the parameters and the same on all copies."""
+        return {name: p.gradient for name, p in self.named_parameters() if p.gradient is not None}
+
+    def state_dict(self, root: int | None = None) -> dict[str, Any]:
+        """Collective: the parameters as global arrays by name, on every rank or on `root` (None elsewhere), in an order of rows
+        and columns that does not depend on the scheme: another scheme, on another grid, loads them."""
+        return {name: p.value.gather(root) for name, p in self.named_parameters()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Collective: set the parameters from global arrays, which every rank has. ShapeError where names or shapes differ."""
+        with agreed(self.scheme.grid.comm, f"load_state_dict of {self!r}"):
+            own = self.parameters()
+            if set(own) != set(state):
+                lacks, has = sorted(set(own) - set(state)), sorted(set(state) - set(own))
+                raise ShapeError(f"the state is not {self!r}'s: it lacks {lacks}, it has besides {has}")
+            for name, value in own.items():
+                if value.shape != np.shape(state[name]):
+                    raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {value.shape} in {self!r}")
+        for value, array in ((value, state[name]) for name, value in own.items()):
+            value.xp.copy(value.stored, from_global(array, value.grid, value.layout).stored)
+
+    # ------------------------------------------------------------------ passes
+
+    def forward(self, x: Any, *, training: bool = True) -> Any:
+        """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped."""
+        with agreed(self.scheme.grid.comm, f"forward of {self!r} on {_described(x)}, training={training}"):
+            self._takes(x)
+        self._passes += 1
+        trip = Trip(self, len(x) if isinstance(x, np.ndarray) else x.shape[0], self._passes, training)
+        shards = trip.shards()
+        y = _joined(together(self._forward(_part(x, at), at) for at in shards))
+        self._trip, self._shards, self._left = (trip if training else None), shards, y
+        return y
+
+    def kept_bytes(self) -> int:
+        """Bytes that this rank keeps from the last forward pass for the backward one, parameters and x itself apart."""
+        own = {id(_memory(p.value.base)) for p in self.all_parameters()}
+        found = {id(m): m.nbytes for shard in self._shards for m in _arrays(list(shard.kept.values()))}
+        return sum(size for memory, size in found.items() if memory not in own)
+
+    def backward(self, dy: DistMatrix) -> Any:
+        """Collective: the gradient with regard to x, given that with regard to y; parameters get theirs.
+
+        PdlaError, on every rank, without a forward pass before it; LayoutError or ShapeError where dy does not lie as y.
+        """
+        trip, y = self._trip, self._left
+        with agreed(self.scheme.grid.comm, f"backward of {self!r} on {_described(dy)}"):
+            if trip is None:
+                raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
+            assert y is not None
+            _lies_like(dy, y, "dy", "the layer's output")
+        self._trip, self._left = None, None
+        trip.turn()
+        dx = together(self._backward(_part(dy, at), at) for at in self._shards)
+        trip.settle()
+        self._shards = []
+        return _joined(dx)
+
+
+def _memory(x: Any) -> Any:
+    """The array whose memory x looks at."""
+    return x if x.base is None else x.base
+
+
+def _arrays(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _arrays(value)
+        elif value is not None and not isinstance(value, (int, float)):
+            yield _memory(value.base if isinstance(value, DistMatrix) else value)
+
+
+def _described(x: Any) -> str:
+    return x.described if isinstance(x, DistMatrix) else f"{type(x).__name__}{getattr(x, 'shape', '')}"
+
+
+def like(x: DistMatrix, block: Any) -> DistMatrix:
+    """Another block in x's place."""
+    return DistMatrix(block, x.shape, x.grid, x.layout)
+
+
+def _part(x: Any, at: Shard) -> Any:
+    """A shard's rows of x, where they lie; token numbers go whole to every shard."""
+    if at.trip.scheme.shards == 1 or not isinstance(x, DistMatrix):
+        return x
+    start, stop = at.bounds(x.stored.shape[0], at.unit(x.layout))
+    return DistMatrix(x.stored[start:stop], (at.total(x.layout), x.shape[1]), x.grid, x.layout)
+
+
+def _joined(parts: list[Any]) -> Any:
+    """The shards' rows under one another."""
+    if len(parts) == 1 or parts[0] is None:
+        return parts[0]
+    first = parts[0]
+    block = first.xp.empty((sum(p.stored.shape[0] for p in parts), first.stored.shape[1]), first.dtype)
+    at = 0
+    for part in parts:
+        first.xp.copy(block[at : at + part.stored.shape[0]], part.stored)
+        at += part.stored.shape[0]
+    return DistMatrix(block, (sum(p.shape[0] for p in parts), first.shape[1]), first.grid, first.layout)
+
+
+# ---------------------------------------------------------------------------------------------- checks
+
+
+def _lies_like(x: Any, model: DistMatrix, name: str, what: str) -> None:
+    if not isinstance(x, DistMatrix):
+        raise ShapeError(f"{name} is a {type(x).__name__}, not a DistMatrix laid out as {what}, {model!r}")
+    if x.shape != model.shape or x.dtype != model.dtype:
+        raise ShapeError(f"{name} is {x.shape} {x.dtype}, {what} {model.shape} {model.dtype}")
+    if x.grid != model.grid or x.layout != model.layout:
+        raise LayoutError(f"{name} lies as {x.layout!r} on {x.grid!r}, {what} as {model.layout!r} on {model.grid!r}")
+    if x.transposed or x.conjugated:
+        raise LayoutError(f"{name} is a transposed or conjugated view; give its copy()")
+
+
+def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec: str, unit: int = 1) -> None:
+    """Raise unless x is an activation of so many features that lies as a spec of the scheme's says."""
+    scheme = layer.scheme
+    if not isinstance(x, DistMatrix):
+        raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not a {type(x).__name__}: scheme.shard(x) makes one")
+    expected = scheme.activation(spec, max(sequence_of(x.layout), layer.sequence), unit)
+    if x.shape[1] != features or x.dtype != dtype:
+        raise ShapeError(f"{layer!r} takes (tokens, {features}) of {dtype}, not {x.shape} of {x.dtype}")
+    if x.grid != scheme.grid:
+        raise LayoutError(f"x is on {x.grid!r}, {layer!r} works on {scheme.grid!r}")
+    if x.layout != expected:
+        raise LayoutError(
+            f"x lies as {x.layout!r}, {layer!r} takes {expected!r}: scheme.shard(x, sequence={layer.sequence}) deals out so"
+        )
+    if x.transposed or x.conjugated:
+        raise LayoutError(f"x is a transposed or conjugated view; {layer!r} takes its copy()")
+    if layer.sequence > 1 and x.shape[0] % layer.sequence:
+        raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}")
+
+
+def sequence_over(*layers: Layer) -> int:
+    """The tokens that must lie together for all of these layers."""
+    return lcm(*(layer.sequence for layer in layers))
+
+
+def rows_of(layout: Layout) -> tuple[str, ...]:
+    """The axes that cut an activation's tokens."""
+    return tuple(cut.axis for cut in layout.rows)
+
+
+def cols_of(layout: Layout) -> tuple[str, ...]:
+    """The axes that cut an activation's features."""
+    return tuple(cut.axis for cut in layout.cols)

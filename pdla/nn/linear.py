@@ -1,0 +1,126 @@
+"""Linear: Y = X W + b, and the three products that any scheme's layers are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import tagged
+from pdla.create import random, zeros
+from pdla.layout import Layout
+from pdla.matmul.operands import multiply
+from pdla.matrix import DistMatrix
+from pdla.nn.layer import Layer, Parameter, Shard, check_activation, like, rows_of
+from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
+from pdla.nn.steps import Steps, begun, gathered, settled
+from pdla.redistribute import local_shape
+
+
+def weights(
+    scheme: Scheme, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
+) -> Parameter:
+    """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
+    meeting = scheme.meeting(table, 1, units)
+    value = random(shape, scheme.grid, meeting.W, dtype=np.float64, seed=seed, distribution="normal")
+    return Parameter(like(value, (value.stored * scale).astype(dtype)), meeting.w, name)
+
+
+def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
+    """Collective: a parameter for each of n features that lie as an activation's, in every rank that has some of them."""
+    value = zeros((1, n), scheme.grid, Layout(None, scheme.activation(spec, 1, unit).cols), dtype=dtype)
+    value.stored[...] += fill
+    return Parameter(value)
+
+
+def product(a: DistMatrix, b: DistMatrix, layout: Layout) -> DistMatrix:
+    """This rank's part of a b, as addends of that layout; not collective."""
+    shape = (a.shape[0], b.shape[1])
+    block = a.xp.empty(local_shape(shape, layout, a.grid), a.dtype)
+    multiply(a.xp, a.stored, b.stored, block, 1, 0)
+    return DistMatrix(block, shape, a.grid, layout)
+
+
+def add_product(a: DistMatrix, b: DistMatrix):
+    """What writes a b into a block of a gradient, or adds it."""
+
+    def write(block: Any, first: bool) -> None:
+        multiply(a.xp, a.stored, b.stored, block, 1, 0 if first else 1)
+
+    return write
+
+
+def add_rows(x: Any):
+    """What writes the sum of x over tokens into a vector's block, or adds it."""
+
+    def write(block: Any, first: bool) -> None:
+        if first:
+            block[...] = 0
+        block[...] += x.sum(axis=0, keepdims=True)
+
+    return write
+
+
+class Linear(Layer):
+    """Y = X W + b, X (tokens, k), W k x n, b (1, n). Collective to make.
+
+    kind   "first" or "second" of a pair of layers: where X and Y lie
+    units  features that a cut keeps together, of k and of n: a head's
+    seed   W is normal with a deviation of `scale` (1 / sqrt(k) by default), the same numbers in every scheme; b is 0
+    """
+
+    def __init__(
+        self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
+        scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
+    ) -> None:  # fmt: skip
+        super().__init__(scheme)
+        self.k, self.n, self.units, self.name = k, n, units, name
+        self.table: Table = getattr(scheme, kind)
+        scale = max(k, 1) ** -0.5 if scale is None else scale
+        self.weight = weights(scheme, self.table, (k, n), units, scale, seed, dtype, name)
+        self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
+
+    def __repr__(self) -> str:
+        return f"Linear({self.k}, {self.n}) on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        check_activation(self, x, self.k, self.weight.value.dtype, self.table.X, self.units[0])
+
+    def meeting(self, x: DistMatrix) -> Meeting:
+        return self.scheme.meeting(self.table, sequence_of(x.layout), self.units)
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        meeting = self.meeting(x)
+        with tagged(f"{self.name} forward"):
+            coming = begun(gathered(x, meeting.x))
+            w_coming = begun(at.trip.gathered(self.weight))
+        seen = yield from coming
+        w = yield from w_coming
+        with tagged(f"{self.name} forward"):
+            y_coming = begun(settled(product(seen, w, meeting.y), meeting.Y))
+        at.release(self.weight)
+        at.keep(self, seen if self.scheme.keep else x)
+        y = yield from y_coming
+        if self.bias is not None:
+            y.stored[...] += self.bias.value.stored
+        return y
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        (x,) = at.take(self)
+        meeting = self.meeting(dy)
+        with tagged(f"{self.name} backward"):
+            coming = begun(gathered(dy, Layout(meeting.y.rows, meeting.y.cols)))
+            w_coming = begun(at.trip.gathered(self.weight))
+            x_coming = begun(gathered(x, meeting.x))
+        if self.bias is not None:
+            with tagged(f"{self.name} bias"):
+                at.trip.add(self.bias, rows_of(dy.layout), add_rows(dy.stored))
+        dy = yield from coming
+        w = yield from w_coming
+        with tagged(f"{self.name} backward"):
+            dx_coming = begun(settled(product(dy, w.T, meeting.dx), meeting.X))
+        at.release(self.weight)
+        x = yield from x_coming
+        with tagged(f"{self.name} backward"):
+            at.trip.add(self.weight, meeting.dw.partial, add_product(x.T, dy))
+        return (yield from dx_coming)

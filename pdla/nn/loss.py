@@ -1,0 +1,71 @@
+"""Cross-entropy of logits whose vocabulary is cut: what ranks exchange is three numbers a token, never the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import agreed
+from pdla.comm.ledger import tagged
+from pdla.errors import PdlaError, ShapeError
+from pdla.matrix import DistMatrix
+from pdla.nn.embedding import check_ids
+from pdla.nn.layer import cols_of, like, rows_of
+from pdla.nn.steps import finish, summed
+
+
+class CrossEntropy:
+    """The mean over tokens of -log softmax(logits)[target]. `forward`, then `backward` for the gradient; both collective.
+
+    Over the ranks that share a token: the greatest logit, then the sum of exponentials and the target's logit; over the others
+    the sum of losses. Words a rank: all-reduces of m, 2 m and 1, m its tokens.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[DistMatrix, Any, Any, Any, int] | None = None
+
+    def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
+        """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count."""
+        with agreed(logits.grid.comm, f"CrossEntropy of {logits.described}"):
+            if len(targets) != logits.shape[0]:
+                raise ShapeError(f"{len(targets)} targets for the logits of {logits.shape[0]} tokens")
+            check_ids(self, np.maximum(targets, 0), logits.shape[1])
+            counted = int((targets >= 0).sum())
+            if counted == 0:
+                raise ShapeError("no token counts: all targets are -1")
+        with tagged("loss"):
+            return finish(self._steps(logits, targets, counted))
+
+    def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):
+        x, grid, xp, across = logits.stored, logits.grid, logits.xp, cols_of(logits.layout)
+        rows, cols = logits.indices
+        mine = targets[rows.indices()]
+        first, last = (int(cols.starts[0]), int(cols.stops[-1])) if len(cols) else (0, 0)
+        there = np.flatnonzero((mine >= first) & (mine < last))
+        places = mine[there] - first
+        top = xp.empty((x.shape[0], 1), x.dtype)
+        top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
+        top = yield from summed(top, grid, across, "maximum")
+        sums = xp.empty((2, x.shape[0]), x.dtype)
+        sums[...] = 0
+        exponentials = np.exp(x - top)
+        sums[0] = exponentials.sum(axis=1)
+        sums[1, there] = x[there, places] - top[there, 0]
+        sums = yield from summed(sums, grid, across)
+        counts = xp.asarray((mine >= 0).astype(x.dtype))
+        loss = xp.empty((1,), x.dtype)
+        loss[...] = ((np.log(sums[0]) - sums[1]) * counts).sum() / counted
+        loss = yield from summed(loss, grid, rows_of(logits.layout))
+        self._kept = like(logits, exponentials / sums[0].reshape(-1, 1)), there, places, counts, counted
+        return float(loss[0])
+
+    def backward(self) -> DistMatrix:
+        """The gradient with regard to the logits, laid out as they are; not collective. PdlaError without a forward before it."""
+        if self._kept is None:
+            raise PdlaError("backward of CrossEntropy without a forward before it: each serves once")
+        softmax, there, places, counts, counted = self._kept
+        self._kept = None
+        softmax.stored[there, places] -= 1
+        softmax.stored[...] *= counts.reshape(-1, 1) / counted
+        return softmax

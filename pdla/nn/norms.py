@@ -1,0 +1,147 @@
+"""Normalisation: LayerNorm and RMSNorm over features, GroupNorm over a sample's pixels and a group's channels.
+
+Features may be cut: the sums over them are summed over the ranks that share a token, twice forward (the mean, then the squares of
+what is left of it: their difference loses no digits) and once backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import tagged
+from pdla.errors import ShapeError
+from pdla.layout import IndexSet
+from pdla.matrix import DistMatrix
+from pdla.nn.layer import Layer, Shard, check_activation, cols_of, like, rows_of
+from pdla.nn.linear import add_rows, vector
+from pdla.nn.scheme import Scheme
+from pdla.nn.steps import Steps, begun, summed
+
+
+class Norm(Layer):
+    """What the three share: gain and offset for each feature, sums over features that may be cut. Collective to make."""
+
+    def __init__(
+        self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
+        dtype: Any = np.float64, name: str = "norm",
+    ) -> None:  # fmt: skip
+        super().__init__(scheme)
+        self.features, self.eps, self.name = features, eps, name
+        self.spec = getattr(scheme, kind).X
+        self.gain = vector(scheme, features, self.spec, 1, 1, dtype)
+        self.offset = vector(scheme, features, self.spec, 1, 0, dtype) if offset else None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.features}) on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        check_activation(self, x, self.features, self.gain.value.dtype, self.spec)
+
+    def _summed(self, sums: Any, x: DistMatrix) -> Steps[Any]:
+        with tagged(f"{self.name} sums"):
+            coming = begun(summed(sums, x.grid, cols_of(x.layout)))
+        return (yield from coming)
+
+    def _scaled(self, normal: Any, x: DistMatrix) -> DistMatrix:
+        y = normal * self.gain.value.stored
+        return like(x, y if self.offset is None else y + self.offset.value.stored)
+
+    def _learn(self, dy: DistMatrix, normal: Any, at: Shard) -> Any:
+        """The parameters' gradients; gives the gradient with regard to what was normal."""
+        with tagged(f"{self.name} gradients"):
+            at.trip.add(self.gain, rows_of(dy.layout), add_rows(dy.stored * normal))
+            if self.offset is not None:
+                at.trip.add(self.offset, rows_of(dy.layout), add_rows(dy.stored))
+        return dy.stored * self.gain.value.stored
+
+
+class LayerNorm(Norm):
+    """(x - mean) / sqrt(variance + eps) * gain + offset, over each token's features."""
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        mean = yield from self._summed(x.stored.sum(axis=1, keepdims=True), x)
+        centered = x.stored - mean / self.features
+        squares = yield from self._summed((centered * centered).sum(axis=1, keepdims=True), x)
+        scale = 1 / np.sqrt(squares / self.features + self.eps)
+        normal = centered * scale
+        at.keep(self, normal, scale)
+        return self._scaled(normal, x)
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        normal, scale = at.take(self)
+        d = self._learn(dy, normal, at)
+        sums = dy.xp.empty((2, dy.stored.shape[0], 1), dy.dtype)
+        sums[0], sums[1] = d.sum(axis=1, keepdims=True), (d * normal).sum(axis=1, keepdims=True)
+        sums = yield from self._summed(sums, dy)
+        return like(dy, (d - (sums[0] + normal * sums[1]) / self.features) * scale)
+
+
+class RMSNorm(Norm):
+    """x / sqrt(mean of x^2 + eps) * gain, over each token's features."""
+
+    def __init__(
+        self, scheme: Scheme, features: int, *, kind: str = "first", eps: float = 1e-5, dtype: Any = np.float64, name: str = "norm"
+    ) -> None:
+        super().__init__(scheme, features, kind=kind, offset=False, eps=eps, dtype=dtype, name=name)
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        squares = yield from self._summed((x.stored * x.stored).sum(axis=1, keepdims=True), x)
+        scale = 1 / np.sqrt(squares / self.features + self.eps)
+        normal = x.stored * scale
+        at.keep(self, normal, scale)
+        return self._scaled(normal, x)
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        normal, scale = at.take(self)
+        d = self._learn(dy, normal, at)
+        sums = yield from self._summed((d * normal).sum(axis=1, keepdims=True), dy)
+        return like(dy, (d - normal * sums / self.features) * scale)
+
+
+class GroupNorm(Norm):
+    """(x - mean) / sqrt(variance + eps) * gain + offset, over each sample's pixels and each group's channels.
+
+    pixels  tokens of a sample, one after the other, on one rank;  groups: the channels are cut into so many, which ranks may share
+    """
+
+    def __init__(
+        self, scheme: Scheme, channels: int, *, groups: int, pixels: int, kind: str = "first", eps: float = 1e-5,
+        dtype: Any = np.float64, name: str = "norm",
+    ) -> None:  # fmt: skip
+        if groups < 1 or channels % groups:
+            raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
+        super().__init__(scheme, channels, kind=kind, eps=eps, dtype=dtype, name=name)
+        self.groups, self.sequence = groups, pixels
+
+    def _by_sample(self, x: Any) -> Any:
+        return x.reshape(x.shape[0] // self.sequence, self.sequence, x.shape[1])
+
+    def _means(self, values: Any, x: DistMatrix) -> Steps[Any]:
+        """Means of (samples, pixels, channels) over each sample's pixels and each group's channels, as (samples, 1, channels)."""
+        member = _membership(x, self.groups)
+        sums = yield from self._summed(values.sum(axis=1) @ member, x)
+        means = sums @ member.T / (self.sequence * self.features // self.groups)
+        return means.reshape(means.shape[0], 1, means.shape[1])
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        seen = self._by_sample(x.stored)
+        centered = seen - (yield from self._means(seen, x))
+        scale = 1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)
+        normal = centered * scale
+        at.keep(self, normal, scale)
+        return self._scaled(normal.reshape(*x.stored.shape), x)
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        normal, scale = at.take(self)
+        d = self._by_sample(self._learn(dy, normal.reshape(*dy.stored.shape), at))
+        mean = yield from self._means(d, dy)
+        along = yield from self._means(d * normal, dy)
+        return like(dy, ((d - mean - normal * along) * scale).reshape(*dy.stored.shape))
+
+
+def _membership(x: DistMatrix, groups: int) -> Any:
+    """This rank's channels x groups: 1 where a channel is in a group."""
+    held: IndexSet = x.indices[1]
+    return x.xp.asarray((held.indices()[:, None] // (x.shape[1] // groups) == np.arange(groups)).astype(x.dtype))

@@ -1,0 +1,107 @@
+"""Optimizers: each rank steps its own blocks; their state lies as the parameters do. Only clipping talks."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agree import agreed
+from pdla.comm.ledger import tagged
+from pdla.errors import PdlaError
+from pdla.matrix import DistMatrix
+from pdla.nn.layer import Layer, Parameter
+
+
+class Optimizer:
+    """A layer's parameters and how they are stepped: `step()`, after a backward pass."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer = layer
+        self.parameters = layer.all_parameters()
+        self.steps = 0
+        self.state: dict[Parameter, tuple[Any, ...]] = {}
+
+    def step(self) -> None:
+        """Change every parameter by its gradient; not collective. PdlaError for one without a gradient."""
+        self.steps += 1
+        for name, parameter in self.layer.named_parameters():
+            if parameter.gradient is None:
+                raise PdlaError(f"{name} of {self.layer!r} has no gradient: backward comes before step")
+            self._step(parameter, parameter.value.stored, parameter.gradient.stored)
+
+    def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
+        raise NotImplementedError
+
+    def _zeros(self, parameter: Parameter, count: int) -> tuple[Any, ...]:
+        """The state of a parameter, made at the first step."""
+        if parameter not in self.state:
+            value = parameter.value
+            blocks = tuple(value.xp.empty(value.stored.shape, value.dtype) for _ in range(count))
+            for block in blocks:
+                block[...] = 0
+            self.state[parameter] = blocks
+        return self.state[parameter]
+
+
+class SGD(Optimizer):
+    """value -= rate (gradient + decay value), with momentum: the velocity is momentum times itself plus the gradient."""
+
+    def __init__(self, layer: Layer, rate: float, *, momentum: float = 0.0, decay: float = 0.0) -> None:
+        super().__init__(layer)
+        self.rate, self.momentum, self.decay = rate, momentum, decay
+
+    def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
+        change = gradient + value * value.dtype.type(self.decay) if self.decay else gradient
+        if self.momentum:
+            (velocity,) = self._zeros(parameter, 1)
+            velocity[...] = velocity * value.dtype.type(self.momentum) + change
+            change = velocity
+        value[...] -= change * value.dtype.type(self.rate)
+
+
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
+
+    def __init__(
+        self, layer: Layer, rate: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01
+    ) -> None:
+        super().__init__(layer)
+        self.rate, self.betas, self.eps, self.decay = rate, betas, eps, decay
+
+    def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
+        mean, square = self._zeros(parameter, 2)
+        number, (b1, b2) = value.dtype.type, self.betas
+        mean[...] = mean * number(b1) + gradient * number(1 - b1)
+        square[...] = square * number(b2) + gradient * gradient * number(1 - b2)
+        rate = number(self.rate / (1 - b1**self.steps))
+        root = np.sqrt(square) / number(sqrt(1 - b2**self.steps)) + number(self.eps)
+        value[...] = value * number(1 - self.rate * self.decay) - rate * mean / root
+
+
+def clip(layer: Layer, largest: float) -> float:
+    """Collective: scale all gradients so that their common norm is at most `largest`; gives it before, copies counted once."""
+    comm = layer.scheme.grid.comm
+    with agreed(comm, f"clip({layer!r}, {largest})"):
+        gradients = list(layer.gradients().values())
+        if not gradients:
+            raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
+    total = comm.xp.empty((1,), np.float64)
+    total[...] = 0
+    for gradient in gradients:
+        if _counts(gradient):
+            block = gradient.stored.astype(np.float64)
+            total[...] += (block * block).sum()
+    with tagged("clip"):
+        norm = sqrt(comm.allreduce(total).wait()[0])
+    if norm > largest:
+        for gradient in gradients:
+            gradient.stored[...] *= gradient.dtype.type(largest / norm)
+    return norm
+
+
+def _counts(x: DistMatrix) -> bool:
+    """Whether this rank's block is the first of its copies."""
+    coords = x.grid.coords or {}
+    return all(coords[axis] == 0 for axis in x.grid.axes if axis not in x.layout.axes)

@@ -1,0 +1,93 @@
+"""Element by element: GeLU, ReLU, Dropout. Nothing is sent, whatever the scheme."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any
+
+import numpy as np
+
+from pdla.errors import ShapeError
+from pdla.matrix import DistMatrix
+from pdla.nn.layer import Layer, Shard, like
+from pdla.nn.scheme import Scheme
+from pdla.nn.steps import Steps
+
+
+class Pointwise(Layer):
+    """A layer that takes an activation wherever it lies: subclasses write `_apply` and `_turned`, without messages."""
+
+    def _takes(self, x: Any) -> None:
+        if not isinstance(x, DistMatrix) or x.grid != self.scheme.grid:
+            raise ShapeError(f"{self!r} takes a DistMatrix on the scheme's grid, not {x!r}")
+
+    def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
+        raise NotImplementedError
+
+    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+        raise NotImplementedError
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        yield from ()
+        return self._apply(x, at)
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        yield from ()
+        return self._turned(dy, at)
+
+
+class GeLU(Pointwise):
+    """x times the normal distribution's integral up to x, by the error function."""
+
+    def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
+        at.keep(self, x.stored)
+        return like(x, x.stored * _integral(x.xp, x.stored))
+
+    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+        (x,) = at.take(self)
+        slope = _integral(dy.xp, x) + x * np.exp(x * x * x.dtype.type(-0.5)) * x.dtype.type(1 / sqrt(2 * pi))
+        return like(dy, dy.stored * slope)
+
+
+def _integral(xp: Any, x: Any) -> Any:
+    half = x.dtype.type(0.5)
+    return half + half * xp.erf(x * x.dtype.type(sqrt(0.5)))
+
+
+class ReLU(Pointwise):
+    """x where it is positive, else 0."""
+
+    def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
+        at.keep(self, x.stored > 0)
+        return like(x, np.maximum(x.stored, x.dtype.type(0)))
+
+    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+        (positive,) = at.take(self)
+        return like(dy, dy.stored * positive)
+
+
+class Dropout(Pointwise):
+    """In training, each element is dropped with a probability, the others are scaled up by 1 / (1 - probability).
+
+    What is dropped depends on the seed, the number of the pass and the element's global place alone: it is the same on every
+    grid, in every scheme and for any number of shards.
+    """
+
+    def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0) -> None:
+        if not 0 <= probability < 1:
+            raise ShapeError(f"probability={probability}: from 0 to below 1")
+        super().__init__(scheme)
+        self.probability, self.seed = probability, seed
+
+    def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
+        if not (at.trip.training and self.probability):
+            at.keep(self, None)
+            return x
+        drawn = x.xp.uniform(at.rows(x.layout), x.indices[1].indices(), (self.seed << 32) + at.trip.number)
+        kept = drawn >= self.probability
+        at.keep(self, kept)
+        return like(x, x.stored * kept * x.dtype.type(1 / (1 - self.probability)))
+
+    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+        (kept,) = at.take(self)
+        return dy if kept is None else like(dy, dy.stored * kept * dy.dtype.type(1 / (1 - self.probability)))

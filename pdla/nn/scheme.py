@@ -1,0 +1,253 @@
+"""Schemes: how a linear layer is cut over a grid, as tables of layouts. Everything else about a layer follows from them.
+
+A table says where X (tokens x inputs), W (inputs x outputs) and Y (tokens x outputs) lie, "axes cutting rows | axes cutting
+columns", outermost first, and what each axis carries in the layer's three products
+
+    Y = X W          tokens x outputs, summed over inputs
+    dX = dY W^T      tokens x inputs,  summed over outputs
+    dW = X^T dY      inputs x outputs, summed over tokens
+
+An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension in all three. So each matrix is gathered over the
+axes that cut it where it lies and that it does not carry, and each result is summed over the axis that carries the dimension
+it has not: scattered where the result is cut along that axis, else the same on all its ranks.
+
+Layers come in pairs, `first` and `second`: what the first puts out the second takes in, and the second puts out what the
+first takes in, so that nothing is redistributed between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pdla.comm.agree import agreed
+from pdla.create import from_global
+from pdla.errors import GridError, ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import Balanced, Cut, Layout, axes_of
+from pdla.matrix import DistMatrix
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where a layer's matrices lie, and what the axes carry: "row:t col:o"."""
+
+    carries: str
+    X: str
+    W: str
+    Y: str
+
+    @cached_property
+    def roles(self) -> Mapping[str, str]:
+        return dict(word.split(":") for word in self.carries.split())
+
+    def swapped(self, one: str, other: str) -> Table:
+        """The same with two axes in each other's place."""
+        names = {one: other, other: one}
+
+        def swap(text: str) -> str:
+            return " ".join(":".join(names.get(part, part) for part in word.split(":")) for word in text.split())
+
+        return Table(*map(swap, (self.carries, self.X, self.W, self.Y)))
+
+    def within(self, axes: tuple[str, ...], data: tuple[str, ...]) -> Table:
+        """The table on a grid that has these axes alone; tokens are cut along those of `data` first."""
+
+        def some(text: str) -> str:
+            return " ".join(word for word in text.split() if word == "|" or word.partition(":")[0] in axes)
+
+        tokens = "".join(f"{axis} " for axis in data)
+        carries = " ".join([some(self.carries), *(f"{axis}:t" for axis in data)])
+        return Table(carries, tokens + some(self.X), some(self.W), tokens + some(self.Y))
+
+
+def _axes(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    rows, cols = spec.split("|")
+    return tuple(rows.split()), tuple(cols.split())
+
+
+def kept(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
+    """The cuts along some axes."""
+    return tuple(cut for cut in cuts if cut.axis in axes)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A layer's layouts: X, W and Y at rest, x and w where the local products are made, y and those of the sums before
+    they are summed."""
+
+    X: Layout
+    W: Layout
+    Y: Layout
+    x: Layout
+    w: Layout
+    y: Layout
+
+    @property
+    def dx(self) -> Layout:
+        return Layout(self.x.rows, self.x.cols, axes_of(self.w.cols))
+
+    @property
+    def dw(self) -> Layout:
+        return Layout(self.w.rows, self.w.cols, axes_of(self.x.rows))
+
+
+class Scheme:
+    """A grid, the tables of the first and the second layer of a pair, and how passes are run.
+
+    keep    gathered operands are kept from forward to backward (True), or gathered again (False): fewer words, or memory
+    shards  parts in which each rank's tokens are worked on in turn, so that one part's messages travel while another computes
+
+    Each scheme takes a grid whose axes are named as it says, and "data" besides: tokens are cut along it first, weights are
+    copied. Collective over the grid's communicator. GridError, on every rank, for a grid that lacks an axis or has one too many.
+    """
+
+    first: Table
+    second: Table
+    optional: tuple[str, ...] = ()
+
+    def __init__(self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1) -> None:
+        with agreed(grid.comm, f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards})"):
+            named = {axis: None for table in (self.first, self.second) for axis in table.roles}
+            missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
+            unknown = [axis for axis in grid.axes if axis not in named and axis != "data"]
+            if (missing or unknown) and named:
+                raise GridError(
+                    f"{type(self).__name__} takes a grid with the axes {', '.join(named)}, and data; {grid!r} "
+                    + (f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)} besides")
+                )
+            if grid.size < grid.comm.size:
+                raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
+            if shards < 1:
+                raise ShapeError(f"shards={shards}: at least 1")
+            if shards > 1 and any(_axes(table.X)[0] != _axes(table.Y)[0] for table in (self.first, self.second)):
+                raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens otherwise in every second layer; shards=1")
+        data = tuple(axis for axis in grid.axes if axis == "data" and named)
+        self.grid, self.keep, self.shards = grid, keep, shards
+        self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
+
+    def __repr__(self) -> str:
+        words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
+        return f"{type(self).__name__}({words})"
+
+    # ------------------------------------------------------------------ layouts
+
+    def _tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
+        """Cuts of tokens into whole sequences, where attention must find them so: a sequence is cut along the other axes alone."""
+        whole = _axes(self.first.Y)[0]
+        return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole or self.shards > 1 else 1).expand())
+
+    def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
+        """The layout of an activation: tokens in whole sequences, features in whole units."""
+        rows, cols = _axes(spec)
+        return Layout(self._tokens(rows, sequence), tuple(cut for axis in cols for cut in Balanced(axis, unit).expand()))
+
+    def residual(self, sequence: int = 1) -> Layout:
+        """The layout of what a first layer takes in and a second puts out."""
+        return self.activation(self.first.X, sequence)
+
+    def meeting(self, table: Table, sequence: int, units: tuple[int, int]) -> Meeting:
+        """A layer's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
+        carried = {role: tuple(axis for axis, r in table.roles.items() if r == role) for role in "tio"}
+        X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
+        rows, cols = _axes(table.W)
+        W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
+        t, i, o = kept(X.rows, carried["t"]), kept(X.cols, carried["i"]), kept(W.cols, carried["o"])
+        return Meeting(X, W, Y, Layout(t, i), Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))
+
+    # ------------------------------------------------------------------ activations
+
+    def shard(self, x: object, *, sequence: int = 1, root: int | None = None) -> DistMatrix:
+        """Collective: a global activation (tokens, features) as the first layer of a pair takes it.
+
+        sequence  tokens of a sequence, which attention wants whole: tokens are rows, a sequence's one after the other
+        root      the rank that has x; None: every rank has it
+        """
+        if sequence < 1:
+            raise ShapeError(f"sequence={sequence}: tokens of a sequence, at least 1")
+        return from_global(x, self.grid, self.residual(sequence), root)
+
+
+def sequence_of(layout: Layout) -> int:
+    """The tokens of a sequence that an activation's cuts keep whole; 1 where nothing tells."""
+    return max((getattr(cut, "unit", 1) for cut in layout.rows), default=1)
+
+
+# ---------------------------------------------------------------------------------------------- the schemes
+
+
+class Serial(Scheme):
+    """Nothing is cut: every rank computes all. What the other schemes are compared with."""
+
+    first = second = Table("", "|", "|", "|")
+
+
+class Megatron1D(Scheme):
+    """Weights in columns, then in rows; activations whole between the pairs. Shoeybi et al., arXiv 1909.08053.
+
+    sequence_parallel  tokens cut between the pairs, over the same ranks: an all-gather before the first layer and a
+                       reduce-scatter behind the second for the all-reduce. Korthikanti et al., arXiv 2205.05198.
+    Axes: row; data.
+    """
+
+    first = Table("row:o", "|", "| row", "| row")
+    second = Table("row:i", "| row", "row |", "|")
+
+    def __init__(self, grid: ProcessGrid, *, sequence_parallel: bool = False, keep: bool | None = None, shards: int = 1) -> None:
+        if sequence_parallel:
+            self.first, self.second = replace(self.first, X="row |"), replace(self.second, Y="row |")
+        super().__init__(grid, keep=not sequence_parallel if keep is None else keep, shards=shards)
+
+
+class Summa2D(Scheme):
+    """All matrices in 2-D blocks: SUMMA for each product, closed under differentiation. Optimus, arXiv 2104.05343.
+
+    Axes: row, col; data.
+    """
+
+    first = second = Table("row:t col:o", "row | col", "row | col", "row | col")
+
+    def __init__(self, grid: ProcessGrid, *, keep: bool = False, shards: int = 1) -> None:
+        super().__init__(grid, keep=keep, shards=shards)
+
+
+class Tesseract(Summa2D):
+    """Summa2D in layers of the depth: tokens are cut over depth too, weights lie in every layer. arXiv 2105.14500.
+
+    cut_weights  weights are cut over depth as well: gathered before use, their gradients scattered.
+    Axes: row, col, depth; data.
+    """
+
+    first = second = Table("depth:t row:t col:o", "depth row | col", "row | col", "depth row | col")
+
+    def __init__(self, grid: ProcessGrid, *, cut_weights: bool = False, keep: bool = False, shards: int = 1) -> None:
+        if cut_weights:
+            self.first = self.second = replace(self.first, W="row depth | col")
+        super().__init__(grid, keep=keep, shards=shards)
+
+
+class Cube3D(Scheme):
+    """No matrix is copied: each is gathered, or its sums scattered, along one axis of a cube. arXiv 2105.14450.
+
+    The paper's weight, input and output groups are the ranks that differ in col, row and depth; row and depth swap from
+    layer to layer. Axes: row, col, depth; data.
+    """
+
+    first = Table("col:t row:o depth:i", "col row | depth", "depth col | row", "col depth | row")
+    second = first.swapped("row", "depth")
+
+
+class Tensor3D(Scheme):
+    """Inputs over col, outputs over row, in every second layer the other way round; arXiv 2305.13525 (version 1).
+
+    depth cuts tokens and, at rest, weights: they are gathered before use, their gradients scattered.
+    Axes: row (the paper's Gr), col (Gc); depth, data.
+    """
+
+    first = Table("depth:t row:o col:i", "depth | col", "col depth | row", "depth | row")
+    second = first.swapped("row", "col")
+    optional = ("depth",)
+
+    def __init__(self, grid: ProcessGrid, *, keep: bool = False, shards: int = 1) -> None:
+        super().__init__(grid, keep=keep, shards=shards)

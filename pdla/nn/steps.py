@@ -1,0 +1,119 @@
+"""Steps: a pass through a layer, written once, that stops wherever something is on its way.
+
+A pass is a generator. It yields where it would wait for messages, and whoever drives it may let another pass compute in the
+meantime: `finish` drives one to its end, `together` several in turn (overdecomposition, arXiv 2305.13525). Every rank drives
+the same passes in the same order, so the verbs match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from typing import Any, TypeVar
+
+from pdla.comm.ledger import tag, tagged
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, shares
+from pdla.matmul.operands import extra_axes, gathering
+from pdla.matrix import DistMatrix
+from pdla.redistribute import local_shape
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+
+def finish(steps: Steps[T]) -> T:
+    """Drive a pass to its end; gives its result."""
+    while True:
+        over, result = _step(steps)
+        if over:
+            return result  # type: ignore[return-value]
+
+
+def together(passes: Iterable[Steps[T]]) -> list[T]:
+    """Drive passes in turn, each until it would wait; gives their results."""
+    under_way = dict(enumerate(passes))
+    results: dict[int, T] = {}
+    while under_way:
+        for number, steps in list(under_way.items()):
+            over, result = _step(steps)
+            if over:
+                results[number] = result  # type: ignore[assignment]
+                del under_way[number]
+    return [results[number] for number in sorted(results)]
+
+
+def begun(steps: Steps[T]) -> Steps[T]:
+    """A pass driven to where it first waits, its messages begun; what remains records under the tag of now."""
+    name = tag()
+    ended, result = _step(steps)
+
+    def rest() -> Steps[T]:
+        over, value = ended, result
+        while not over:
+            yield
+            with tagged(name):
+                over, value = _step(steps)
+        return value  # type: ignore[return-value]
+
+    return rest()
+
+
+def _step(steps: Steps[T]) -> tuple[bool, T | None]:
+    """One step on: whether that was the end, and the result."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        return True, end.value
+    return False, None
+
+
+# ---------------------------------------------------------------------------------------------- between layouts
+
+
+def gathered(X: DistMatrix, layout: Layout) -> Steps[DistMatrix]:
+    """Collective: X gathered over the axes that the layout does not cut; X itself where there are none."""
+    axes = extra_axes(X.layout, layout, X.grid.sizes)
+    assert axes is not None, f"{X.layout} is not {layout} cut further"
+    if not axes:
+        return X
+    end = gathering(X, layout, axes)
+    yield
+    return end()
+
+
+def settled(addends: DistMatrix, layout: Layout) -> Steps[DistMatrix]:
+    """Collective: the addends summed: scattered over the axes that the layout cuts, the same on all ranks of the others."""
+    grid, block = addends.grid, addends.stored
+    partial = [axis for axis in addends.layout.partial if grid.sizes[axis] > 1]
+    cut = tuple(axis for axis in layout.axes if axis in partial)
+    if cut:
+        block = yield from _scattered(addends, layout, cut)
+    whole = tuple(axis for axis in partial if axis not in cut)
+    if whole:
+        block = yield from summed(block, grid, whole)
+    return DistMatrix(block, addends.shape, grid, layout)
+
+
+def _scattered(addends: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Steps[Any]:
+    grid, xp = addends.grid, addends.xp
+    assert grid.coords is not None
+    held = addends.indices
+    parts = []
+    for where, _ in shares(0, (), grid.sizes, axes, grid.coords):
+        theirs = layout.indices(addends.shape, grid.sizes, where)
+        parts.append(xp.take(addends.stored, *(mine.overlay(part)[0] for mine, part in zip(held, theirs, strict=True))))
+    out = xp.empty(local_shape(addends.shape, layout, grid), addends.dtype)
+    pending = grid[axes].reduce_scatter(parts, out)  # type: ignore[union-attr]
+    yield
+    return pending.wait()
+
+
+def summed(x: Any, grid: ProcessGrid, axes: tuple[str, ...], op: str = "add") -> Steps[Any]:
+    """Collective: an array's sum (or maximum) over the ranks along some axes, in place, the same on all of them."""
+    axes = tuple(axis for axis in axes if grid.sizes[axis] > 1)
+    if not axes:
+        return x
+    for half in grid[axes].halves(x, x, op):  # type: ignore[union-attr]
+        yield
+        half.wait()
+    return x

@@ -1,0 +1,115 @@
+"""The transformer's parts: MLP, pre-norm layer, and layers one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pdla.matrix import DistMatrix
+from pdla.nn.attention import SelfAttention
+from pdla.nn.layer import Layer, Shard, like, sequence_over
+from pdla.nn.linear import Linear
+from pdla.nn.norms import LayerNorm
+from pdla.nn.pointwise import Dropout, GeLU
+from pdla.nn.scheme import Scheme
+from pdla.nn.steps import Steps
+
+
+class Sequential(Layer):
+    """Layers one after the other, which together make one pass: shards stay apart from the first to the last."""
+
+    def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
+        super().__init__(scheme)
+        self.layers = list(layers)
+        self.sequence = sequence_over(*self.layers)
+
+    def __repr__(self) -> str:
+        return f"Sequential of {len(self.layers)} layers on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        self.layers[0]._takes(x)
+
+    def _forward(self, x: Any, at: Shard) -> Steps[Any]:
+        for layer in self.layers:
+            x = yield from layer._forward(x, at)
+        return x
+
+    def _backward(self, dy: Any, at: Shard) -> Steps[Any]:
+        for layer in reversed(self.layers):
+            dy = yield from layer._backward(dy, at)
+        return dy
+
+
+class MLP(Sequential):
+    """Two linears, GeLU between them. Collective to make."""
+
+    def __init__(
+        self, scheme: Scheme, hidden: int, inner: int | None = None, *, bias: bool = True, seed: int = 0,
+        dtype: Any = np.float64, name: str = "mlp",
+    ) -> None:  # fmt: skip
+        inner = 4 * hidden if inner is None else inner
+        first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
+        second = Linear(scheme, inner, hidden, kind="second", bias=bias, seed=seed + 1, dtype=dtype, name=f"{name} second")
+        super().__init__(scheme, [first, GeLU(scheme), second])
+
+
+class TransformerLayer(Layer):
+    """x + dropped(attention(norm(x))), then the same with the MLP for the attention. Collective to make.
+
+    recompute  keep x alone from forward to backward, and make the pass again before going back
+    """
+
+    def __init__(
+        self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, inner: int | None = None, causal: bool = True,
+        dropout: float = 0.0, bias: bool = True, recompute: bool = False, seed: int = 0, dtype: Any = np.float64,
+        name: str = "layer",
+    ) -> None:  # fmt: skip
+        super().__init__(scheme)
+        self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
+        self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
+        self.attention = SelfAttention(
+            scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
+        )
+        self.dropout1 = Dropout(scheme, dropout, seed=seed)
+        self.norm2 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
+        self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed + 2, dtype=dtype, name=f"{name} mlp")
+        self.dropout2 = Dropout(scheme, dropout, seed=seed + 1)
+
+    def __repr__(self) -> str:
+        return f"TransformerLayer({self.hidden}, {self.heads} heads) on {self.scheme!r}"
+
+    @property
+    def halves(self) -> tuple[tuple[Layer, ...], ...]:
+        return (self.norm1, self.attention, self.dropout1), (self.norm2, self.mlp, self.dropout2)
+
+    def _takes(self, x: Any) -> None:
+        self.attention._takes(x)
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        if not self.recompute:
+            return (yield from self._through(x, at))
+        at.keep(self, x)
+        return (yield from self._through(x, at.draft()))
+
+    def _through(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        for half in self.halves:
+            y = x
+            for layer in half:
+                y = yield from layer._forward(y, at)
+            x = like(x, x.stored + y.stored)
+        return x
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        if self.recompute:
+            (x,) = at.take(self)
+            at = at.repeated()
+            yield from self._through(x, at)
+            at.again = False
+        for half in reversed(self.halves):
+            dx = dy
+            for layer in reversed(half):
+                dx = yield from layer._backward(dx, at)
+            dy = like(dy, dy.stored + dx.stored)
+        return dy

@@ -1,0 +1,95 @@
+"""What a transformer layer's four linears receive, forward and backward: recorded, by tag, equal to the schemes' formulas."""
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import nn
+
+SEQUENCES, S, H, HEADS = 64, 6, 192, 64  # every grid below divides all of them, but those of 27 ranks
+M = SEQUENCES * S
+
+
+def received(make, ranks, tokens=M, hidden=H, heads=HEADS, **options):
+    """Words that rank 0 receives under the linears' tags, forward and in all; each rank's are the same where sizes divide."""
+
+    def program(comm):
+        scheme = make(comm, **options)
+        layer = nn.TransformerLayer(scheme, hidden, heads, sequence=S)
+        x = scheme.shard(np.zeros((tokens, hidden)), sequence=S)
+        with pdla.record() as ledger:
+            layer.backward(layer.forward(x))
+        return ledger.by_tag()
+
+    tags, _ = pdla.dry_run(ranks, program)
+    forward = sum(size for tag, size in tags.items() if tag.endswith(" forward"))
+    backward = sum(size for tag, size in tags.items() if tag.endswith(" backward"))
+    return forward / 8, (forward + backward) / 8
+
+
+def megatron(comm, **options):
+    return nn.Megatron1D(pdla.ProcessGrid((comm.size,), comm=comm), **options)
+
+
+@pytest.mark.parametrize("P", [4, 8, 16, 64])
+def test_megatron(P):
+    assert received(megatron, P) == (4 * (P - 1) / P * M * H, 8 * (P - 1) / P * M * H)
+
+
+@pytest.mark.parametrize("P", [4, 8, 16, 64])
+def test_megatron_with_sequence_parallelism(P):
+    """A column and a row layer: 2 gathers or scatters forward, 5 in training, as dY is gathered for dX and dW at once."""
+    assert received(megatron, P, sequence_parallel=True) == (4 * (P - 1) / P * M * H, 10 * (P - 1) / P * M * H)
+    assert received(megatron, P, sequence_parallel=True, keep=True)[1] == 8 * (P - 1) / P * M * H
+
+
+@pytest.mark.parametrize("q", [2, 4, 8])
+def test_summa(q):
+    once = (q - 1) / q**2 * (7 * M * H + 12 * H * H)
+
+    def make(comm, **options):
+        return nn.Summa2D(pdla.ProcessGrid((q, q), comm=comm), **options)
+
+    assert received(make, q * q) == (once, 3 * once)
+    assert received(make, q * q, keep=True) == (once, 2 * once)
+
+
+@pytest.mark.parametrize(("q", "d"), [(2, 1), (2, 2), (2, 4), (4, 1), (4, 4), (2, 16)])
+def test_tesseract(q, d):
+    P = q * q * d
+
+    def make(comm, **options):
+        return nn.Tesseract(pdla.ProcessGrid((q, q, d), comm=comm), **options)
+
+    in_layers = 3 * (q - 1) * (7 * M * H / P + 12 * H * H / q**2)
+    assert received(make, P)[1] == in_layers + 2 * (d - 1) / d * 12 * H * H / q**2
+    assert received(make, P, cut_weights=True)[1] == in_layers + 3 * (d - 1) / d * 12 * H * H / q**2
+
+
+@pytest.mark.parametrize("q", [2, 3, 4])
+def test_cube(q):
+    """Three times the forward pass where operands are gathered again, less dY, gathered once for dX and dW."""
+    P = q**3
+    m, h, heads = (54 * S, 216, 27) if q == 3 else (M, H, HEADS)
+
+    def make(comm, **options):
+        return nn.Cube3D(pdla.ProcessGrid((q, q, q), comm=comm), **options)
+
+    once = (q - 1) / P * (16 * m * h + 12 * h * h)
+    assert received(make, P, m, h, heads) == (once, 2 * once)
+    assert received(make, P, m, h, heads, keep=False)[1] == 3 * once - (q - 1) / P * 9 * m * h
+
+
+@pytest.mark.parametrize(
+    ("data", "gr", "gc", "depth"), [(1, 2, 2, 1), (2, 4, 2, 1), (4, 8, 2, 1), (1, 8, 2, 4), (1, 4, 1, 16), (1, 16, 4, 1)]
+)
+def test_tensor3d(data, gr, gc, depth):
+    P = data * gr * gc * depth
+
+    def make(comm, **options):
+        return nn.Tensor3D(pdla.ProcessGrid((data, gr, gc, depth), ("data", "row", "col", "depth"), comm), **options)
+
+    shared = 3 * (depth - 1) / depth * 12 * H * H / (gr * gc) + 2 * (data - 1) / data * 12 * H * H / (gr * gc * depth)
+    words = 8 * M * H / P * (3 * (gc - 1) + (gr - 1)) + shared
+    assert received(make, P)[1] == words
+    assert received(make, P, shards=2)[1] == words
