@@ -1,7 +1,7 @@
 """Layers of neural networks cut over process grids, forward and backward, without autograd: schemes are tables of layouts."""
 
 from pdla.nn.attention import SelfAttention
-from pdla.nn.embedding import Embedding, TiedHead
+from pdla.nn.embedding import Embedding, Positions, TiedHead
 from pdla.nn.layer import Layer, Parameter
 from pdla.nn.linear import Linear
 from pdla.nn.loss import CrossEntropy
@@ -9,4 +9,4 @@ from pdla.nn.norms import GroupNorm, LayerNorm, RMSNorm
 from pdla.nn.optim import SGD, AdamW, clip
 from pdla.nn.pointwise import Dropout, GeLU, ReLU
 from pdla.nn.scheme import Cube3D, Megatron1D, Scheme, Serial, Summa2D, Tensor3D, Tesseract
-from pdla.nn.transformer import MLP, Sequential, TransformerLayer
+from pdla.nn.transformer import MLP, MeanOverSequence, Sequential, TransformerLayer

@@ -21,7 +21,8 @@ class SelfAttention(Layer):
     """softmax(Q K^T / sqrt(d)) V for each sequence and head, a linear that makes Q, K and V before it and one behind.
 
     The first linear's columns are ordered by head: a head's q, k and v lie together, so that a cut keeps heads whole. Memory
-    grows with the sequence, not with its square: scores are made for some queries at a time, and again on the way back. Collective to make.
+    grows with the sequence, not with its square: scores are made for some queries at a time, and again on the way back.
+    Collective to make.
 
     sequence  tokens of a sequence;  causal: a token sees itself and those before it
     """

@@ -15,7 +15,7 @@ from pdla.create import random
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Parameter, Shard, like, rows_of
+from pdla.nn.layer import Layer, Parameter, Shard, check_activation, like, rows_of
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
 from pdla.nn.steps import Steps, begun, gathered, settled
@@ -25,7 +25,7 @@ class Embedding(Layer):
     """Rows of a table by token number, as the first layer of a pair takes them. Collective to make.
 
     forward(ids)  ids: the numbers, from 0 to vocabulary - 1, of all tokens, a 1-D array that every rank has
-    sequence      where more than 1: tokens come in sequences so long, and to each is added a row learned for its position
+    sequence      where more than 1: tokens come in sequences so long, and to each is added what Positions has learned
     The weight is hidden x vocabulary, as TiedHead multiplies by it; normal with a deviation of `scale`.
     """
 
@@ -36,11 +36,9 @@ class Embedding(Layer):
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
         self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
-        self.positions: Parameter | None = None
+        self.positions = None
         if sequence > 1:
-            layout = Layout(None, scheme.activation(scheme.first.X).cols)
-            drawn = random((sequence, hidden), scheme.grid, layout, seed=seed + 1, distribution="normal")
-            self.positions = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))
+            self.positions = Positions(scheme, hidden, sequence=sequence, scale=scale, seed=seed + 1, dtype=dtype, name=name)
 
     def __repr__(self) -> str:
         return f"Embedding({self.vocabulary}, {self.hidden}) on {self.scheme!r}"
@@ -71,16 +69,13 @@ class Embedding(Layer):
         with tagged(f"{self.name} forward"):
             coming = begun(settled(DistMatrix(block, (at.total(meeting.x), self.hidden), w.grid, meeting.dx), meeting.X))
         x = yield from coming
-        if self.positions is not None:
-            x.stored[...] += self.positions.value.stored[at.rows(x.layout) % self.sequence]
-        return x
+        return x if self.positions is None else (yield from self.positions._forward(x, at))
 
     def _backward(self, dx: DistMatrix, at: Shard) -> Steps[None]:
         (ids,) = at.take(self)
         meeting = self._meeting()
         if self.positions is not None:
-            with tagged(f"{self.name} positions"):
-                at.trip.add(self.positions, rows_of(dx.layout), _add_at(at.rows(dx.layout) % self.sequence, dx.stored))
+            dx = yield from self.positions._backward(dx, at)
         with tagged(f"{self.name} backward"):
             coming = begun(gathered(dx, meeting.x))
         seen = yield from coming
@@ -90,6 +85,37 @@ class Embedding(Layer):
         rows = _add_at(places, seen.stored[there])
         with tagged(f"{self.name} backward"):
             at.trip.add(self.weight, meeting.dw.partial, lambda block, first: rows(block.T, first))
+
+
+class Positions(Layer):
+    """x plus a row learned for each token's position in its sequence, where a first layer takes x. Collective to make."""
+
+    def __init__(
+        self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
+        name: str = "positions",
+    ) -> None:  # fmt: skip
+        super().__init__(scheme)
+        self.features, self.sequence, self.name = features, sequence, name
+        drawn = random(
+            (sequence, features), scheme.grid, Layout(None, scheme.residual().cols), seed=seed, distribution="normal"
+        )
+        self.table = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))
+
+    def __repr__(self) -> str:
+        return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        check_activation(self, x, self.features, self.table.value.dtype, self.scheme.first.X)
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        yield from ()
+        return like(x, x.stored + self.table.value.stored[at.rows(x.layout) % self.sequence])
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        yield from ()
+        with tagged(f"{self.name} positions"):
+            at.trip.add(self.table, rows_of(dy.layout), _add_at(at.rows(dy.layout) % self.sequence, dy.stored))
+        return dy
 
 
 def _add_at(places: Any, rows: Any):

@@ -185,6 +185,7 @@ class Layer:
         self._trip: Trip | None = None
         self._shards: list[Shard] = []
         self._left: DistMatrix | None = None
+        self._sizes: list[tuple[int, int]] = []
         self._passes = 0
 
     def __repr__(self) -> str:
@@ -263,8 +264,10 @@ class Layer:
         self._passes += 1
         trip = Trip(self, len(x) if isinstance(x, np.ndarray) else x.shape[0], self._passes, training)
         shards = trip.shards()
-        y = _joined(together(self._forward(_part(x, at), at) for at in shards))
+        parts = together(self._forward(_part(x, at), at) for at in shards)
+        y = _joined(parts)
         self._trip, self._shards, self._left = (trip if training else None), shards, y
+        self._sizes = [(part.stored.shape[0], part.shape[0]) for part in parts]
         return y
 
     def kept_bytes(self) -> int:
@@ -286,7 +289,7 @@ class Layer:
             _lies_like(dy, y, "dy", "the layer's output")
         self._trip, self._left = None, None
         trip.turn()
-        dx = together(self._backward(_part(dy, at), at) for at in self._shards)
+        dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), self._shards, strict=True))
         trip.settle()
         self._shards = []
         return _joined(dx)
@@ -320,6 +323,15 @@ def _part(x: Any, at: Shard) -> Any:
         return x
     start, stop = at.bounds(x.stored.shape[0], at.unit(x.layout))
     return DistMatrix(x.stored[start:stop], (at.total(x.layout), x.shape[1]), x.grid, x.layout)
+
+
+def _parted(x: DistMatrix, sizes: list[tuple[int, int]]) -> Iterator[DistMatrix]:
+    """The reverse of `_joined`, given the rows of each part, here and on all ranks."""
+    at = 0
+    for here, everywhere in sizes:
+        block = x.stored if len(sizes) == 1 else x.stored[at : at + here]
+        yield DistMatrix(block, (everywhere, x.shape[1]), x.grid, x.layout)
+        at += here
 
 
 def _joined(parts: list[Any]) -> Any:

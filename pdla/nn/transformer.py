@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from pdla.layout import Block, Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.attention import SelfAttention
-from pdla.nn.layer import Layer, Shard, like, sequence_over
+from pdla.nn.layer import Layer, Shard, check_activation, like, sequence_over
 from pdla.nn.linear import Linear
 from pdla.nn.norms import LayerNorm
 from pdla.nn.pointwise import Dropout, GeLU
-from pdla.nn.scheme import Scheme
+from pdla.nn.scheme import Scheme, sequence_of
 from pdla.nn.steps import Steps
 
 
@@ -40,6 +41,33 @@ class Sequential(Layer):
         for layer in reversed(self.layers):
             dy = yield from layer._backward(dy, at)
         return dy
+
+
+class MeanOverSequence(Layer):
+    """Each sequence's mean, a row instead of its tokens, where a first layer has put them out: nothing is sent."""
+
+    def __init__(self, scheme: Scheme, *, sequence: int) -> None:
+        super().__init__(scheme)
+        self.sequence = sequence
+
+    def _takes(self, x: Any) -> None:
+        shape, dtype = (x.shape, x.dtype) if isinstance(x, DistMatrix) else ((0, 0), np.dtype(float))
+        check_activation(self, x, shape[1], dtype, self.scheme.first.Y)
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        yield from ()
+        at.keep(self, x.layout)
+        rows = tuple(Block(cut.axis, sequence_of(x.layout) // self.sequence) for cut in x.layout.rows)
+        means = x.stored.reshape(x.stored.shape[0] // self.sequence, self.sequence, x.stored.shape[1]).sum(axis=1) / self.sequence
+        return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(rows, x.layout.cols))
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        yield from ()
+        (layout,) = at.take(self)
+        rows, cols = dy.stored.shape
+        each = dy.xp.empty((rows, self.sequence, cols), dy.dtype)
+        each[...] = dy.stored.reshape(rows, 1, cols) / self.sequence
+        return DistMatrix(each.reshape(rows * self.sequence, cols), (dy.shape[0] * self.sequence, dy.shape[1]), dy.grid, layout)
 
 
 class MLP(Sequential):

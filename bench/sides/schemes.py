@@ -1,0 +1,75 @@
+"""Training in every scheme, on a grid that shows it, or in one on the grid that fits a job; and how far the losses lie apart."""
+
+import argparse
+import json
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pdla
+from pdla import nn
+
+Make = Callable[[Any], nn.Scheme]
+
+
+def _on(shape: tuple[int, ...], axes: tuple[str, ...], scheme: Callable[..., nn.Scheme], **options: Any) -> tuple[int, Make]:
+    return prod(shape), lambda comm: scheme(pdla.ProcessGrid(shape, axes, comm), **options)
+
+
+ROW, SQUARE, CUBE = ("row",), ("row", "col"), ("row", "col", "depth")
+SHOWN: dict[str, tuple[int, Make]] = {
+    "Serial": _on((1,), ROW, nn.Serial),
+    "Megatron1D 4": _on((4,), ROW, nn.Megatron1D),
+    "Megatron1D 4, sequence cut": _on((4,), ROW, nn.Megatron1D, sequence_parallel=True),
+    "Summa2D 2x2": _on((2, 2), SQUARE, nn.Summa2D),
+    "Tesseract 2x2x2": _on((2, 2, 2), CUBE, nn.Tesseract),
+    "Tesseract 2x2x2, weights cut": _on((2, 2, 2), CUBE, nn.Tesseract, cut_weights=True),
+    "Cube3D 2x2x2": _on((2, 2, 2), CUBE, nn.Cube3D),
+    "Tensor3D 2x2x2": _on((2, 2, 2), CUBE, nn.Tensor3D),
+    "Tensor3D 2x2x2, 2 shards": _on((2, 2, 2), CUBE, nn.Tensor3D, shards=2),
+    "Tensor3D 2x(2x2)": _on((2, 2, 2), ("data", "row", "col"), nn.Tensor3D),
+}
+AXES: dict[str, tuple[Callable[..., nn.Scheme], tuple[str, ...]]] = {
+    "serial": (nn.Serial, ROW), "megatron1d": (nn.Megatron1D, ROW), "summa2d": (nn.Summa2D, SQUARE),
+    "tesseract": (nn.Tesseract, CUBE), "cube3d": (nn.Cube3D, CUBE), "tensor3d": (nn.Tensor3D, SQUARE),
+}  # fmt: skip
+
+
+def fitting(name: str, comm: Any) -> nn.Scheme:
+    """Collective: a scheme over all ranks of a communicator."""
+    scheme, axes = AXES[name]
+    return scheme(pdla.ProcessGrid(pdla.balanced_shape(comm.size, len(axes)), axes, comm))
+
+
+def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
+    """The command line of a training script: train(scheme, steps, dtype) gives "losses" and one figure more."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--scheme", choices=AXES, help="this one, on the job's ranks")
+    parser.add_argument("--json", help="write the curves to FILE")
+    asked = parser.parse_args()
+    results: dict[str, dict] = {}
+    if asked.scheme:
+        scheme = fitting(asked.scheme, pdla.world())
+        results[repr(scheme)] = train(scheme, asked.steps, asked.dtype)
+        if pdla.world().rank:
+            return
+    for name, (ranks, make) in SHOWN.items() if not asked.scheme else ():
+        results[name] = pdla.run(ranks, lambda comm, make=make: train(make(comm), asked.steps, asked.dtype))[0]
+        show(name, results)
+    if asked.scheme:
+        show(repr(scheme), results)
+    if asked.json:
+        Path(asked.json).write_text(json.dumps(results, indent=1))
+
+
+def show(name: str, results: dict[str, dict]) -> None:
+    """A line: the first and last loss, the figure, the largest relative distance from the first scheme's losses at a step."""
+    first, losses = (np.array(results[of]["losses"]) for of in (next(iter(results)), name))
+    figure, value = next((key, value) for key, value in results[name].items() if key != "losses")
+    apart = np.max(np.abs(losses - first) / np.abs(first))
+    print(f"{name:30} loss {losses[0]:.6f} -> {losses[-1]:.6f}, {figure} {value:.4f}, from Serial {apart:.0e}", flush=True)
