@@ -8,6 +8,7 @@ import matplotlib
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
+import numpy as np
 
 import pdla
 from pdla.layout import Layout
@@ -114,6 +115,29 @@ def draw_cannon(q=3):
     save(figure, None, "cannon", None)
 
 
+def draw_scheme(name, kind, shape, axes, here, **options):
+    """What the rank `here` holds of X, W and Y of a first layer and of a second one, and what comes to it forward."""
+    n = 12
+
+    def program(comm):
+        return kind(pdla.ProcessGrid(shape, axes, comm), **options)
+
+    scheme = pdla.run(int(np.prod(shape)), program)[here]
+    coords, sizes = scheme.grid.coords, scheme.grid.sizes
+    figure, every = plt.subplots(1, 6, figsize=(10.5, 2.0), gridspec_kw={"wspace": 0.25})
+    for pair, table in enumerate((scheme.first, scheme.second)):
+        meeting = scheme.meeting(table, 1, (1, 1))
+        faces = (("X", meeting.X, meeting.x), ("W", meeting.W, meeting.w), ("Y", meeting.Y, meeting.y.summed))
+        for axes_, (title, held, met) in zip(every[3 * pair :], faces, strict=False):
+            own, needed = ([part.indices() for part in at.indices((n, n), sizes, coords)] for at in (held, met))
+            for i, j in product(range(n), range(n)):
+                here_, there = (i in at[0] and j in at[1] for at in (own, needed))
+                cell(axes_, i, j, OWN if here_ else COMING if there else PALE, "")
+            frame(axes_, (n, n))
+            axes_.set_title(f"{title} {('first', 'second')[pair]}", fontsize=10)
+    save(figure, None, f"scheme-{name}", None)
+
+
 def canvas(width, height):
     figure = plt.figure(figsize=(width, height))
     return figure, figure.add_axes((0, 0, 1, 1))
@@ -154,6 +178,13 @@ def main():
     draw_table("layers", boxed("2.5d", (3, 3, 2), "summa"), (12, 12, 12), {"m": 1, "n": 1, "k": 0})
     draw_table("stationary", boxed("a-stationary", (3, 1, 3), "summa", "n"), (12, 12, 12), {"m": 1, "n": 0, "k": 1})
     cut = list(tesseract.tables((2, 2, 2)))[1]
+    row, square, cube = ("row",), ("row", "col"), ("row", "col", "depth")
+    draw_scheme("megatron1d", pdla.nn.Megatron1D, (4,), row, 1)
+    draw_scheme("sequence", pdla.nn.Megatron1D, (4,), row, 1, sequence_parallel=True)
+    draw_scheme("summa2d", pdla.nn.Summa2D, (3, 3), square, 4)
+    draw_scheme("tesseract", pdla.nn.Tesseract, (2, 2, 2), cube, 5)
+    draw_scheme("cube3d", pdla.nn.Cube3D, (2, 2, 2), cube, 5)
+    draw_scheme("tensor3d", pdla.nn.Tensor3D, (3, 2, 2), cube, 5)
     draw_table("tesseract", cut, (12, 12, 12), {"row": 1, "col": 0, "depth": 0})
 
 

@@ -20,6 +20,7 @@ from pdla import config
 from pdla.comm import broadcast
 from pdla.comm.board import Board
 from pdla.comm.ledger import Event, buffer, current, tag
+from pdla.errors import ShapeError
 from pdla.layout import block_bounds
 
 Array = Any
@@ -163,8 +164,10 @@ class Communicator(ABC):
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """The two verbs of an all-reduce, for those who compute meanwhile: the second is to be asked for when the first has ended.
 
-        op  "add" or "maximum"
+        op  "add" or "maximum".  ShapeError, on this rank, for an `out` with gaps: its parts would be a copy's.
         """
+        if not self.xp.contiguous(out):
+            raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
         flat, target = x.reshape(-1), out.reshape(-1)
         bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
         parts = [flat[lo:hi] for lo, hi in bounds]

@@ -1,6 +1,7 @@
 """Layers of neural networks cut over process grids, forward and backward, without autograd: schemes are tables of layouts."""
 
 from pdla.nn.attention import SelfAttention
+from pdla.nn.conv import Conv2d, ResidualBlock, UNetBlock, Upsample
 from pdla.nn.embedding import Embedding, Positions, TiedHead
 from pdla.nn.layer import Layer, Parameter
 from pdla.nn.linear import Linear

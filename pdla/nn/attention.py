@@ -34,7 +34,10 @@ class SelfAttention(Layer):
         super().__init__(scheme)
         if heads < 1 or hidden % heads:
             raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
+        if sequence < 1:
+            raise ShapeError(f"SelfAttention: sequence={sequence}: tokens of a sequence, at least 1")
         self.hidden, self.heads, self.sequence, self.causal = hidden, heads, sequence, causal
+        self.takes = self.gives = scheme.first.X
         size = hidden // heads
         self.qkv = Linear(
             scheme, hidden, 3 * hidden, kind="first", bias=bias, units=(1, 3 * size), seed=seed, dtype=dtype, name=f"{name} qkv"

@@ -36,6 +36,8 @@ class Embedding(Layer):
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
         self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.weight.turned = False
+        self.gives = scheme.first.X
         self.positions = None
         if sequence > 1:
             self.positions = Positions(scheme, hidden, sequence=sequence, scale=scale, seed=seed + 1, dtype=dtype, name=name)
@@ -46,21 +48,24 @@ class Embedding(Layer):
     def _takes(self, ids: Any) -> None:
         check_ids(self, ids, self.vocabulary, self.sequence)
 
-    def _meeting(self) -> Meeting:
-        return self.scheme.meeting(self.scheme.first, self.sequence, (1, 1))
+    def _meeting(self, at: Shard) -> Meeting:
+        """Tokens lie as the layers behind want them, too."""
+        return self.scheme.meeting(self.scheme.first, at.trip.sequence, (1, 1))
 
-    def _places(self, ids: np.ndarray, w: DistMatrix, at: Shard) -> tuple[Any, Any, Any]:
+    def _places(self, ids: np.ndarray, meeting: Meeting, at: Shard) -> tuple[Any, Any, Any]:
         """Where in this rank's part of the vocabulary its tokens' numbers are; which of them are there; its tokens."""
-        held = w.indices[1]
-        mine = ids[at.rows(self._meeting().x)]
+        grid = self.scheme.grid
+        assert grid.coords is not None
+        held = meeting.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
+        mine = ids[at.rows(meeting.x)]
         first, last = (int(held.starts[0]), int(held.stops[-1])) if len(held) else (0, 0)
         there = (mine >= first) & (mine < last)
         return mine[there] - first, np.flatnonzero(there), mine
 
     def _forward(self, ids: np.ndarray, at: Shard) -> Steps[DistMatrix]:
-        meeting = self._meeting()
-        w = yield from at.trip.gathered(self.weight)
-        places, there, mine = self._places(ids, w, at)
+        meeting = self._meeting(at)
+        w = at.trip.gathered(self.weight)
+        places, there, mine = self._places(ids, meeting, at)
         block = w.xp.empty((len(mine), w.stored.shape[0]), w.dtype)
         block[...] = 0
         block[there] = w.stored.T[places]
@@ -73,15 +78,13 @@ class Embedding(Layer):
 
     def _backward(self, dx: DistMatrix, at: Shard) -> Steps[None]:
         (ids,) = at.take(self)
-        meeting = self._meeting()
+        meeting = self._meeting(at)
         if self.positions is not None:
             dx = yield from self.positions._backward(dx, at)
         with tagged(f"{self.name} backward"):
             coming = begun(gathered(dx, meeting.x))
         seen = yield from coming
-        w = yield from at.trip.gathered(self.weight)
-        places, there, _ = self._places(ids, w, at)
-        at.release(self.weight)
+        places, there, _ = self._places(ids, meeting, at)
         rows = _add_at(places, seen.stored[there])
         with tagged(f"{self.name} backward"):
             at.trip.add(self.weight, meeting.dw.partial, lambda block, first: rows(block.T, first))
@@ -96,6 +99,7 @@ class Positions(Layer):
     ) -> None:  # fmt: skip
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name
+        self.takes = self.gives = scheme.first.X
         drawn = random(
             (sequence, features), scheme.grid, Layout(None, scheme.residual().cols), seed=seed, distribution="normal"
         )
@@ -129,15 +133,15 @@ def _add_at(places: Any, rows: Any):
     return write
 
 
-def check_ids(layer: Any, ids: Any, vocabulary: int, sequence: int = 1) -> None:
-    """Raise unless ids are numbers of a vocabulary, in whole sequences."""
+def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first: int = 0) -> None:
+    """Raise unless ids are numbers of a vocabulary, or from `first` on, in whole sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
         given = f"{type(ids).__name__} {getattr(ids, 'shape', '')}"
-        raise ShapeError(f"{layer!r} takes token numbers as a 1-D array of integers, not {given}")
-    if ids.size and (int(ids.min()) < 0 or int(ids.max()) >= vocabulary):
-        raise ShapeError(f"{layer!r}: token numbers from {ids.min()} to {ids.max()}; they go from 0 to {vocabulary - 1}")
+        raise ShapeError(f"{layer} takes token numbers as a 1-D array of integers, not {given}")
+    if ids.size and (int(ids.min()) < first or int(ids.max()) >= vocabulary):
+        raise ShapeError(f"{layer}: token numbers from {ids.min()} to {ids.max()}; they go from {first} to {vocabulary - 1}")
     if len(ids) % sequence:
-        raise ShapeError(f"{layer!r}: {len(ids)} tokens are not whole sequences of {sequence}")
+        raise ShapeError(f"{layer}: {len(ids)} tokens are not whole sequences of {sequence}")
 
 
 class TiedHead(Linear):
@@ -147,4 +151,6 @@ class TiedHead(Linear):
         Layer.__init__(self, embedding.scheme)
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
         self.table, self.weight, self.bias = embedding.scheme.first, embedding.weight, None
+        self.takes, self.gives = self.table.X, self.table.Y
         self.weight.layers += 1
+        self.weight.turned = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from math import lcm
+from fractions import Fraction
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -25,10 +27,11 @@ class Parameter:
     used    the layout in which a layer computes with it: gathered before use, its gradient's addends summed into its own
     name    its messages are recorded as "name forward" and "name backward"
     layers  how many layers use it
+    turned  whether the way back needs it, too
     """
 
     def __init__(self, value: DistMatrix, used: Layout | None = None, name: str = "") -> None:
-        self.value, self.name, self.layers = value, name, 1
+        self.value, self.name, self.layers, self.turned = value, name, 1, True
         self.used = value.layout if used is None else used
         self.gradient: DistMatrix | None = None
 
@@ -59,29 +62,35 @@ class Trip:
 
     # ------------------------------------------------------------------ parameters
 
-    def gathered(self, parameter: Parameter) -> Steps[DistMatrix]:
-        """The parameter as it is used; the next in order is asked for already."""
-        if parameter not in self.place:
-            return parameter.value
-        self._ask(parameter)
-        after = self.place[parameter] + self.ahead
-        if 0 <= after < len(self.order) and not self.uses.get(self.order[after]):
-            self._ask(self.order[after])
-        if parameter in self.coming:
-            yield
-        if parameter in self.coming:  # another shard may have been here
-            self.here[parameter] = finish(self.coming.pop(parameter))
-        return self.here[parameter]
+    def ask(self, parameter: Parameter) -> None:
+        """Begin to gather a parameter, and the next in order."""
+        if parameter in self.place:
+            self._begin(parameter)
+            after = self.place[parameter] + self.ahead
+            if 0 <= after < len(self.order) and self._wanted(self.order[after]):
+                self._begin(self.order[after])
 
-    def _ask(self, parameter: Parameter) -> None:
+    def _wanted(self, parameter: Parameter) -> bool:
+        return not self.uses.get(parameter) and (self.ahead == 1 or parameter.turned)
+
+    def _begin(self, parameter: Parameter) -> None:
         if parameter not in self.coming and parameter not in self.here:
             with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
                 self.coming[parameter] = begun(gathered(parameter.value, parameter.used))
 
-    def release(self, parameter: Parameter) -> None:
+    def gathered(self, parameter: Parameter) -> DistMatrix:
+        """The parameter as it is used. It has been on its way since the one before it was used: nobody gives way for it."""
+        if parameter not in self.place:
+            return parameter.value
+        self.ask(parameter)
+        if parameter in self.coming:
+            self.here[parameter] = finish(self.coming.pop(parameter))
+        return self.here[parameter]
+
+    def release(self, parameter: Parameter, keeping: bool) -> None:
         """One shard is done with it in this direction; the last one lets go of it, unless it is kept for the way back."""
         self.uses[parameter] = self.uses.get(parameter, 0) + 1
-        keep = self.scheme.keep and self.ahead == 1 and self.training
+        keep = self.scheme.keep and self.ahead == 1 and keeping
         if self.uses[parameter] % self.scheme.shards == 0 and not keep:
             self.here.pop(parameter, None)
 
@@ -133,7 +142,7 @@ class Shard:
     def release(self, parameter: Parameter) -> None:
         """This shard needs the gathered parameter no more in this direction."""
         if not self.again:
-            self.trip.release(parameter)
+            self.trip.release(parameter, self.keeping)
 
     def draft(self) -> Shard:
         """This shard on a pass of which nothing is kept."""
@@ -175,10 +184,16 @@ class Layer:
     """A part of a network. `forward(x)`, then `backward(dy)`, which gives dx and leaves the gradients; both collective.
 
     Subclasses write `_forward(x, at)` and `_backward(dy, at)` as steps, and name their parameters and inner layers in
-    attributes; `tokens_in` and `tokens_out` say how x and y lie.
+    attributes.
+
+    sequence      tokens of x that must lie on one rank together;  scale: tokens of y for each of x
+    takes, gives  how the scheme cuts x and y, "rows | columns" as in its tables; None: wherever x lies, and there y
     """
 
-    sequence = 1  # tokens that must lie on one rank together
+    sequence = 1
+    scale = Fraction(1)
+    takes: str | None = None
+    gives: str | None = None
 
     def __init__(self, scheme: Scheme) -> None:
         self.scheme = scheme
@@ -255,14 +270,27 @@ class Layer:
         for value, array in ((value, state[name]) for name, value in own.items()):
             value.xp.copy(value.stored, from_global(array, value.grid, value.layout).stored)
 
+    def _check_uses(self) -> None:
+        """Raise where a parameter is used by other layers too: its gradient would wait for theirs."""
+        uses = Counter(parameter for _, parameter in self._named(""))
+        for name, parameter in self.named_parameters():
+            if uses[parameter] < parameter.layers:
+                raise PdlaError(
+                    f"{name} of {self!r} is used by {parameter.layers} layers, of which {uses[parameter]} make this pass: "
+                    "put all into one Sequential, or give training=False"
+                )
+
     # ------------------------------------------------------------------ passes
 
     def forward(self, x: Any, *, training: bool = True) -> Any:
         """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped."""
         with agreed(self.scheme.grid.comm, f"forward of {self!r} on {_described(x)}, training={training}"):
             self._takes(x)
+            _check_sequences(self, x)
+            if training:
+                self._check_uses()
         self._passes += 1
-        trip = Trip(self, len(x) if isinstance(x, np.ndarray) else x.shape[0], self._passes, training)
+        trip = Trip(self, x.shape[0], self._passes, training)
         shards = trip.shards()
         parts = together(self._forward(_part(x, at), at) for at in shards)
         y = _joined(parts)
@@ -271,9 +299,12 @@ class Layer:
         return y
 
     def kept_bytes(self) -> int:
-        """Bytes that this rank keeps from the last forward pass for the backward one, parameters and x itself apart."""
+        """Bytes that this rank keeps from the last forward pass for the backward one: x where a layer keeps it, gathered
+        parameters, not those that lie as they are used."""
         own = {id(_memory(p.value.base)) for p in self.all_parameters()}
-        found = {id(m): m.nbytes for shard in self._shards for m in _arrays(list(shard.kept.values()))}
+        gathered = [] if self._trip is None else list(self._trip.here.values())
+        kept = [value for shard in self._shards for value in shard.kept.values()]
+        found = {id(memory): memory.nbytes for memory in _arrays([*gathered, *kept])}
         return sum(size for memory, size in found.items() if memory not in own)
 
     def backward(self, dy: DistMatrix) -> Any:
@@ -309,7 +340,9 @@ def _arrays(values: Any) -> Iterator[Any]:
 
 
 def _described(x: Any) -> str:
-    return x.described if isinstance(x, DistMatrix) else f"{type(x).__name__}{getattr(x, 'shape', '')}"
+    if isinstance(x, np.ndarray):  # token numbers, which every rank is to have alike
+        return f"array {x.shape} {x.dtype} of digest {blake2b(x.tobytes(), digest_size=8).hexdigest()}"
+    return x.described if isinstance(x, DistMatrix) else type(x).__name__
 
 
 def like(x: DistMatrix, block: Any) -> DistMatrix:
@@ -377,13 +410,28 @@ def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec:
         )
     if x.transposed or x.conjugated:
         raise LayoutError(f"x is a transposed or conjugated view; {layer!r} takes its copy()")
-    if layer.sequence > 1 and x.shape[0] % layer.sequence:
-        raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}")
 
 
-def sequence_over(*layers: Layer) -> int:
-    """The tokens that must lie together for all of these layers."""
-    return lcm(*(layer.sequence for layer in layers))
+def _check_sequences(layer: Layer, x: Any) -> None:
+    """Raise unless x has whole sequences, and cuts that keep them whole wherever a scheme's inner layers want them so."""
+    if x.shape[0] % layer.sequence:
+        raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}, as {layer!r} wants them")
+    whole = isinstance(x, DistMatrix) and layer.takes is not None
+    expected = layer.scheme.activation(layer.takes, layer.sequence) if whole else None  # type: ignore[arg-type]
+    if expected and any(cut.unit % want.unit for cut, want in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
+        raise LayoutError(
+            f"x lies as {x.layout!r}, whose cuts do not keep sequences of {layer.sequence} tokens whole, as {layer!r} wants "
+            f"them: scheme.shard(x, sequence={layer.sequence}) deals out so"
+        )
+
+
+def check_whole(layer: Layer, x: DistMatrix) -> None:
+    """Raise unless each rank has whole sequences of x, in schemes too that cut sequences between the layers of a pair."""
+    held = shares(x.shape[0], x.layout.rows, x.grid.sizes, rows_of(x.layout), {})
+    if any(len(tokens) % layer.sequence for _, tokens in held):
+        raise LayoutError(
+            f"x lies as {x.layout!r}, which does not leave sequences of {layer.sequence} tokens whole, as {layer!r} wants them"
+        )
 
 
 def rows_of(layout: Layout) -> tuple[str, ...]:

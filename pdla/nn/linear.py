@@ -33,11 +33,17 @@ def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any
     return Parameter(value)
 
 
-def product(a: DistMatrix, b: DistMatrix, layout: Layout) -> DistMatrix:
-    """This rank's part of a b, as addends of that layout; not collective."""
+def product(a: DistMatrix, b: DistMatrix, layout: Layout, at: Shard) -> Steps[DistMatrix]:
+    """This rank's part of a b, as addends of that layout. Where there are other shards it gives way half-way: an all-reduce of
+    theirs has come to its second half, which travels while the rest is computed."""
     shape = (a.shape[0], b.shape[1])
     block = a.xp.empty(local_shape(shape, layout, a.grid), a.dtype)
-    multiply(a.xp, a.stored, b.stored, block, 1, 0)
+    rows = block.shape[0]
+    half = rows if at.trip.scheme.shards == 1 else rows // 2
+    multiply(a.xp, a.stored[:half], b.stored, block[:half], 1, 0)
+    if at.trip.scheme.shards > 1:  # on ranks without rows too: all take the same turns
+        yield
+        multiply(a.xp, a.stored[half:], b.stored, block[half:], 1, 0)
     return DistMatrix(block, shape, a.grid, layout)
 
 
@@ -75,7 +81,8 @@ class Linear(Layer):
     ) -> None:  # fmt: skip
         super().__init__(scheme)
         self.k, self.n, self.units, self.name = k, n, units, name
-        self.table: Table = getattr(scheme, kind)
+        self.table: Table = scheme.table(kind)
+        self.takes, self.gives = self.table.X, self.table.Y
         scale = max(k, 1) ** -0.5 if scale is None else scale
         self.weight = weights(scheme, self.table, (k, n), units, scale, seed, dtype, name)
         self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
@@ -87,17 +94,29 @@ class Linear(Layer):
         check_activation(self, x, self.k, self.weight.value.dtype, self.table.X, self.units[0])
 
     def meeting(self, x: DistMatrix) -> Meeting:
+        """The layouts for an input that lies as x."""
         return self.scheme.meeting(self.table, sequence_of(x.layout), self.units)
+
+    def _spread(self, x: DistMatrix, meeting: Meeting) -> DistMatrix:
+        """The gathered input as the products take it, its columns W's rows; what was gathered is what is kept."""
+        return x
+
+    def _folded(self, addends: DistMatrix, meeting: Meeting) -> DistMatrix:
+        """The other way round: dY W^T as addends of dX."""
+        return addends
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         meeting = self.meeting(x)
         with tagged(f"{self.name} forward"):
             coming = begun(gathered(x, meeting.x))
-            w_coming = begun(at.trip.gathered(self.weight))
+        at.trip.ask(self.weight)
         seen = yield from coming
-        w = yield from w_coming
+        w = at.trip.gathered(self.weight)
         with tagged(f"{self.name} forward"):
-            y_coming = begun(settled(product(seen, w, meeting.y), meeting.Y))
+            made = begun(product(self._spread(seen, meeting), w, meeting.y, at))
+        addends = yield from made
+        with tagged(f"{self.name} forward"):
+            y_coming = begun(settled(addends, meeting.Y))
         at.release(self.weight)
         at.keep(self, seen if self.scheme.keep else x)
         y = yield from y_coming
@@ -107,20 +126,23 @@ class Linear(Layer):
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         (x,) = at.take(self)
-        meeting = self.meeting(dy)
+        meeting = self.meeting(x)
         with tagged(f"{self.name} backward"):
             coming = begun(gathered(dy, Layout(meeting.y.rows, meeting.y.cols)))
-            w_coming = begun(at.trip.gathered(self.weight))
             x_coming = begun(gathered(x, meeting.x))
+        at.trip.ask(self.weight)
         if self.bias is not None:
             with tagged(f"{self.name} bias"):
                 at.trip.add(self.bias, rows_of(dy.layout), add_rows(dy.stored))
         dy = yield from coming
-        w = yield from w_coming
+        w = at.trip.gathered(self.weight)
         with tagged(f"{self.name} backward"):
-            dx_coming = begun(settled(product(dy, w.T, meeting.dx), meeting.X))
+            made = begun(product(dy, w.T, Layout(meeting.y.rows, meeting.w.rows, meeting.dx.partial), at))
+        addends = yield from made
+        with tagged(f"{self.name} backward"):
+            dx_coming = begun(settled(self._folded(addends, meeting), meeting.X))
         at.release(self.weight)
         x = yield from x_coming
         with tagged(f"{self.name} backward"):
-            at.trip.add(self.weight, meeting.dw.partial, add_product(x.T, dy))
+            at.trip.add(self.weight, meeting.dw.partial, add_product(self._spread(x, meeting).T, dy))
         return (yield from dx_coming)

@@ -27,10 +27,12 @@ class CrossEntropy:
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
         """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count."""
+        if not isinstance(logits, DistMatrix):
+            raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not a {type(logits).__name__}")
         with agreed(logits.grid.comm, f"CrossEntropy of {logits.described}"):
+            check_ids("CrossEntropy", targets, logits.shape[1], first=-1)
             if len(targets) != logits.shape[0]:
                 raise ShapeError(f"{len(targets)} targets for the logits of {logits.shape[0]} tokens")
-            check_ids(self, np.maximum(targets, 0), logits.shape[1])
             counted = int((targets >= 0).sum())
             if counted == 0:
                 raise ShapeError("no token counts: all targets are -1")

@@ -14,7 +14,7 @@ from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.layout import IndexSet
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Shard, check_activation, cols_of, like, rows_of
+from pdla.nn.layer import Layer, Shard, check_activation, check_whole, cols_of, like, rows_of
 from pdla.nn.linear import add_rows, vector
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, begun, summed
@@ -29,7 +29,7 @@ class Norm(Layer):
     ) -> None:  # fmt: skip
         super().__init__(scheme)
         self.features, self.eps, self.name = features, eps, name
-        self.spec = getattr(scheme, kind).X
+        self.takes = self.gives = self.spec = scheme.table(kind).X
         self.gain = vector(scheme, features, self.spec, 1, 1, dtype)
         self.offset = vector(scheme, features, self.spec, 1, 0, dtype) if offset else None
 
@@ -114,6 +114,10 @@ class GroupNorm(Norm):
             raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
         super().__init__(scheme, channels, kind=kind, eps=eps, dtype=dtype, name=name)
         self.groups, self.sequence = groups, pixels
+
+    def _takes(self, x: Any) -> None:
+        super()._takes(x)
+        check_whole(self, x)
 
     def _by_sample(self, x: Any) -> Any:
         return x.reshape(x.shape[0] // self.sequence, self.sequence, x.shape[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.errors import ShapeError
+from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
 from pdla.nn.layer import Layer, Shard, like
 from pdla.nn.scheme import Scheme
@@ -20,6 +20,8 @@ class Pointwise(Layer):
     def _takes(self, x: Any) -> None:
         if not isinstance(x, DistMatrix) or x.grid != self.scheme.grid:
             raise ShapeError(f"{self!r} takes a DistMatrix on the scheme's grid, not {x!r}")
+        if x.layout.partial:
+            raise LayoutError(f"{self!r} of partial sums {x.layout!r}: redistribute to {x.layout.summed!r} first")
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
         raise NotImplementedError
@@ -37,21 +39,22 @@ class Pointwise(Layer):
 
 
 class GeLU(Pointwise):
-    """x times the normal distribution's integral up to x, by the error function."""
+    """x times the normal distribution's integral up to x, by the error function.
+
+    The slope is made on the way there and kept in x's stead: the error function takes as long as a linear's product, and is
+    not asked for again.
+    """
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
-        at.keep(self, x.stored)
-        return like(x, x.stored * _integral(x.xp, x.stored))
+        v, number = x.stored, x.dtype.type
+        integral = number(0.5) + number(0.5) * x.xp.erf(v * number(sqrt(0.5)))
+        if at.keeping:
+            at.keep(self, integral + v * np.exp(v * v * number(-0.5)) * number(1 / sqrt(2 * pi)))
+        return like(x, v * integral)
 
     def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
-        (x,) = at.take(self)
-        slope = _integral(dy.xp, x) + x * np.exp(x * x * x.dtype.type(-0.5)) * x.dtype.type(1 / sqrt(2 * pi))
+        (slope,) = at.take(self)
         return like(dy, dy.stored * slope)
-
-
-def _integral(xp: Any, x: Any) -> Any:
-    half = x.dtype.type(0.5)
-    return half + half * xp.erf(x * x.dtype.type(sqrt(0.5)))
 
 
 class ReLU(Pointwise):

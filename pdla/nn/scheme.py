@@ -62,7 +62,8 @@ class Table:
         return Table(carries, tokens + some(self.X), some(self.W), tokens + some(self.Y))
 
 
-def _axes(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def cut_over(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The axes that cut rows, and those that cut columns, of "rows | columns"."""
     rows, cols = spec.split("|")
     return tuple(rows.split()), tuple(cols.split())
 
@@ -121,7 +122,7 @@ class Scheme:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
             if shards < 1:
                 raise ShapeError(f"shards={shards}: at least 1")
-            if shards > 1 and any(_axes(table.X)[0] != _axes(table.Y)[0] for table in (self.first, self.second)):
+            if shards > 1 and any(cut_over(table.X)[0] != cut_over(table.Y)[0] for table in (self.first, self.second)):
                 raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens otherwise in every second layer; shards=1")
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards = grid, keep, shards
@@ -133,14 +134,20 @@ class Scheme:
 
     # ------------------------------------------------------------------ layouts
 
+    def table(self, kind: str) -> Table:
+        """That of a pair's "first" or "second" layer; ShapeError for another word."""
+        if kind not in ("first", "second"):
+            raise ShapeError(f"kind={kind!r}: 'first' or 'second', a layer's place in its pair")
+        return self.first if kind == "first" else self.second
+
     def _tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
         """Cuts of tokens into whole sequences, where attention must find them so: a sequence is cut along the other axes alone."""
-        whole = _axes(self.first.Y)[0]
+        whole = cut_over(self.first.Y)[0]
         return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole or self.shards > 1 else 1).expand())
 
     def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
         """The layout of an activation: tokens in whole sequences, features in whole units."""
-        rows, cols = _axes(spec)
+        rows, cols = cut_over(spec)
         return Layout(self._tokens(rows, sequence), tuple(cut for axis in cols for cut in Balanced(axis, unit).expand()))
 
     def residual(self, sequence: int = 1) -> Layout:
@@ -151,7 +158,7 @@ class Scheme:
         """A layer's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
         carried = {role: tuple(axis for axis, r in table.roles.items() if r == role) for role in "tio"}
         X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
-        rows, cols = _axes(table.W)
+        rows, cols = cut_over(table.W)
         W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
         t, i, o = kept(X.rows, carried["t"]), kept(X.cols, carried["i"]), kept(W.cols, carried["o"])
         return Meeting(X, W, Y, Layout(t, i), Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))

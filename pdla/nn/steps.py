@@ -8,6 +8,7 @@ the same passes in the same order, so the verbs match.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from itertools import count
 from typing import Any, TypeVar
 
 from pdla.comm.ledger import tag, tagged
@@ -30,12 +31,17 @@ def finish(steps: Steps[T]) -> T:
 
 
 def together(passes: Iterable[Steps[T]]) -> list[T]:
-    """Drive passes in turn, each until it would wait; gives their results."""
+    """Drive passes in turn, each until it would wait; gives their results.
+
+    Each begins a turn behind the one before it, so that not all wait when none computes.
+    """
     under_way = dict(enumerate(passes))
     results: dict[int, T] = {}
-    while under_way:
-        for number, steps in list(under_way.items()):
-            over, result = _step(steps)
+    for turn in count():
+        if not under_way:
+            break
+        for number in [number for number in under_way if number <= turn]:
+            over, result = _step(under_way[number])
             if over:
                 results[number] = result  # type: ignore[assignment]
                 del under_way[number]

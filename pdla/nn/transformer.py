@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm
 from typing import Any
 
 import numpy as np
 
+from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.layout import Block, Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.attention import SelfAttention
-from pdla.nn.layer import Layer, Shard, check_activation, like, sequence_over
+from pdla.nn.layer import Layer, Shard, check_activation, like
 from pdla.nn.linear import Linear
 from pdla.nn.norms import LayerNorm
 from pdla.nn.pointwise import Dropout, GeLU
-from pdla.nn.scheme import Scheme, sequence_of
+from pdla.nn.scheme import Scheme, cut_over, sequence_of
 from pdla.nn.steps import Steps
 
 
 class Sequential(Layer):
-    """Layers one after the other, which together make one pass: shards stay apart from the first to the last."""
+    """Layers one after the other, which together make one pass: shards stay apart from the first to the last.
+
+    LayoutError where a layer takes x otherwise than the one before it gives it, GridError for layers of another scheme.
+    """
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
         super().__init__(scheme)
         self.layers = list(layers)
-        self.sequence = sequence_over(*self.layers)
+        if not self.layers:
+            raise ShapeError("Sequential of no layers")
+        others = [layer for layer in self.layers if layer.scheme is not scheme]
+        if others:
+            raise GridError(f"Sequential on {scheme!r}: {others[0]!r} was made in another scheme")
+        self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
+        self.gives, self.scale, self.sequence = None, Fraction(1), 1
+        for layer in self.layers:
+            self._follow(layer)
+
+    def _follow(self, layer: Layer) -> None:
+        """What comes out behind one layer more."""
+        if layer.takes is not None and self.gives is not None and cut_over(layer.takes) != cut_over(self.gives):
+            raise LayoutError(
+                f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
+                f"{self.gives!r}: linears take turns as kind='first' and kind='second'"
+            )
+        self.gives = layer.gives or self.gives
+        self.sequence = lcm(self.sequence, (layer.sequence / self.scale).numerator)
+        self.scale *= layer.scale
 
     def __repr__(self) -> str:
         return f"Sequential of {len(self.layers)} layers on {self.scheme!r}"
@@ -48,7 +73,8 @@ class MeanOverSequence(Layer):
 
     def __init__(self, scheme: Scheme, *, sequence: int) -> None:
         super().__init__(scheme)
-        self.sequence = sequence
+        self.sequence, self.scale = sequence, Fraction(1, sequence)
+        self.takes = self.gives = scheme.first.Y
 
     def _takes(self, x: Any) -> None:
         shape, dtype = (x.shape, x.dtype) if isinstance(x, DistMatrix) else ((0, 0), np.dtype(float))
@@ -96,6 +122,7 @@ class TransformerLayer(Layer):
     ) -> None:  # fmt: skip
         super().__init__(scheme)
         self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
+        self.takes = self.gives = scheme.first.X
         self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
         self.attention = SelfAttention(
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"

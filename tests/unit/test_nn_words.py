@@ -93,3 +93,71 @@ def test_tensor3d(data, gr, gc, depth):
     words = 8 * M * H / P * (3 * (gc - 1) + (gr - 1)) + shared
     assert received(make, P)[1] == words
     assert received(make, P, shards=2)[1] == words
+
+
+# ---------------------------------------------------------------------------------------------- what comes on top of the linears
+
+GRIDS = {
+    "Megatron1D": (nn.Megatron1D, (4,), ("row",), {}),
+    "Megatron1D, sequence cut": (nn.Megatron1D, (2, 4), ("data", "row"), {"sequence_parallel": True}),
+    "Summa2D": (nn.Summa2D, (4, 4), ("row", "col"), {}),
+    "Tesseract": (nn.Tesseract, (2, 2, 4), ("row", "col", "depth"), {}),
+    "Tesseract, weights cut": (nn.Tesseract, (4, 4, 4), ("row", "col", "depth"), {"cut_weights": True}),
+    "Cube3D": (nn.Cube3D, (4, 4, 4), ("row", "col", "depth"), {}),
+    "Tensor3D": (nn.Tensor3D, (4, 2, 2), ("row", "col", "depth"), {}),
+    "Tensor3D, data": (nn.Tensor3D, (2, 2, 4), ("data", "row", "col"), {}),
+}
+V = 256
+
+
+def summed(words, ranks):
+    """Words of an all-reduce of so many words, which its ranks divide."""
+    return 2 * (ranks - 1) / ranks * words
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_biases_norms_embedding_and_loss(name):
+    """The formulas of the documentation's page on layers, for one layer between an embedding and its head."""
+    kind, shape, axes, options = GRIDS[name]
+    ranks = int(np.prod(shape))
+
+    def program(comm):
+        scheme = kind(pdla.ProcessGrid(shape, axes, comm), **options)
+        embedding = nn.Embedding(scheme, V, H, sequence=S)
+        layer = nn.TransformerLayer(scheme, H, HEADS, sequence=S)
+        net, loss = nn.Sequential(scheme, [embedding, layer, nn.TiedHead(embedding)]), nn.CrossEntropy()
+        with pdla.record() as ledger:
+            loss.forward(net.forward(np.zeros(M, int)), np.zeros(M, int))
+            net.backward(loss.backward())
+        return scheme, {tag: size / 8 for tag, size in ledger.by_tag().items()}
+
+    (scheme, words), _ = pdla.dry_run(ranks, program)
+    size = scheme.grid.sizes
+
+    def over(spec):
+        return [int(np.prod([size[axis] for axis in part.split()])) for part in spec.split("|")]
+
+    (tx, fx), (ty, fy) = over(scheme.first.X), over(scheme.first.Y)  # ranks that cut tokens and features: outside, inside
+    for norm in ("layer norm1", "layer norm2"):
+        assert words.get(f"{norm} sums", 0) == 4 * summed(M / tx, fx)
+        assert words.get(f"{norm} gradients", 0) == 2 * summed(H / fx, tx)
+    for linear, wide in (("layer attention qkv", 3), ("layer mlp first", 4)):
+        assert words.get(f"{linear} bias", 0) == summed(wide * H / fy, ty)
+    for linear in ("layer attention out", "layer mlp second"):
+        assert words.get(f"{linear} bias", 0) == summed(H / fx, tx)
+    assert words.get("loss", 0) == 3 * summed(M / ty, fy) + (ty - 1)
+    assert words.get("embedding positions", 0) == summed(S * H / fx, tx)
+
+    # One weight, gathered by the embedding and by the head, by the head again on its way back; dW is settled once.
+    along = {role: int(np.prod([size[axis] for axis, r in scheme.first.roles.items() if r == role])) for role in "tio"}
+    (wi, wo) = over(scheme.first.W)
+    x, w = M * H / along["t"] / along["i"], H * V / along["i"] / along["o"]
+    gather_x, gather_w = x - M * H / (tx * fx), w - H * V / (wi * wo)
+    dx = gather_x if fx * tx > along["t"] * along["i"] else summed(x, along["o"])
+    copies = along["t"] * along["i"] * along["o"] / (wi * wo)
+    dw = gather_w + summed(H * V / (wi * wo), copies)
+    assert words.get("embedding forward", 0) == (1 if scheme.keep else 2) * gather_w + dx
+    assert words.get("embedding backward", 0) == (0 if scheme.keep else 1) * gather_w + gather_x + dw
+    y = M * V / along["t"] / along["o"]
+    logits = y - M * V / (ty * fy) if ty * fy > along["t"] * along["o"] else summed(y, along["i"])
+    assert words.get("head forward", 0) == gather_x + logits

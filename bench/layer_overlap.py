@@ -1,0 +1,84 @@
+"""How much of a transformer's communication is hidden behind its products, by shards: Tensor3D, ranks as threads.
+
+python bench/layer_overlap.py [ratio]        a linear's product takes so many times what its messages take (2)
+
+Products are slept, as on a machine of each rank's own; an array is on its way as long as its bytes take at a bandwidth. For
+1, 2 and 4 shards, forward and backward: seconds of the products alone (the verbs bring nothing), of the communication
+alone (products take no time), of both; and the share hidden, (products + communication - both) / communication.
+"""
+
+import sys
+import time
+from contextlib import nullcontext
+from unittest.mock import patch
+
+import numpy as np
+
+import pdla
+from pdla import nn
+from pdla.array import numpy as local
+from pdla.comm.base import done
+from pdla.comm.threads import ThreadComm
+
+GRID, AXES = (2, 2, 2), ("row", "col", "depth")
+SEQUENCE, SEQUENCES, HIDDEN, HEADS, LAYERS = 16, 16, 64, 4, 1
+PASSES = 2
+MESSAGE = 0.1  # seconds that half of an all-reduce of tokens x HIDDEN takes
+BANDWIDTH = SEQUENCE * SEQUENCES // 2 * HIDDEN * 8 / 2 / MESSAGE  # bytes a second
+
+
+def passes(comm, shards):
+    """Collective: seconds of the fastest forward and of the fastest backward pass."""
+    scheme = nn.Tensor3D(pdla.ProcessGrid(GRID, AXES, comm), shards=shards)
+    layers = [nn.TransformerLayer(scheme, HIDDEN, HEADS, sequence=SEQUENCE, name=f"layer{i}") for i in range(LAYERS)]
+    net = nn.Sequential(scheme, layers)
+    x = scheme.shard(np.zeros((SEQUENCES * SEQUENCE, HIDDEN)), sequence=SEQUENCE)
+    seconds = []
+    for _ in range(PASSES):
+        comm.barrier()
+        start = time.perf_counter()
+        y = net.forward(x)
+        comm.barrier()
+        turned = time.perf_counter()
+        net.backward(y)
+        comm.barrier()
+        seconds.append((turned - start, time.perf_counter() - turned))
+    return [min(each) for each in zip(*seconds, strict=True)]
+
+
+def silent():
+    """The verbs of this world, bringing nothing."""
+    return patch.multiple(
+        ThreadComm, allgather=lambda comm, x, outs, verb="": done(outs),
+        reduce_scatter=lambda comm, parts, out, verb="", op="": done(out),
+    )  # fmt: skip
+
+
+def slept(seconds):
+    """GEMMs that take so many seconds for a linear of HIDDEN x HIDDEN and all tokens of a rank, others by their work."""
+    whole = SEQUENCE * SEQUENCES // 2 * HIDDEN * HIDDEN // 4
+
+    def gemm(a, b, c, alpha=1, beta=0):
+        c[...] = 0
+        time.sleep(seconds * a.shape[0] * a.shape[1] * b.shape[1] / whole)
+
+    return patch.object(local, "gemm", gemm)
+
+
+def main(ratio=2.0):
+    print(f"{dict(zip(AXES, GRID, strict=True))}, {LAYERS} layers, {BANDWIDTH / 1e6:.1f} MB a second")
+    print(f"{'shards':>6}{'pass':>10}{'products s':>12}{'comm. s':>10}{'both s':>10}{'hidden':>8}")
+    for shards in (1, 2, 4):
+        work = ratio * 2 * MESSAGE
+        settings = ((silent(), slept(work)), (nullcontext(), slept(0)), (nullcontext(), slept(work)))
+        seconds = []
+        for verbs, products in settings:
+            with verbs, products, np.errstate(all="ignore"):
+                seconds.append(pdla.run(int(np.prod(GRID)), passes, shards, bandwidth=BANDWIDTH)[0])
+        for name, (alone, communication, both) in zip(("forward", "backward"), zip(*seconds, strict=True), strict=True):
+            hidden = (alone + communication - both) / communication
+            print(f"{shards:6}{name:>10}{alone:12.3f}{communication:10.3f}{both:10.3f}{hidden:8.0%}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))

@@ -1,0 +1,275 @@
+"""Convolution: a linear layer of the pixels around each pixel, and the blocks of a residual U-Net. arXiv 2305.13525 (version 1).
+
+An activation is (pixels, channels): a sample's pixels are rows, in order of y, then x, and lie on one rank wherever they are
+multiplied. Channels are cut as a linear's features, kernels and pixels never: no halo. What a rank multiplies is unfolded from
+what it has gathered, and folded before it is summed, so that what travels is channels, a kernel's area fewer words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla.errors import LayoutError, ShapeError
+from pdla.layout import Layout
+from pdla.matrix import DistMatrix
+from pdla.nn.layer import Layer, Shard, check_activation, check_whole, like
+from pdla.nn.linear import Linear
+from pdla.nn.norms import GroupNorm
+from pdla.nn.pointwise import Pointwise, ReLU
+from pdla.nn.scheme import Meeting, Scheme, sequence_of
+from pdla.nn.steps import Steps
+from pdla.nn.transformer import Sequential
+
+
+class Conv2d(Linear):
+    """Y = conv(X, W) + b: X (samples height width, inputs), Y (samples height' width', outputs). Collective to make.
+
+    kernel   its height and width; height' = (height + 2 padding - kernel) // stride + 1, width' likewise
+    padding  pixels of 0 around a sample; None: kernel // 2, by which an odd kernel of stride 1 keeps height and width
+    kind     "first" or "second" of a pair of layers: where X and Y lie
+    W is (inputs kernel kernel) x outputs, its rows ordered by input channel, then y, then x: row r of column c is element
+    (c, r) of a weight (outputs, inputs, kernel, kernel) that is flattened behind its first dimension. The numbers are
+    Linear's: normal with a deviation of 1 / sqrt(rows), the same in every scheme; b (1, outputs) is 0.
+    Raises ShapeError where the kernel does not fit into a sample.
+    """
+
+    def __init__(
+        self, scheme: Scheme, inputs: int, outputs: int, kernel: int, *, height: int, width: int, stride: int = 1,
+        padding: int | None = None, kind: str = "first", bias: bool = True, seed: int = 0, dtype: Any = np.float64,
+        name: str = "conv",
+    ) -> None:  # fmt: skip
+        padding, area = kernel // 2 if padding is None else padding, kernel * kernel
+        if min(kernel, stride, height, width, padding + 1) < 1 or min(height, width) + 2 * padding < kernel:
+            raise ShapeError(
+                f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {padding} around: "
+                "kernel and stride are at least 1, and the kernel fits in"
+            )
+        super().__init__(
+            scheme, inputs * area, outputs, kind=kind, bias=bias, units=(area, 1), seed=seed, dtype=dtype, name=name
+        )
+        self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, padding
+        self.height, self.width, self.sequence = height, width, height * width
+        self.height_out, self.width_out = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
+        self.scale = Fraction(self.height_out * self.width_out, height * width)
+
+    def __repr__(self) -> str:
+        size = f"{self.height} x {self.width} to {self.height_out} x {self.width_out}"
+        return f"Conv2d({self.inputs}, {self.n}, {self.kernel}, {size}) on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        check_activation(self, x, self.inputs, self.weight.value.dtype, self.table.X)
+        check_units(self, x)
+
+    def meeting(self, x: DistMatrix) -> Meeting:
+        """X and x with a row a pixel and a column a channel; W, w, y and Y as the unfolded product has them."""
+        pixels = max(sequence_of(x.layout), self.sequence)
+        inner = self.scheme.meeting(self.table, pixels, (1, 1))
+        outer = self.scheme.meeting(self.table, self._pixels_out(pixels), self.units)
+        return replace(outer, X=inner.X, x=inner.x)
+
+    def _pixels_out(self, pixels: int) -> int:
+        return pixels // self.sequence * self.height_out * self.width_out
+
+    # ------------------------------------------------------------------ this rank's samples and channels
+
+    def _views(self, around: Any, unfolded: Any):
+        """For each place in the kernel: the pixels under it, as the kernel goes over the sample, and where they go."""
+        high, wide = (self.stride * (n - 1) + 1 for n in (self.height_out, self.width_out))
+        for place in range(self.kernel * self.kernel):
+            y, x = divmod(place, self.kernel)
+            yield around[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
+
+    def _around(self, x: DistMatrix, samples: int, channels: int) -> tuple[Any, Any]:
+        """Samples of 0, with their padding; and a view of their inside."""
+        p, h, w = self.padding, self.height, self.width
+        around = x.xp.empty((samples, h + 2 * p, w + 2 * p, channels), x.dtype)
+        around[...] = 0
+        return around, around[:, p : p + h, p : p + w]
+
+    def _spread(self, x: DistMatrix, meeting: Meeting) -> DistMatrix:
+        """Unfolded: for each pixel put out a row, for each channel and place in the kernel a column."""
+        rows, channels = x.stored.shape
+        samples = rows // self.sequence
+        around, inside = self._around(x, samples, channels)
+        inside[...] = x.stored.reshape(samples, self.height, self.width, channels)
+        unfolded = x.xp.empty((samples, self.height_out, self.width_out, channels, self.kernel**2), x.dtype)
+        for pixels, place in self._views(around, unfolded):
+            place[...] = pixels
+        block = unfolded.reshape(self._pixels_out(rows), channels * self.kernel**2)
+        return DistMatrix(block, (self._pixels_out(x.shape[0]), self.k), x.grid, Layout(meeting.y.rows, meeting.w.rows))
+
+    def _folded(self, addends: DistMatrix, meeting: Meeting) -> DistMatrix:
+        """Each pixel's sum over the places in the kernel under which it came."""
+        rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
+        pixels_out = self.height_out * self.width_out
+        samples = rows // pixels_out
+        around, inside = self._around(addends, samples, channels)
+        unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
+        for pixels, place in self._views(around, unfolded):
+            pixels[...] += place
+        block = addends.xp.empty(inside.shape, addends.dtype)  # without gaps, as it travels
+        block[...] = inside
+        shape = addends.shape[0] // pixels_out * self.sequence, self.inputs
+        return DistMatrix(block.reshape(samples * self.sequence, channels), shape, addends.grid, meeting.dx)
+
+
+class Upsample(Pointwise):
+    """Each pixel as `factor` x `factor` pixels, between pairs of layers; nothing is sent."""
+
+    def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
+        super().__init__(scheme)
+        self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
+        self.scale, self.takes, self.gives = Fraction(factor**2), scheme.first.X, scheme.first.X
+
+    def __repr__(self) -> str:
+        return f"Upsample({self.height} x {self.width}, by {self.factor}) on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        super()._takes(x)
+        check_activation(self, x, x.shape[1], x.dtype, self.scheme.first.X)
+        check_units(self, x)
+        check_whole(self, x)
+
+    def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
+        f, h, w, area = self.factor, self.height, self.width, self.factor**2
+        (rows, channels), samples = x.stored.shape, x.stored.shape[0] // self.sequence
+        block = x.xp.empty((samples, h, f, w, f, channels), x.dtype)
+        block[...] = x.stored.reshape(samples, h, 1, w, 1, channels)
+        layout = self.scheme.residual(area * max(sequence_of(x.layout), self.sequence))
+        return DistMatrix(block.reshape(rows * area, channels), (x.shape[0] * area, x.shape[1]), x.grid, layout)
+
+    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+        f, h, w, area = self.factor, self.height, self.width, self.factor**2
+        rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
+        block = dy.stored.reshape(rows // self.sequence, h, f, w, f, channels).sum(axis=4).sum(axis=2)
+        layout = self.scheme.residual(max(sequence_of(dy.layout) // area, self.sequence))
+        return DistMatrix(block.reshape(rows, channels), (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)
+
+
+class ResidualBlock(Layer):
+    """x + conv(act(norm(conv(act(norm(x)))))), the first convolution and the second one of a pair. Collective to make.
+
+    groups      of GroupNorm, into which the channels are cut;  activation: the layer between norm and convolution, ReLU or GeLU
+    Samples must lie whole on the ranks: LayoutError, on every rank, where a scheme that cuts tokens between its layers cuts one.
+    """
+
+    def __init__(
+        self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
+        activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
+    ) -> None:  # fmt: skip
+        if kernel % 2 == 0:
+            raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be odd")
+        super().__init__(scheme)
+        self.channels, self.sequence = channels, height * width
+        self.takes = self.gives = scheme.first.X
+        parts: list[Layer] = []
+        for i, kind in enumerate(("first", "second")):
+            norm = GroupNorm(
+                scheme, channels, groups=groups, pixels=height * width, kind=kind, dtype=dtype, name=f"{name} norm{i + 1}"
+            )
+            conv = Conv2d(
+                scheme, channels, channels, kernel, height=height, width=width, kind=kind, seed=seed + i, dtype=dtype,
+                name=f"{name} conv{i + 1}",
+            )  # fmt: skip
+            parts += [norm, activation(scheme), conv]
+        self.inner = Sequential(scheme, parts)
+
+    def __repr__(self) -> str:
+        return f"ResidualBlock({self.channels}, {self.sequence} pixels) on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        self.inner._takes(x)
+        check_units(self, x)
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        y = yield from self.inner._forward(x, at)
+        return like(x, x.stored + y.stored)
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        dx = yield from self.inner._backward(dy, at)
+        return like(dy, dy.stored + dx.stored)
+
+
+class UNetBlock(Layer):
+    """A level of a residual U-Net: y = block(x), then y + up(inner(down(y))). Collective to make.
+
+    down    a pair of convolutions to twice the channels, at half the height and width, which must be even
+    inner   the next level where levels > 1, else a ResidualBlock
+    up      each pixel as 2 x 2, then a pair of convolutions back to the channels
+    """
+
+    def __init__(
+        self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, levels: int = 1, kernel: int = 3,
+        activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
+    ) -> None:  # fmt: skip
+        super().__init__(scheme)
+        if height % 2 or width % 2 or levels < 1:
+            raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
+        self.channels, self.sequence = channels, height * width
+        self.takes = self.gives = scheme.first.X
+        high: dict[str, Any] = {"height": height, "width": width}
+        low: dict[str, Any] = {"height": height // 2, "width": width // 2}
+        same: dict[str, Any] = {"kernel": kernel, "dtype": dtype}
+        block: dict[str, Any] = {"groups": groups, "activation": activation, **same}
+        self.block = ResidualBlock(scheme, channels, seed=seed, name=f"{name} block", **high, **block)
+        self.down = Sequential(
+            scheme, _pair(scheme, channels, 2 * channels, stride=2, seed=seed + 2, name=f"{name} down", **high, **same)
+        )
+        level: Any = partial(UNetBlock, levels=levels - 1) if levels > 1 else ResidualBlock
+        self.inner: Layer = level(scheme, 2 * channels, seed=seed + 6, name=f"{name} inner", **low, **block)
+        back = _pair(scheme, 2 * channels, channels, seed=seed + 4, name=f"{name} up", **high, **same)
+        self.up = Sequential(scheme, [Upsample(scheme, **low), *back])
+
+    def __repr__(self) -> str:
+        return f"UNetBlock({self.channels}, {self.sequence} pixels) on {self.scheme!r}"
+
+    def _takes(self, x: Any) -> None:
+        self.block._takes(x)
+
+    @property
+    def below(self) -> tuple[Layer, ...]:
+        return self.down, self.inner, self.up
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        high = low = yield from self.block._forward(x, at)
+        for layer in self.below:
+            low = yield from layer._forward(low, at)
+        return like(high, high.stored + low.stored)
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        low = dy
+        for layer in reversed(self.below):
+            low = yield from layer._backward(low, at)
+        return (yield from self.block._backward(like(dy, dy.stored + low.stored), at))
+
+
+def _pair(
+    scheme: Scheme, inputs: int, outputs: int, *, kernel: int, height: int, width: int, stride: int = 1, seed: int, dtype: Any,
+    name: str,
+) -> list[Layer]:  # fmt: skip
+    """Two convolutions: the first to the outputs, with the stride, the second among them."""
+    first = Conv2d(
+        scheme, inputs, outputs, kernel, height=height, width=width, stride=stride, seed=seed, dtype=dtype, name=f"{name}1"
+    )
+    second = Conv2d(
+        scheme, outputs, outputs, kernel, height=first.height_out, width=first.width_out, kind="second", seed=seed + 1,
+        dtype=dtype, name=f"{name}2",
+    )  # fmt: skip
+    return [first, second]
+
+
+# ---------------------------------------------------------------------------------------------- checks
+
+
+def check_units(layer: Layer, x: DistMatrix) -> None:
+    """Raise unless the cuts of x that keep sequences whole keep samples whole."""
+    if max(sequence_of(x.layout), layer.sequence) % layer.sequence:
+        raise LayoutError(
+            f"x lies as {x.layout!r}, whose cuts do not keep samples of {layer.sequence} pixels whole: "
+            f"scheme.shard(x, sequence={layer.sequence}) deals out so"
+        )

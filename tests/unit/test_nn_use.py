@@ -1,0 +1,475 @@
+"""Layers at work: dropout, recomputation, what is kept, optimizers, states from scheme to scheme; and wrong use."""
+
+import itertools
+
+import numpy as np
+import pytest
+from nets import FEW, PLACES, SERIAL, Model, check_close, learned, linear_case, model_expected, on, transformer_case
+
+import pdla
+from pdla import nn
+from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, ShapeError
+
+somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
+everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+SHARDED = [place for place in PLACES if dict(place.options).get("shards", 1) > 1]
+
+
+def run(place, program):
+    """program(scheme) on every rank of a place; rank 0's result."""
+    return pdla.run(place.ranks, lambda comm: program(place.make(comm)))[0]
+
+
+# ---------------------------------------------------------------------------------------------- dropout
+
+ROWS, COLS, P = 60, 50, 0.3
+
+
+def dropped(scheme, passes=1, training=True):
+    """What is left of ones, pass by pass."""
+    layer, x = nn.Dropout(scheme, P, seed=4), scheme.shard(np.ones((ROWS, COLS)), sequence=4)
+    return [layer.forward(x, training=training).gather() for _ in range(passes)]
+
+
+@everywhere
+def test_what_is_dropped_is_the_same_everywhere(place):
+    found = run(place, lambda scheme: dropped(scheme, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(found, run(SERIAL, lambda scheme: dropped(scheme, 2)), strict=True))
+
+
+def test_dropout_drops_its_share_and_other_elements_in_every_pass():
+    first, second = run(SERIAL, lambda scheme: dropped(scheme, 2))
+    other_seed = run(SERIAL, lambda scheme: nn.Dropout(scheme, P, seed=5).forward(scheme.shard(np.ones((ROWS, COLS)))).gather())
+    spread = np.sqrt(P * (1 - P) / first.size)
+    for y in (first, second, other_seed):
+        assert set(np.unique(y)) == {0, 1 / (1 - P)}
+        assert abs((y == 0).mean() - P) < 4 * spread
+    for a, b in itertools.combinations((first, second, other_seed), 2):
+        assert abs(((a == 0) & (b == 0)).mean() - P * P) < 4 * spread, "one says nothing of the other"
+
+
+def test_dropout_is_off_in_evaluation_and_without_probability():
+    assert run(SERIAL, lambda scheme: dropped(scheme, training=False))[0].min() == 1
+    assert run(SERIAL, lambda scheme: nn.Dropout(scheme, 0).forward(scheme.shard(np.ones((4, 4)))).gather()).min() == 1
+
+
+@somewhere
+def test_dropout_backward_drops_the_same(place):
+    def program(scheme):
+        layer = nn.Dropout(scheme, P)
+        y = layer.forward(scheme.shard(np.ones((ROWS, COLS))))
+        return y.gather(), layer.backward(scheme.shard(np.ones((ROWS, COLS)))).gather()
+
+    assert np.array_equal(*run(place, program))
+
+
+def trained_once(scheme, **options):
+    """One pass of a transformer layer forward and backward; and the bytes kept in between."""
+    case = transformer_case(3, **options)
+    layer = case.build(scheme)
+    x, dy = (case.place(scheme, array) for array in case.data())
+    y = layer.forward(x)
+    kept = layer.kept_bytes()
+    return {"y": y.gather(), "dx": layer.backward(dy).gather()} | {n: g.gather() for n, g in layer.gradients().items()}, kept
+
+
+@pytest.mark.parametrize("place", [*FEW, *SHARDED], ids=lambda place: place.name)
+def test_a_layer_with_dropout_is_the_same_everywhere(place):
+    found, _ = run(place, lambda scheme: trained_once(scheme, dropout=0.4))
+    wanted, _ = run(SERIAL, lambda scheme: trained_once(scheme, dropout=0.4))
+    check_close(found, wanted, where=place.name)
+    assert not np.allclose(found["y"], run(SERIAL, trained_once)[0]["y"])
+
+
+# ---------------------------------------------------------------------------------------------- what is kept
+
+
+@pytest.mark.parametrize("place", [*FEW, *SHARDED], ids=lambda place: place.name)
+def test_recomputed_passes_are_bitwise_the_same_and_keep_less(place):
+    once, kept = run(place, lambda scheme: trained_once(scheme, dropout=0.4))
+    again, less = run(place, lambda scheme: trained_once(scheme, dropout=0.4, recompute=True))
+    assert all(np.array_equal(once[name], again[name]) for name in once)
+    assert 0 < less < kept / 8
+
+
+@somewhere
+def test_a_pass_in_evaluation_keeps_nothing(place):
+    def program(scheme):
+        case = transformer_case(3)
+        layer, x = case.build(scheme), case.place(scheme, case.data()[0])
+        trained, y = layer.forward(x), layer.forward(x, training=False)
+        assert layer.kept_bytes() == 0
+        return trained.gather(), y.gather()
+
+    assert np.array_equal(*run(place, program))
+
+
+@somewhere
+def test_each_pass_leaves_its_own_gradients(place):
+    """A second forward pass takes the first one's place; a second backward pass does not add to the first one's gradients."""
+    case = transformer_case(3)
+
+    def program(scheme):
+        layer = case.build(scheme)
+        x, dy = (case.place(scheme, array) for array in case.data())
+        layer.forward(2 * x)
+        found = []
+        for _ in range(2):
+            layer.forward(x)
+            found.append({"dx": layer.backward(dy).gather()} | {n: g.gather() for n, g in layer.gradients().items()})
+            assert layer.kept_bytes() == 0
+        return found
+
+    first, second = run(place, program)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    wanted, _ = run(SERIAL, trained_once)
+    check_close(first, {name: value for name, value in wanted.items() if name != "y"}, where=place.name)
+
+
+# ---------------------------------------------------------------------------------------------- optimizers and states
+
+OPTIMIZERS = {
+    "SGD": lambda layer: nn.SGD(layer, 0.1),
+    "SGD with momentum": lambda layer: nn.SGD(layer, 0.1, momentum=0.9, decay=0.01),
+    "AdamW": lambda layer: nn.AdamW(layer, 0.01, decay=0.1),
+}
+MODEL = Model(3)
+
+
+def trained(model, scheme, optimizer, steps=3, largest=0.5):
+    """A few steps of a model with clipped gradients: losses, norms before, parameters."""
+    layer, criterion = model.build(scheme), nn.CrossEntropy()
+    layer.load_state_dict(learned(model))
+    stepper, (ids, targets), seen = optimizer(layer), model.data(), []
+    for _ in range(steps):
+        loss = criterion.forward(layer.forward(ids), targets)
+        layer.backward(criterion.backward())
+        seen += [loss, nn.clip(layer, largest)]
+        stepper.step()
+    assert all(value.check_copies() for value in layer.parameters().values())
+    for parameter, state in stepper.state.items():
+        assert all(block.shape == parameter.value.stored.shape for block in state), "the state lies as the parameters do"
+    return {"seen": np.array(seen)} | layer.state_dict()
+
+
+def test_optimizers_step_as_their_formulas_say():
+    """Two steps with gradients that are given, against the formulas written down once more."""
+    case = linear_case("first", 13)
+    value, draw = learned(case)["weight"], np.random.default_rng(3)
+    gradients = [draw.standard_normal(value.shape) for _ in range(2)]
+
+    def program(scheme):
+        found = {}
+        for name, optimizer in OPTIMIZERS.items():
+            layer = case.build(scheme)
+            layer.load_state_dict(learned(case))
+            stepper = optimizer(layer)
+            for gradient in gradients:
+                layer.weight.gradient = pdla.from_global(gradient, scheme.grid, layer.weight.value.layout)
+                layer.bias.gradient = pdla.zeros((1, 23), scheme.grid, layer.bias.value.layout)
+                stepper.step()
+            found[name] = layer.weight.value.gather()
+        return found
+
+    one, two = gradients
+    w, rate, beta1, beta2 = value, 0.01, 0.9, 0.999
+    plain = {"SGD": w - 0.1 * (one + two)}
+    speed = one + 0.01 * w
+    there = w - 0.1 * speed
+    plain["SGD with momentum"] = there - 0.1 * (0.9 * speed + two + 0.01 * there)
+    mean, square = np.zeros_like(w), np.zeros_like(w)
+    for number, gradient in enumerate(gradients, 1):
+        w = w - rate * 0.1 * w
+        mean, square = beta1 * mean + (1 - beta1) * gradient, beta2 * square + (1 - beta2) * gradient**2
+        w = w - rate * (mean / (1 - beta1**number)) / (np.sqrt(square / (1 - beta2**number)) + 1e-8)
+    plain["AdamW"] = w
+    for place in FEW:
+        check_close(run(place, program), plain, 1e-14, place.name)
+
+
+@somewhere
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_training_is_the_same_in_every_scheme(place, optimizer):
+    wanted = run(SERIAL, lambda scheme: trained(MODEL, scheme, OPTIMIZERS[optimizer]))
+    found = run(place, lambda scheme: trained(MODEL, scheme, OPTIMIZERS[optimizer]))
+    # AdamW's first steps are gradient / |gradient|: an element that should be 0 and is 1e-17 may go either way
+    check_close(found, wanted, 1e-9 if optimizer == "AdamW" else 1e-10, place.name)
+
+
+@somewhere
+def test_clip(place):
+    gradients = {name: value for name, value in model_expected(MODEL).items() if name != "loss"}
+    norm = np.sqrt(sum((value**2).sum() for value in gradients.values()))
+
+    def program(scheme):
+        layer, criterion, found = MODEL.build(scheme), nn.CrossEntropy(), []
+        layer.load_state_dict(learned(MODEL))
+        criterion.forward(layer.forward(MODEL.data()[0]), MODEL.data()[1])
+        layer.backward(criterion.backward())
+        for largest in (2 * norm, norm / 3, norm / 3):
+            found.append({"norm": nn.clip(layer, largest)} | {name: value.gather() for name, value in layer.gradients().items()})
+        return found
+
+    untouched, scaled, again = run(place, program)
+    check_close(untouched, {"norm": norm, **gradients})
+    check_close(scaled, {"norm": norm, **{name: value / 3 for name, value in gradients.items()}})
+    assert np.isclose(again["norm"], norm / 3, rtol=1e-12)
+
+
+@pytest.mark.parametrize("other", FEW, ids=lambda place: place.name)
+@somewhere
+def test_a_state_goes_from_scheme_to_scheme(place, other):
+    def saved(scheme):
+        layer = MODEL.build(scheme)
+        layer.load_state_dict(learned(MODEL))
+        return layer.state_dict()
+
+    def loaded(scheme):
+        layer = MODEL.build(scheme)
+        layer.load_state_dict(state)
+        assert all(value.check_copies() for value in layer.parameters().values())
+        return layer.state_dict(root=0)
+
+    state = run(place, saved)
+    found = run(other, loaded)
+    assert set(found) == set(learned(MODEL))
+    assert all(np.array_equal(found[name], value) for name, value in learned(MODEL).items())
+
+
+def test_a_state_is_on_the_root_alone():
+    states = pdla.run(2, lambda comm: linear_case("first", 1).build(FEW[1].make(comm)).state_dict(root=1))
+    assert states[0] == {"weight": None, "bias": None} and states[1]["weight"].shape == (20, 23)
+
+
+def test_names_and_numbers_of_parameters():
+    def program(scheme):
+        layer = MODEL.build(scheme)
+        assert list(layer.parameters()) == list(layer.state_dict())
+        layer.parameters()["layers.0.weight"].stored[...] = 7  # the layer's own, which embedding and head share
+        assert layer.layers[-1].parameters()["weight"].gather().min() == 7
+        return sum(value.shape[0] * value.shape[1] for value in layer.parameters().values())
+
+    hidden, inner = 20, 80
+    transformer = 4 * hidden * hidden + 2 * hidden * inner + 4 * hidden + (3 + 1 + 1) * hidden + inner
+    assert run(FEW[2], program) == 23 * hidden + 5 * hidden + transformer + 2 * hidden
+
+
+# ---------------------------------------------------------------------------------------------- wrong use
+
+
+def refusal(ranks, program):
+    """The error that program(comm) raises, the same on every rank."""
+
+    def tried(comm):
+        try:
+            program(comm)
+        except PdlaError as error:
+            return type(error), str(error)
+        return None, "nothing was raised"
+
+    refusals = set(pdla.run(ranks, tried))
+    assert len(refusals) == 1, refusals
+    return refusals.pop()
+
+
+SUMMA, CUBE = on(nn.Summa2D, (2, 2)), on(nn.Cube3D, (2, 2, 2))
+X = np.ones((15, 20))
+
+
+def layer_of(scheme):
+    return nn.TransformerLayer(scheme, 20, 5, sequence=5)
+
+
+def forward(scheme, x, layer=None):
+    (layer or layer_of(scheme)).forward(x)
+
+
+def embed(scheme, ids, **options):
+    nn.Embedding(scheme, 9, 4, **options).forward(ids)
+
+
+def other_grid(scheme):
+    grid = pdla.ProcessGrid((1, 4), comm=scheme.grid.comm)
+    return pdla.from_global(X, grid, scheme.residual(5))
+
+
+INPUTS = {
+    "an array": (lambda s: forward(s, X), ShapeError, r"takes a DistMatrix \(tokens, features\), not a ndarray: scheme.shard"),
+    "an array for one rank": (
+        lambda s: forward(s, (s.shard(X), X)[s.grid.comm.rank == 2], nn.Linear(s, 20, 5)), ShapeError, "^rank 2: .* not a ndarray"
+    ),
+    "width": (lambda s: forward(s, s.shard(X[:, :18], sequence=5)), ShapeError, r"\(tokens, 20\) of float64, not \(15, 18\)"),
+    "dtype": (lambda s: forward(s, s.shard(X.astype("f"), sequence=5)), ShapeError, "of float64, not .* of float32"),
+    "layout": (lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout())), LayoutError, r"x lies as Layout\(\), .* takes"),
+    "grid": (lambda s: forward(s, other_grid(s)), LayoutError, r"x is on ProcessGrid\(row=1, col=4\), .* works on"),
+    "sequences cut": (lambda s: forward(s, s.shard(X)), LayoutError, r"scheme\.shard\(x, sequence=5\) deals out so"),
+    "sequences cut otherwise": (lambda s: forward(s, s.shard(X, sequence=3)), LayoutError, r"scheme\.shard\(x, sequence=5\)"),
+    "sequences not whole": (lambda s: forward(s, s.shard(X[:13], sequence=5)), ShapeError, "13 tokens are not whole sequences"),
+    "a view": (
+        lambda s: nn.Linear(s, 20, 3).forward(pdla.from_global(X.T, s.grid, s.residual().T).T), LayoutError, r"takes its copy\(\)"
+    ),
+    "partial sums": (
+        lambda s: nn.GeLU(s).forward(pdla.zeros((4, 4), s.grid, pdla.Layout(partial="row"))), LayoutError, "of partial sums"
+    ),
+    "pointwise array": (lambda s: nn.ReLU(s).forward(X), ShapeError, "takes a DistMatrix on the scheme's grid"),
+    "pointwise grid": (lambda s: nn.ReLU(s).forward(other_grid(s)), ShapeError, "takes a DistMatrix on the scheme's grid"),
+    "sequence=0": (lambda s: s.shard(X, sequence=0), ShapeError, "sequence=0: tokens of a sequence, at least 1"),
+    "training on some ranks": (
+        lambda s: layer_of(s).forward(s.shard(X, sequence=5), training=s.grid.comm.rank > 1), AgreementError, "ranks disagree"
+    ),
+    "token numbers too large": (lambda s: embed(s, np.arange(10)), ShapeError, "from 0 to 9; they go from 0 to 8"),
+    "token numbers below 0": (lambda s: embed(s, np.arange(3) - 1), ShapeError, "from -1 to 1; they go from 0 to 8"),
+    "token numbers on one rank": (
+        lambda s: embed(s, np.arange(3) + 9 * (s.grid.comm.rank == 1)), ShapeError, "^rank 1: .* from 9 to 11"
+    ),
+    "token numbers in a list": (lambda s: embed(s, [1, 2]), ShapeError, "1-D array of integers, not list"),
+    "token numbers in 2-D": (lambda s: embed(s, np.ones((2, 2), int)), ShapeError, r"not ndarray \(2, 2\)"),
+    "token numbers as floats": (lambda s: embed(s, np.ones(2)), ShapeError, "1-D array of integers"),
+    "half a sequence": (lambda s: embed(s, np.ones(7, int), sequence=5), ShapeError, "7 tokens are not whole sequences of 5"),
+    "a head alone": (
+        lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError, "is used by 2 layers, of which 1 make"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", INPUTS)
+def test_inputs_that_are_refused(what):
+    program, kind, words = INPUTS[what]
+    raised, text = refusal(4, lambda comm: program(SUMMA.make(comm)))
+    assert raised is kind, text
+    with pytest.raises(kind, match=words):
+        raise raised(text)
+
+
+@pytest.mark.parametrize("place", [on(nn.Megatron1D, (2,), sequence_parallel=True), CUBE], ids=lambda place: place.name)
+def test_samples_that_are_cut_are_refused(place):
+    def program(comm):
+        scheme = place.make(comm)
+        nn.GroupNorm(scheme, 20, groups=5, pixels=5).forward(scheme.shard(X, sequence=5))
+
+    kind, text = refusal(place.ranks, program)
+    assert kind is LayoutError and "does not leave sequences of 5 tokens whole" in text
+
+
+def logits(scheme):
+    return nn.Linear(scheme, 20, 9).forward(scheme.shard(X))
+
+
+LOSSES = {
+    "an array": (lambda s: nn.CrossEntropy().forward(X, np.zeros(15, int)), "takes logits as a DistMatrix .* not a ndarray"),
+    "too few targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.zeros(14, int)), "14 targets for the logits of 15"),
+    "targets in a list": (lambda s: nn.CrossEntropy().forward(logits(s), [0] * 15), "1-D array of integers, not list"),
+    "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from -1 to 13; they go from -1 to 8"),
+    "too small": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -2)), "from -2 to -2"),
+    "nothing counts": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -1)), "no token counts: all targets are -1"),
+}
+
+
+@pytest.mark.parametrize("what", LOSSES)
+def test_losses_that_are_refused(what):
+    program, words = LOSSES[what]
+    kind, text = refusal(4, lambda comm: program(SUMMA.make(comm)))
+    with pytest.raises(ShapeError, match=words):
+        raise kind(text)
+
+
+def test_backward_passes_that_are_refused():
+    """Each with the words that say why; the right one still goes through behind them."""
+
+    def program(comm):
+        scheme = SUMMA.make(comm)
+        layer, criterion = layer_of(scheme), nn.CrossEntropy()
+        dy, none = scheme.shard(X, sequence=5), "without a forward pass before it"
+        wrong = [
+            (X, ShapeError, "dy is a ndarray, not a DistMatrix laid out as the layer's output"),
+            (scheme.shard(X[:10], sequence=5), ShapeError, r"dy is \(10, 20\) float64, the layer's output \(15, 20\) float64"),
+            (scheme.shard(X.astype("f"), sequence=5), ShapeError, r"dy is \(15, 20\) float32"),
+            (scheme.shard(X), LayoutError, "dy lies as .* the layer's output as"),
+            (other_grid(scheme), LayoutError, r"dy lies as .* on ProcessGrid\(row=1, col=4\)"),
+            (pdla.from_global(X.T, scheme.grid, dy.layout.T).T, LayoutError, r"dy is a transposed or conjugated view; .* copy\(\)"),
+        ]
+
+        def refused(kind, words):
+            return pytest.raises(kind, match=words)
+
+        with refused(PdlaError, none):
+            layer.backward(dy)
+        layer.forward(dy, training=False)
+        with refused(PdlaError, none):
+            layer.backward(dy)
+        layer.forward(dy)
+        for given, kind, words in wrong:
+            with refused(kind, words):
+                layer.backward(given)
+        with refused(ShapeError, "^rank 1: dy is a ndarray"):
+            layer.backward(X if comm.rank == 1 else dy)
+        assert layer.backward(dy).shape == X.shape
+        with refused(PdlaError, none):
+            layer.backward(dy)
+        with refused(PdlaError, "backward of CrossEntropy without a forward"):
+            criterion.backward()
+
+    pdla.run(4, program)
+
+
+def grid(comm, shape, axes=None):
+    return pdla.ProcessGrid(shape, None if axes is None else tuple(axes.split()), comm)
+
+
+MAKING = {
+    "an axis lacks": (lambda c: nn.Summa2D(grid(c, (4,))), GridError, "axes row, col, and data; .* lacks col"),
+    "an axis too many": (lambda c: nn.Summa2D(grid(c, (2, 2, 1))), GridError, "has depth besides"),
+    "a strange axis": (lambda c: nn.Tensor3D(grid(c, (2, 2, 1), "row col time")), GridError, "has time besides"),
+    "megatron on two axes": (lambda c: nn.Megatron1D(grid(c, (2, 2))), GridError, "has col besides"),
+    "cube without depth": (lambda c: nn.Cube3D(grid(c, (2, 2))), GridError, "lacks depth"),
+    "idle ranks": (lambda c: nn.Summa2D(grid(c, (1, 2))), GridError, "leaves ranks idle"),
+    "shards=0": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=0), ShapeError, "shards=0: at least 1"),
+    "shards on a cube": (lambda c: nn.Cube3D(grid(c, (2, 2, 1)), shards=2), ShapeError, "shards=2: Cube3D cuts tokens otherwise"),
+    "shards of cut sequences": (
+        lambda c: nn.Megatron1D(grid(c, (4,)), sequence_parallel=True, shards=2), ShapeError, "shards=2: Megatron1D cuts tokens"
+    ),
+    "ranks that differ": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1 + c.rank), AgreementError, "ranks disagree"),
+    "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
+    "heads of a layer": (lambda c: nn.TransformerLayer(SUMMA.make(c), 20, 0, sequence=5), ShapeError, "not 0 equal heads"),
+    "sequence=0": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 5, sequence=0), ShapeError, "sequence=0: tokens of a sequence"),
+    "groups": (lambda c: nn.GroupNorm(SUMMA.make(c), 20, groups=3, pixels=4), ShapeError, "20 channels are not 3 equal groups"),
+    "kind": (lambda c: nn.Linear(SUMMA.make(c), 20, 5, kind="third"), ShapeError, "kind='third': 'first' or 'second'"),
+    "kind of a norm": (lambda c: nn.LayerNorm(SUMMA.make(c), 20, kind=""), ShapeError, "kind='': 'first' or 'second'"),
+    "probability": (lambda c: nn.Dropout(SUMMA.make(c), 1), ShapeError, "probability=1: from 0 to below 1"),
+    "two schemes": (
+        lambda c: nn.Sequential(SUMMA.make(c), [nn.GeLU(SUMMA.make(c))]), GridError, "GeLU on .* was made in another scheme"
+    ),
+    "step before backward": (lambda c: nn.SGD(layer_of(SUMMA.make(c)), 0.1).step(), PdlaError, "norm1.gain .* has no gradient"),
+    "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
+    "a state that lacks a name": (
+        lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "b": 1}), ShapeError,
+        r"it lacks \['bias'\], it has besides \['b'\]",
+    ),
+    "a state of another shape": (
+        lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weight": X}), ShapeError,
+        r"weight is \(15, 20\) in the state, \(20, 5\) in Linear",
+    ),
+    "a state on one rank": (
+        lambda c: (layer := nn.Linear(SUMMA.make(c), 20, 5)).load_state_dict(layer.state_dict(root=0)), ShapeError,
+        r"^ranks 1, 2, 3: weight is \(\) in the state",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MAKING)
+def test_schemes_and_layers_that_are_refused(what):
+    program, kind, words = MAKING[what]
+    raised, text = refusal(4, program)
+    assert raised is kind, text
+    with pytest.raises(kind, match=words):
+        raise raised(text)
+
+
+def test_a_head_alone_in_evaluation():
+    """Without gradients an embedding and its head may be used apart."""
+
+    def program(scheme):
+        head = nn.TiedHead(nn.Embedding(scheme, 9, 20))
+        return head.forward(scheme.shard(X), training=False).gather() - X @ head.weight.value.gather()
+
+    assert np.max(np.abs(run(SUMMA, program))) < 1e-14
