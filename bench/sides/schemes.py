@@ -25,6 +25,7 @@ SHOWN: dict[str, tuple[int, Make]] = {
     "Megatron1D 4": _on((4,), ROW, nn.Megatron1D),
     "Megatron1D 4, sequence cut": _on((4,), ROW, nn.Megatron1D, sequence_parallel=True),
     "Summa2D 2x2": _on((2, 2), SQUARE, nn.Summa2D),
+    "Summa2D 2x2, in panels": _on((2, 2), SQUARE, nn.Summa2D, panel=16),
     "Tesseract 2x2x2": _on((2, 2, 2), CUBE, nn.Tesseract),
     "Tesseract 2x2x2, weights cut": _on((2, 2, 2), CUBE, nn.Tesseract, cut_weights=True),
     "Cube3D 2x2x2": _on((2, 2, 2), CUBE, nn.Cube3D),

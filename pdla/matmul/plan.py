@@ -345,6 +345,13 @@ def make(A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish,
     return task.plan(found[0], planner.runners_up(found))
 
 
+def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Roles, panel: int) -> Plan:
+    """SUMMA's plan for operands on one grid whose axes have been given their roles."""
+    task = Task(A, B, C, dtype, Wish(panel=panel), Question.about(A, B, C, dtype.itemsize, Machine()))
+    words = roles.price((A.layout, B.layout, C.layout), (met.A, met.B, met.C), task.question.mnk, A.grid.sizes)
+    return task.plan(Way("summa", "summa", met, None, (), words, 0.0, 0.0))
+
+
 def _fitting(task: Task, found: list[Way], limit: int) -> Plan:
     """The cheapest plan whose workspace stays below the limit: all at once, else by panels, narrowed as need be."""
     least: Plan | None = None

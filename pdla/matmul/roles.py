@@ -47,7 +47,7 @@ def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes
     best: tuple[float, Roles] | None = None
     for carried in product("mnk-", repeat=len(axes)):
         for layouts in _arrangements(A, B, C, dict(zip(axes, carried, strict=True))):
-            words = _price((A, B, C), layouts, (m, n, k), size)
+            words = price((A, B, C), layouts, (m, n, k), size)
             if best is None or words < best[0] * (1 - 1e-9):
                 best = words, Roles(tuple(zip(axes, carried, strict=True)), *layouts)
     assert best is not None
@@ -83,7 +83,7 @@ def _arranged(axes: set[str], first: Nest, second: Nest) -> Nest:
     return tuple(nest[:1] + [Block(cut.axis) if isinstance(cut, Cuts) else cut for cut in nest[1:]])
 
 
-def _price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
+def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
     """Words a rank receives when A and B come as given and C is to go as given."""
     (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
     words = moved(m * k, A, a, size) + moved(k * n, B, b, size)

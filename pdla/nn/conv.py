@@ -38,6 +38,8 @@ class Conv2d(Linear):
     Raises ShapeError where the kernel does not fit into a sample.
     """
 
+    by_panels = False  # what is multiplied is not what travels
+
     def __init__(
         self, scheme: Scheme, inputs: int, outputs: int, kernel: int, *, height: int, width: int, stride: int = 1,
         padding: int | None = None, kind: str = "first", bias: bool = True, seed: int = 0, dtype: Any = np.float64,

@@ -150,7 +150,7 @@ class TiedHead(Linear):
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
         Layer.__init__(self, embedding.scheme)
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
-        self.table, self.weight, self.bias = embedding.scheme.first, embedding.weight, None
+        self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None
         self.takes, self.gives = self.table.X, self.table.Y
         self.weight.layers += 1
         self.weight.turned = True

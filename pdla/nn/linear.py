@@ -12,6 +12,7 @@ from pdla.layout import Layout
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.nn.layer import Layer, Parameter, Shard, check_activation, like, rows_of
+from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
 from pdla.nn.steps import Steps, begun, gathered, settled
 from pdla.redistribute import local_shape
@@ -75,6 +76,8 @@ class Linear(Layer):
     seed   W is normal with a deviation of `scale` (1 / sqrt(k) by default), the same numbers in every scheme; b is 0
     """
 
+    by_panels = True  # where the scheme asks for panels
+
     def __init__(
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
         scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
@@ -85,6 +88,9 @@ class Linear(Layer):
         self.takes, self.gives = self.table.X, self.table.Y
         scale = max(k, 1) ** -0.5 if scale is None else scale
         self.weight = weights(scheme, self.table, (k, n), units, scale, seed, dtype, name)
+        self.panels = Panels(scheme, scheme.panel, name) if scheme.panel and self.by_panels else None
+        if self.panels:
+            self.weight.used = self.weight.value.layout
         self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
 
     def __repr__(self) -> str:
@@ -107,6 +113,30 @@ class Linear(Layer):
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         meeting = self.meeting(x)
+        if self.panels:
+            at.keep(self, x)
+            y = self.panels.y(x, self.weight.value, meeting)
+        else:
+            y = yield from self._y(x, meeting, at)
+        if self.bias is not None:
+            y.stored[...] += self.bias.value.stored
+        return y
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        (x,) = at.take(self)
+        meeting = self.meeting(x)
+        if self.bias is not None:
+            with tagged(f"{self.name} bias"):
+                at.trip.add(self.bias, rows_of(dy.layout), add_rows(dy.stored))
+        if self.panels:
+            self.weight.gradient = self.panels.dw(x, dy, meeting)
+            return self.panels.dx(dy, self.weight.value, meeting)
+        return (yield from self._dx(dy, x, meeting, at))
+
+    # ------------------------------------------------------------------ all at once
+
+    def _y(self, x: DistMatrix, meeting: Meeting, at: Shard) -> Steps[DistMatrix]:
+        """X W, settled."""
         with tagged(f"{self.name} forward"):
             coming = begun(gathered(x, meeting.x))
         at.trip.ask(self.weight)
@@ -119,21 +149,14 @@ class Linear(Layer):
             y_coming = begun(settled(addends, meeting.Y))
         at.release(self.weight)
         at.keep(self, seen if self.scheme.keep else x)
-        y = yield from y_coming
-        if self.bias is not None:
-            y.stored[...] += self.bias.value.stored
-        return y
+        return (yield from y_coming)
 
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        (x,) = at.take(self)
-        meeting = self.meeting(x)
+    def _dx(self, dy: DistMatrix, x: DistMatrix, meeting: Meeting, at: Shard) -> Steps[DistMatrix]:
+        """dY W^T, settled; and X^T dY is added to W's gradient meanwhile."""
         with tagged(f"{self.name} backward"):
             coming = begun(gathered(dy, Layout(meeting.y.rows, meeting.y.cols)))
             x_coming = begun(gathered(x, meeting.x))
         at.trip.ask(self.weight)
-        if self.bias is not None:
-            with tagged(f"{self.name} bias"):
-                at.trip.add(self.bias, rows_of(dy.layout), add_rows(dy.stored))
         dy = yield from coming
         w = at.trip.gathered(self.weight)
         with tagged(f"{self.name} backward"):

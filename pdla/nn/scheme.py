@@ -98,6 +98,7 @@ class Scheme:
     """A grid, the tables of the first and the second layer of a pair, and how passes are run.
 
     keep    gathered operands are kept from forward to backward (True), or gathered again (False): fewer words, or memory
+    panel   None: operands are gathered whole; else Linear's three products go by SUMMA, in panels of so many indices
     shards  parts in which each rank's tokens are worked on in turn, so that one part's messages travel while another computes
 
     Each scheme takes a grid whose axes are named as it says, and "data" besides: tokens are cut along it first, weights are
@@ -108,8 +109,8 @@ class Scheme:
     second: Table
     optional: tuple[str, ...] = ()
 
-    def __init__(self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1) -> None:
-        with agreed(grid.comm, f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards})"):
+    def __init__(self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None) -> None:
+        with agreed(grid.comm, f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel})"):
             named = {axis: None for table in (self.first, self.second) for axis in table.roles}
             missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
             unknown = [axis for axis in grid.axes if axis not in named and axis != "data"]
@@ -122,10 +123,12 @@ class Scheme:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
             if shards < 1:
                 raise ShapeError(f"shards={shards}: at least 1")
+            if panel is not None and (panel < 1 or keep or shards > 1):
+                raise ShapeError(f"panel={panel}, keep={keep}, shards={shards}: panels of at least 1, not kept, of one shard")
             if shards > 1 and any(cut_over(table.X)[0] != cut_over(table.Y)[0] for table in (self.first, self.second)):
                 raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens otherwise in every second layer; shards=1")
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
-        self.grid, self.keep, self.shards = grid, keep, shards
+        self.grid, self.keep, self.shards, self.panel = grid, keep, shards, panel
         self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
 
     def __repr__(self) -> str:
@@ -210,13 +213,14 @@ class Megatron1D(Scheme):
 class Summa2D(Scheme):
     """All matrices in 2-D blocks: SUMMA for each product, closed under differentiation. Optimus, arXiv 2104.05343.
 
+    panel  None: a product's panels come all at once; else so many indices at a time: a rank holds little more than its blocks
     Axes: row, col; data.
     """
 
     first = second = Table("row:t col:o", "row | col", "row | col", "row | col")
 
-    def __init__(self, grid: ProcessGrid, *, keep: bool = False, shards: int = 1) -> None:
-        super().__init__(grid, keep=keep, shards=shards)
+    def __init__(self, grid: ProcessGrid, *, keep: bool = False, shards: int = 1, panel: int | None = None) -> None:
+        super().__init__(grid, keep=keep, shards=shards, panel=panel)
 
 
 class Tesseract(Summa2D):
@@ -228,10 +232,12 @@ class Tesseract(Summa2D):
 
     first = second = Table("depth:t row:t col:o", "depth row | col", "row | col", "depth row | col")
 
-    def __init__(self, grid: ProcessGrid, *, cut_weights: bool = False, keep: bool = False, shards: int = 1) -> None:
+    def __init__(
+        self, grid: ProcessGrid, *, cut_weights: bool = False, keep: bool = False, shards: int = 1, panel: int | None = None
+    ) -> None:
         if cut_weights:
             self.first = self.second = replace(self.first, W="row depth | col")
-        super().__init__(grid, keep=keep, shards=shards)
+        super().__init__(grid, keep=keep, shards=shards, panel=panel)
 
 
 class Cube3D(Scheme):

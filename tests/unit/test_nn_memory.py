@@ -14,6 +14,7 @@ GRIDS = {
     "Megatron1D": (nn.Megatron1D, (4,), ("row",), {}),
     "Megatron1D, sequence cut": (nn.Megatron1D, (4,), ("row",), {"sequence_parallel": True}),
     "Summa2D": (nn.Summa2D, (2, 2), ("row", "col"), {}),
+    "Summa2D in panels": (nn.Summa2D, (2, 2), ("row", "col"), {"panel": 8}),
     "Summa2D, kept": (nn.Summa2D, (2, 2), ("row", "col"), {"keep": True}),
     "Tesseract": (nn.Tesseract, (2, 2, 2), ("row", "col", "depth"), {}),
     "Tesseract, weights cut": (nn.Tesseract, (2, 2, 2), ("row", "col", "depth"), {"cut_weights": True}),

@@ -473,3 +473,12 @@ def test_a_head_alone_in_evaluation():
         return head.forward(scheme.shard(X), training=False).gather() - X @ head.weight.value.gather()
 
     assert np.max(np.abs(run(SUMMA, program))) < 1e-14
+
+
+@pytest.mark.parametrize("options", [{"panel": 0}, {"panel": 4, "keep": True}, {"panel": 4, "shards": 2}], ids=str)
+def test_panels_are_not_kept_nor_cut(options):
+    def program(comm):
+        nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm), **options)
+
+    with pytest.raises(ShapeError, match="panel="):
+        pdla.run(2, program)

@@ -50,7 +50,7 @@ def test_summa(q):
     def make(comm, **options):
         return nn.Summa2D(pdla.ProcessGrid((q, q), comm=comm), **options)
 
-    assert received(make, q * q) == (once, 3 * once)
+    assert received(make, q * q) == received(make, q * q, panel=5) == (once, 3 * once)
     assert received(make, q * q, keep=True) == (once, 2 * once)
 
 
@@ -63,7 +63,8 @@ def test_tesseract(q, d):
 
     in_layers = 3 * (q - 1) * (7 * M * H / P + 12 * H * H / q**2)
     assert received(make, P)[1] == in_layers + 2 * (d - 1) / d * 12 * H * H / q**2
-    assert received(make, P, cut_weights=True)[1] == in_layers + 3 * (d - 1) / d * 12 * H * H / q**2
+    cut = in_layers + 3 * (d - 1) / d * 12 * H * H / q**2
+    assert received(make, P, cut_weights=True)[1] == received(make, P, cut_weights=True, panel=12)[1] == cut
 
 
 @pytest.mark.parametrize("q", [2, 3, 4])

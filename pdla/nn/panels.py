@@ -1,0 +1,54 @@
+"""A linear's three products by SUMMA: panels of the moving matrices come one after the other, so that none is gathered whole.
+
+What an axis carries, and so what moves, is as when all comes at once (`linear.py`): as many words, in more messages.
+"""
+
+from __future__ import annotations
+
+from pdla.comm.ledger import tagged
+from pdla.comm.workspace import Workspace
+from pdla.layout import Layout, effective
+from pdla.matmul import plan as plans
+from pdla.matmul.planner import Operand
+from pdla.matmul.roles import Roles
+from pdla.matrix import DistMatrix
+from pdla.nn.scheme import Meeting, Scheme
+
+
+class Panels:
+    """The products of one weight, planned at the first pass of their kind."""
+
+    def __init__(self, scheme: Scheme, width: int, name: str) -> None:
+        self.scheme, self.width, self.name = scheme, width, name
+        self.plans: dict[tuple, plans.Plan] = {}
+
+    def y(self, x: DistMatrix, w: DistMatrix, meeting: Meeting) -> DistMatrix:
+        """Collective: X W."""
+        with tagged(f"{self.name} forward"):
+            return self._product(x, w, meeting.Y, (meeting.x, meeting.w, meeting.y))
+
+    def dx(self, dy: DistMatrix, w: DistMatrix, meeting: Meeting) -> DistMatrix:
+        """Collective: dY W^T."""
+        with tagged(f"{self.name} backward"):
+            return self._product(dy, w.T, meeting.X, (meeting.y.summed, meeting.w.T, meeting.dx))
+
+    def dw(self, x: DistMatrix, dy: DistMatrix, meeting: Meeting) -> DistMatrix:
+        """Collective: X^T dY."""
+        with tagged(f"{self.name} backward"):
+            return self._product(x.T, dy, meeting.W, (meeting.x.T, meeting.y.summed, meeting.dw))
+
+    def _product(self, A: DistMatrix, B: DistMatrix, layout: Layout, met: tuple[Layout, Layout, Layout]) -> DistMatrix:
+        key = A.shape, B.shape, A.layout, B.layout
+        if key not in self.plans:
+            C = Operand((A.shape[0], B.shape[1]), layout, A.grid)
+            self.plans[key] = plans.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*met), self.width)
+        return self.plans[key].run(A, B, None, 1, 0, Workspace())
+
+    def _roles(self, *met: Layout) -> Roles:
+        """The roles that these layouts give the axes."""
+        sizes = self.scheme.grid.sizes
+        a, b, c = (
+            Layout(effective(X.rows, sizes), effective(X.cols, sizes), [axis for axis in X.partial if sizes[axis] > 1]) for X in met
+        )
+        carried = [*((cut.axis, "m") for cut in c.rows), *((cut.axis, "n") for cut in c.cols), *((axis, "k") for axis in c.partial)]
+        return Roles(tuple(carried), a, b, c)
