@@ -1,7 +1,7 @@
 """Milliseconds of a broadcast by each way, and bytes by message size: which way is best where.
 
 mpirun -n 4 python bench/broadcasts.py [repeats]
-python bench/slow_link.py --hosts 4 -- bench/broadcasts.py
+python bench/cluster.py --hosts 4 -- python bench/broadcasts.py
 
 One broadcast after another, from each root in turn, the median over roots and repeats of the slowest rank's time.
 """

@@ -2,7 +2,7 @@
 
 python bench/overlap.py [delay]              ranks as threads, each array so many seconds on its way (0.08)
 mpirun -n 4 python bench/overlap.py          ranks as processes, on the network there is
-python bench/slow_link.py --hosts 4 -- bench/overlap.py
+python bench/cluster.py --hosts 4 -- python bench/overlap.py
 
 For each product, the least seconds of a few turns: the GEMMs alone (the verbs bring nothing), the communication alone (the
 GEMMs compute nothing), both together; and the share hidden: (GEMMs + communication - together) / communication.

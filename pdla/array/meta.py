@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from pdla.layout import Selection
 
 name = "meta"
+
+
+class Meter(Protocol):
+    """Who wants to know what work would have been done."""
+
+    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> None: ...
+
+    def touch(self, size: int) -> None: ...
+
+    def erf(self, count: int, itemsize: int) -> None: ...
+
+
+metered: ContextVar[Meter | None] = ContextVar("pdla_meter", default=None)
+
+
+def _touch(*arrays: Any) -> None:
+    """Elementwise work that reads and writes these."""
+    meter = metered.get()
+    if meter is not None:
+        meter.touch(sum(x.nbytes for x in arrays))
 
 
 class Meta(np.lib.mixins.NDArrayOperatorsMixin):
@@ -51,13 +72,16 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
             batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             if a.shape[-1] != b.shape[-2]:
                 raise ValueError(f"cannot multiply {a} by {b}")
-            return Meta((*batch, a.shape[-2], b.shape[-1]), np.result_type(a.dtype, b.dtype))
+            made = Meta((*batch, a.shape[-2], b.shape[-1]), np.result_type(a.dtype, b.dtype))
+            _gemm(a, b, made, prod(batch))
+            return made
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature:
             return NotImplemented
         shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
         types = [x.dtype if isinstance(x, (Meta, np.ndarray, np.generic)) else type(x) for x in inputs]
-        dtype = ufunc.resolve_dtypes((*types, None))[-1]
-        return Meta(np.broadcast_shapes(*shapes), dtype)
+        made = Meta(np.broadcast_shapes(*shapes), ufunc.resolve_dtypes((*types, None))[-1])
+        _touch(made, *(x for x in inputs if isinstance(x, Meta)))
+        return made
 
     def astype(self, dtype: Any, copy: bool = True) -> Meta:
         return Meta(self.shape, dtype)
@@ -70,6 +94,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         return Meta(tuple(self.shape[axis] for axis in axes), self.dtype)
 
     def sum(self, axis: int | None = None, keepdims: bool = False) -> Meta:
+        _touch(self)
         if axis is None:
             return Meta((), self.dtype)
         kept = (1,) if keepdims else ()
@@ -115,6 +140,7 @@ def contiguous(x: Meta) -> bool:
 def copy(target: Meta, source: Meta, conjugate: bool = False) -> None:
     if target.shape != source.shape:
         raise ValueError(f"cannot copy {source} into {target}")
+    _touch(target, source)
 
 
 def add(target: Meta, source: Meta) -> None:
@@ -152,14 +178,26 @@ def reinterpret(x: Meta, conjugate: bool) -> Meta:
 def gemm(a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0) -> None:
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
+    _gemm(a, b, c)
+
+
+def _gemm(a: Meta, b: Meta, c: Meta, count: int = 1) -> None:
+    meter = metered.get()
+    if meter is not None:
+        meter.gemm(c.shape[-2], c.shape[-1], a.shape[-1], c.dtype, count)
 
 
 def erf(x: Meta) -> Meta:
+    meter = metered.get()
+    if meter is not None:
+        meter.erf(x.size, x.itemsize)
     return Meta(x.shape, x.dtype)
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:
-    return Meta((len(rows), len(cols)), np.float64)
+    made = Meta((len(rows), len(cols)), np.float64)
+    _touch(made)
+    return made
 
 
 def overlap(x: Meta, y: Meta) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pdla
-from pdla.bench import info, report, suite
+from pdla.bench import calibrate, info, networks, report, suite
 from pdla.bench.case import Case, file_case, file_operands, random_operands
 from pdla.bench.check import Checker
 from pdla.bench.gemm import Bench, planned, predict
@@ -19,6 +20,7 @@ from pdla.bench.stop import REFUSED, WRONG, Stop, refuse
 from pdla.bench.suite import Results
 from pdla.errors import FileError, GridError, LayoutError, NoMPIError, PlanError, ShapeError
 from pdla.io import save
+from pdla.model.machine import Machine
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZE = 2048  # of each of m, n and k, where they are not given
@@ -38,6 +40,8 @@ examples:
   mpirun -n 64 python -m pdla.bench info                    which MPI and BLAS, and how ranks wait
   python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
   python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
+  mpirun -n 4 python -m pdla.bench calibrate --out here.toml         this machine's figures
+  python -m pdla.bench predict -P 64 --machine a100x4       the fastest scheme and grid for a transformer
 """
 
 
@@ -62,10 +66,13 @@ def parser() -> Parser:
     commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite for this many ranks")
     gemm = commands.add_parser("gemm", help="one product C = op(A) op(B), sizes and all else by choice")
     info = commands.add_parser("info", help="machine, MPI, BLAS, threads, cores, and how ranks wait")
-    for command, name in ((gemm, "gemm"), (info, "info")):
+    measure = commands.add_parser("calibrate", help="measure this job's machine, for predictions")
+    measure.add_argument("--out", metavar="FILE", help="write it to FILE, as TOML")
+    for command, name in ((gemm, "gemm"), (info, "info"), (measure, "calibrate")):
         command.set_defaults(command=name)
         _add_common(command)
     _add_gemm(gemm)
+    _add_predict(commands.add_parser("predict", help="a transformer's training step: the fastest schemes and grids"))
     return made
 
 
@@ -94,6 +101,17 @@ def _add_gemm(to: Parser) -> None:
     to.add_argument("--out", metavar="FILE", help="write C to FILE")
 
 
+def _add_predict(to: Parser) -> None:
+    to.set_defaults(command="predict")
+    to.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", required=True)
+    to.add_argument("--machine", metavar="NAME", default="", help=f"a TOML file, or {', '.join(Machine.known())}")
+    sizes = (("hidden", 3072, "features"), ("heads", 64, "of attention"), ("sequence", 512, "tokens of one"))
+    for name, default, what in (*sizes, ("batch", 64, "sequences of a step"), ("layers", 24, "of the transformer")):
+        to.add_argument(f"--{name}", type=positive, default=default, help=f"{what} (default {default})")
+    to.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    to.add_argument("--best", type=positive, default=10, help="how many are shown (default 10)")
+
+
 def positive(text: str) -> int:
     return _number(text, 1)
 
@@ -118,9 +136,11 @@ def grid_shape(text: str) -> tuple[int, int]:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with what one of them alone cannot tell; raises Stop."""
     arguments = parser().parse_args(argv)
+    if arguments.command == "predict":
+        return arguments
     if arguments.dry_run != (arguments.ranks is not None):
         raise refuse("--dry-run and -P go together: --dry-run -P 4096")
-    if arguments.dry_run and (arguments.threads or arguments.command == "info"):
+    if arguments.dry_run and (arguments.threads or arguments.command in ("info", "calibrate")):
         raise refuse("a dry run has no " + ("threads" if arguments.threads else "machine to tell about"))
     if arguments.command == "gemm":
         _check_files(arguments)
@@ -167,6 +187,8 @@ def _first_of_the_job() -> bool:
 
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
+    if arguments.command == "predict":
+        return _predict(arguments)
     if arguments.dry_run:
         return pdla.dry_run(arguments.ranks, _program, arguments, words)[0]
     if arguments.threads:
@@ -179,8 +201,30 @@ def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
     return _program(pdla.world(), arguments, words)
 
 
+def _predict(arguments: argparse.Namespace) -> int:
+    net = networks.Net(*(getattr(arguments, one.name) for one in fields(networks.Net)))
+    if net.hidden % net.heads:
+        raise refuse(f"--hidden {net.hidden} is not --heads {net.heads} equal heads")
+    try:
+        machine = Machine.load(arguments.machine) if arguments.machine else Machine()
+    except (OSError, ValueError) as error:
+        raise refuse(f"--machine: {error}") from error
+    print(networks.table(networks.best(arguments.ranks, net, machine, arguments.best), net, machine, arguments.ranks))
+    return 0
+
+
+def _calibrate(comm: pdla.Communicator, arguments: argparse.Namespace) -> int:
+    machine = calibrate.measured(comm)
+    if comm.rank == 0:
+        print(machine.text(), end="")
+    _leave(arguments.out, lambda path: Path(path).write_text(machine.text()), "--out", comm)
+    return 0
+
+
 def _program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """One rank's part of any command."""
+    if arguments.command == "calibrate":
+        return _calibrate(comm, arguments)
     world = "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
     known = info.facts(comm, world)
     if arguments.command == "info":
@@ -192,8 +236,8 @@ def _program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list
         results, peaks = _multiply(comm, arguments, world)
     if comm.rank == 0:
         _show(results, peaks, known, comm.size)
-    if arguments.json:
-        _leave(arguments.json, report.report(known, world, comm.size, words, results, peaks.measured), comm)
+    content = report.report(known, world, comm.size, words, results, peaks.measured)
+    _leave(arguments.json, lambda path: report.write(path, content), "--json", comm)
     return 0 if results.right else WRONG
 
 
@@ -275,13 +319,13 @@ def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> 
     return lines
 
 
-def _leave(path: str, content: dict[str, Any], comm: pdla.Communicator) -> None:
-    """Collective: rank 0 writes the JSON; where it cannot, every rank stops."""
+def _leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator) -> None:
+    """Collective: rank 0 writes what an option asks for; where it cannot, every rank stops."""
     fault = ""
-    if comm.rank == 0:
+    if path and comm.rank == 0:
         try:
-            report.write(path, content)
+            write(path)
         except OSError as error:
             fault = str(error)
-    if fault := comm.share(fault)[0]:
-        raise refuse(f"--json {path}: {fault}")
+    if path and (fault := comm.share(fault)[0]):
+        raise refuse(f"{option} {path}: {fault}")

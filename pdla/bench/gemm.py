@@ -34,6 +34,7 @@ class Row:
     bytes_by_formula: float | None  # None where the formula does not speak of these layouts
     bytes_lower_bound: float
     peak_workspace: int
+    bytes_from_far: int | None = None  # of bytes_received, from ranks on other hosts; None in a dry run
     checks: tuple[str, ...] = ()
     seconds: tuple[float, ...] = ()  # each repeat, until the last rank was done
     share_of_peak: float | None = None
@@ -73,7 +74,8 @@ class Bench:
         C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
         with pdla.record() as ledger:
             first = elapsed(self.comm, lambda: plan(A, B, out=C))
-        row = replace(figures(case, plan, (A, B), worst(ledger.total(self.comm))), checks=checks)
+        total = ledger.total(self.comm)
+        row = replace(figures(case, plan, (A, B), worst(total)), checks=checks, bytes_from_far=total["max_bytes_from_far"])
         if self.explain and self.comm.rank == 0:
             row = replace(row, explained=plan.explain())
         return self._timed(row, lambda: plan(A, B, out=C), first) if row.right else row

@@ -8,9 +8,8 @@ order. A world (MPI, threads, dry) provides one round of messages, `_exchange`, 
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from types import ModuleType
@@ -19,6 +18,7 @@ from typing import Any
 from pdla import config
 from pdla.comm import broadcast
 from pdla.comm.board import Board
+from pdla.comm.clock import now
 from pdla.comm.ledger import Event, buffer, current, tag
 from pdla.errors import ShapeError
 from pdla.layout import block_bounds
@@ -35,20 +35,20 @@ class Pending:
     """
 
     def __init__(
-        self, arrivals: Iterator[int], result: Callable[[], Any], event: tuple[str, str, int, int, str] | None = None
+        self, arrivals: Iterator[int], result: Callable[[], Any], event: tuple[str, str, int, int, str, int] | None = None
     ) -> None:
         self._arrivals = arrivals
         self._result = result
         self._event = event
         self._ledger = current() if event else None
         self._tag = tag() if event else ""
-        self._start = time.perf_counter() if self._ledger is not None else 0.0
+        self._start = now() if self._ledger is not None else 0.0
 
     def __iter__(self) -> Iterator[int]:
         yield from self._arrivals
         if self._ledger is not None and self._event is not None:
-            what, axis, size, messages, way = self._event
-            event = Event(what, axis, size, messages, start=self._start, end=time.perf_counter(), way=way, tag=self._tag)
+            what, axis, size, messages, way, far = self._event
+            event = Event(what, axis, size, messages, start=self._start, end=now(), way=way, tag=self._tag, far=far)
             self._ledger.events.append(event)
             self._ledger = None
 
@@ -79,6 +79,14 @@ class Communicator(ABC):
     def nodes(self) -> int:
         """On how many nodes the ranks run."""
         return len(set(self.homes)) or 1
+
+    def _far(self, rank: int) -> bool:
+        """Whether a rank runs on another node than this one."""
+        return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
+
+    def _from_far(self, recvs: Iterable[tuple[int, Array]]) -> int:
+        """Bytes of messages from ranks on other nodes."""
+        return sum(x.nbytes for source, x in recvs if self._far(source)) if self.nodes > 1 else 0
 
     # ------------------------------------------------------------------ what a world provides
 
@@ -120,7 +128,8 @@ class Communicator(ABC):
         self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
     ) -> Pending:
         arrivals = self._exchange(verb, [*sends.items()], [*recvs.items()], {})
-        return Pending(arrivals, result, (verb, self.axis, sum(x.nbytes for x in recvs.values()), len(recvs), ""))
+        received, far = sum(x.nbytes for x in recvs.values()), self._from_far(recvs.items())
+        return Pending(arrivals, result, (verb, self.axis, received, len(recvs), "", far))
 
     def bcast(self, x: Array, root: int) -> Pending:
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
@@ -128,7 +137,7 @@ class Communicator(ABC):
         m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
         arrivals = self._exchange("bcast", m.sends, m.recvs, m.onward)
         received = x.nbytes if m.recvs else 0
-        return Pending(arrivals, lambda: x, ("bcast", self.axis, received, len(m.recvs), way))
+        return Pending(arrivals, lambda: x, ("bcast", self.axis, received, len(m.recvs), way, self._from_far(m.recvs)))
 
     def asked_way(self, nbytes: int) -> str:
         """How so many bytes are to be broadcast here."""

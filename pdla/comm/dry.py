@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
+from functools import cached_property
 from typing import Any
 
 from pdla.array import meta
 from pdla.comm import current_world
 from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
 from pdla.comm.board import Board
-from pdla.comm.ledger import Ledger, record
+from pdla.comm.clock import Clock
+from pdla.comm.clock import current as current_clock
+from pdla.comm.ledger import Ledger, buffer, record
 from pdla.errors import PdlaError
+from pdla.layout import block_bounds
+from pdla.model.machine import Machine
 
 
 class DryBoard(Board):
@@ -24,16 +30,75 @@ class DryBoard(Board):
 
 
 class DryComm(Communicator):
-    """A rank that is told what it would receive."""
+    """A rank that is told what it would receive; with a clock, also when.
+
+    members  ranks of the world that this communicator joins, in its order
+    """
 
     xp = meta
+
+    def __init__(
+        self, rank: int, size: int, axis: str = "all", members: Sequence[int] | None = None, clock: Clock | None = None
+    ) -> None:
+        super().__init__(rank, size, axis)
+        self.members: Sequence[int] = range(size) if members is None else members
+        self.clock = clock
+        self.homes = () if clock is None or not clock.machine.node else [clock.machine.home(r) for r in self.members]
 
     @property
     def identity(self) -> Any:
         return ("dry", self.size)
 
     def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
-        return iter([source for source, _ in recvs])
+        if self.clock is None:
+            return iter([source for source, _ in recvs])
+        clock = self.clock
+        left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
+        due = [(source, clock.received(x.nbytes, self._far(source))) for source, x in recvs]
+        return self._arrivals(clock, due, left)
+
+    def _arrivals(self, clock: Clock, due: list[tuple[int, float]], left: float) -> Iterator[int]:
+        for source, when in due:
+            clock.wait(when)
+            yield source
+        clock.wait(left)
+
+    def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
+        """As any world's, each half counted as one: thousands of ranks cost what two do."""
+        lo, hi = block_bounds(x.size, self.size, self.rank)
+        own, peers = hi - lo, self.size - 1
+        addends = [buffer(meta, (own * peers,), x.dtype)]
+
+        def add() -> None:
+            meta.add(addends[0], addends[0])
+            addends.clear()
+
+        yield self._half(addends[0].nbytes, peers if own else 0, add)
+        yield self._half((x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0), lambda: None)
+
+    def _half(self, size: int, messages: int, end: Callable[[], None]) -> Pending:
+        """So many bytes from all other ranks, in so many messages."""
+        clock, due, far = self.clock, 0.0, size * self._peers[1] // max(1, self.size - 1)
+        if clock is not None and size:
+            ways = [(part, outside) for part, outside in ((size - far, False), (far, True)) if part]
+            due = max(way(*one) for one in ways for way in (clock.received, clock.sent))
+
+        def wait() -> Iterator[int]:
+            if clock is not None:
+                clock.wait(due)
+            end()
+            yield from ()
+
+        return Pending(wait(), lambda: None, ("allreduce", self.axis, size, messages, "", far))
+
+    @cached_property
+    def _peers(self) -> tuple[int, int]:
+        """Other ranks on this node, and on others."""
+        near = sum(home == self.homes[self.rank] for home in self.homes) if self.homes else self.size
+        return near - 1, self.size - near
+
+    def _far(self, rank: int) -> bool:
+        return bool(self.homes) and self.homes[rank] != self.homes[self.rank]
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         return self._round(call.partition("(")[0], sends, recvs, lambda: result)
@@ -41,7 +106,8 @@ class DryComm(Communicator):
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
         if ranks is None:
             return None
-        return DryComm(next(i for i, r in enumerate(ranks) if r == self.rank), len(ranks), axis)
+        here = next(i for i, r in enumerate(ranks) if r == self.rank)
+        return DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
 
     def board(self) -> Board:
         return DryBoard()
@@ -54,17 +120,28 @@ class DryComm(Communicator):
         return True
 
 
-def dry_run(size: int, program: Callable[..., Any], *args: Any, rank: int = 0) -> tuple[Any, Ledger]:
+def dry_run(
+    size: int, program: Callable[..., Any], *args: Any, rank: int = 0, machine: Machine | None = None
+) -> tuple[Any, Ledger]:
     """Run program(comm, *args) as one rank of `size`, without data; gives its result and its ledger.
 
     Matrices hold `Meta` blocks (shape and dtype). Figures are this rank's; where sizes do not divide, ranks differ.
+    machine  described: the ledger's times are those of this rank there, from 0 on, `ledger.seconds` in all; every rank is
+             taken to be as far at each time as this one
     """
     if not 0 <= rank < size:
         raise PdlaError(f"rank {rank} is not one of {size}")
-    comm = DryComm(rank, size)
-    token = current_world.set(comm)
-    try:
+    clock = None if machine is None else Clock(machine)
+
+    def as_that_rank() -> tuple[Any, Ledger]:
+        comm = DryComm(rank, size, clock=clock)
+        current_world.set(comm)
+        current_clock.set(clock)
+        meta.metered.set(clock)
         with record() as ledger:
-            return program(comm, *args), ledger
-    finally:
-        current_world.reset(token)
+            result = program(comm, *args)
+        if clock is not None:
+            ledger.seconds, ledger.computed = clock.time, clock.computed
+        return result, ledger
+
+    return copy_context().run(as_that_rank)

@@ -11,7 +11,6 @@ Without an open ledger nothing is recorded and nothing is paid.
 from __future__ import annotations
 
 import json
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pdla.comm.clock import now
 from pdla.comm.workspace import opened
 
 _open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
@@ -31,9 +31,10 @@ class Event:
 
     axis      the grid axis (or axes, comma-separated) it ran along; "" for local work
     bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
-    start, end  seconds on time.perf_counter's clock: end is when the result was there
+    start, end  seconds on time.perf_counter's clock, or on a dry run's machine's: end is when the result was there
     way       of a broadcast: "mpi", "flat", "scatter" or "chain"
     tag       what it was for, where a layer or a program has said so: `with pdla.tagged("fc1")`
+    far       bytes of them from ranks on other nodes, as far as pdla knows which ranks those are
     """
 
     what: str
@@ -45,6 +46,7 @@ class Event:
     end: float = 0.0
     way: str = ""
     tag: str = ""
+    far: int = 0
 
 
 @dataclass
@@ -54,11 +56,18 @@ class Ledger:
     events: list[Event] = field(default_factory=list)
     workspace: int = 0
     peak_workspace: int = 0
+    seconds: float = 0.0  # of a dry run on a machine: in all, and computing; the rest is waiting
+    computed: float = 0.0
 
     @property
     def bytes_received(self) -> int:
         """Bytes this rank received from others."""
         return sum(event.bytes for event in self.events)
+
+    @property
+    def bytes_from_far(self) -> int:
+        """Bytes this rank received from ranks on other nodes."""
+        return sum(event.far for event in self.events)
 
     @property
     def messages(self) -> int:
@@ -90,9 +99,9 @@ class Ledger:
         return sums
 
     def total(self, comm: Any) -> dict[str, int]:
-        """Collective over comm: sum and maximum over its ranks of bytes, messages and peak workspace (bytes)."""
-        figures = comm.share((self.bytes_received, self.messages, self.peak_workspace))
-        names = ("bytes_received", "messages", "peak_workspace")
+        """Collective over comm: sum and maximum over its ranks of bytes, those from far, messages and peak workspace (bytes)."""
+        figures = comm.share((self.bytes_received, self.bytes_from_far, self.messages, self.peak_workspace))
+        names = ("bytes_received", "bytes_from_far", "messages", "peak_workspace")
         sums = {name: sum(rank[i] for rank in figures) for i, name in enumerate(names)}
         return sums | {f"max_{name}": max(rank[i] for rank in figures) for i, name in enumerate(names)}
 
@@ -181,8 +190,8 @@ def note(what: str, axis: str, size: int, messages: int) -> None:
     """Record bytes that came without a verb: read where they lie."""
     ledger = _open.get()
     if ledger is not None:
-        now = time.perf_counter()
-        ledger.events.append(Event(what, axis, size, messages, start=now, end=now, tag=_tag.get()))
+        at = now()
+        ledger.events.append(Event(what, axis, size, messages, start=at, end=at, tag=_tag.get()))
 
 
 class timed:
@@ -195,10 +204,10 @@ class timed:
 
     def __enter__(self) -> None:
         if self.ledger is not None:
-            self.start = time.perf_counter()
+            self.start = now()
 
     def __exit__(self, *failure: object) -> None:
         if self.ledger is not None:
             what, axis, flops = self.event
-            end = time.perf_counter()
+            end = now()
             self.ledger.events.append(Event(what, axis, flops=flops, start=self.start, end=end, tag=_tag.get()))

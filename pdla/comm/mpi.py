@@ -234,8 +234,8 @@ class MPIComm(Communicator):
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         verb, _, tag = call.rstrip(")").partition("(tag=")
         arrivals = self._post(call, int(tag), [*sends.items()], [*recvs.items()], {})
-        size = sum(x.nbytes for x in recvs.values())
-        return Pending(arrivals, lambda: result, (verb, self.axis, size, len(recvs), ""))
+        size, far = sum(x.nbytes for x in recvs.values()), self._from_far(recvs.items())
+        return Pending(arrivals, lambda: result, (verb, self.axis, size, len(recvs), "", far))
 
     def _post(self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
@@ -290,7 +290,9 @@ class MPIComm(Communicator):
         box = self._packed(x) if mine else self._landing(x)
         landings = [] if mine else [(root, x, box)]
         arrivals = self._arrivals("bcast", Round([self.mpi.Ibcast(_spec(box), root)], [-1] * len(landings), {}), landings)
-        return Pending(arrivals, lambda: x, ("bcast", self.axis, 0 if mine else x.nbytes, 0 if mine else 1, "mpi"))
+        received = 0 if mine else x.nbytes
+        far = received if self._far(root) else 0  # MPI does not say which way the bytes took
+        return Pending(arrivals, lambda: x, ("bcast", self.axis, received, len(landings), "mpi", far))
 
     def _way(self, nbytes: int) -> str:
         way = self.asked_way(nbytes)

@@ -183,8 +183,8 @@ class ThreadComm(Communicator):
         (peer,) = [*sends, *recvs]
         number = next(self._tags[(tag, peer, bool(sends))])
         arrivals = self._post(call, (tag, number), [*sends.items()], [*recvs.items()], {})
-        size = sum(x.nbytes for x in recvs.values())
-        return Pending(arrivals, lambda: result, (call.partition("(")[0], self.axis, size, len(recvs), ""))
+        size, far = sum(x.nbytes for x in recvs.values()), self._from_far(recvs.items())
+        return Pending(arrivals, lambda: result, (call.partition("(")[0], self.axis, size, len(recvs), "", far))
 
     def share(self, value: Any) -> list[Any]:
         key, world = (self.name, "share", next(self._calls)), self.world

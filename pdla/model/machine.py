@@ -1,23 +1,80 @@
-"""A machine in five figures: what a plan must know of it to weigh work, words and messages."""
+"""A machine in a few figures: what a plan must know of it to weigh work, words and messages, and a dry run to tell the time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 
 @dataclass(frozen=True)
 class Machine:
     """Figures of one rank; the defaults are one core of a desktop processor under MPICH, rounded.
 
-    flops      a second, of a large float64 product; float32 runs at twice that, complex at the rate of its real parts
+    flops      a second, of a large float64 product; complex at the rate of its real parts
+    single     times as many in float32;  half: in 16-bit floats
+    call       seconds that a local product takes however small it is
+    memory     bytes a second that elementwise work reads and writes
+    erf        elements a second of the error function; 0: as many as memory brings
     bandwidth  bytes a second received from a rank on the same node;  network: from one on another node
-    latency    seconds until a message begins to arrive
+    latency    seconds until a message begins to arrive from the same node;  far_latency: from another
+    node       ranks of a node, the first on the first node; 0: all are on one
+    injection  bytes a second that all ranks of a node together receive from other nodes; 0: no limit but `network`
+    overlap    the share of computing time in which messages move on: 1 with progress in hardware, 0 without any
+    name, source  what it is, and where the figures are from
     """
 
     flops: float = 5e10
     bandwidth: float = 5e9
     network: float = 1.25e9
     latency: float = 2e-6
+    single: float = 2.0
+    half: float = 2.0
+    call: float = 1e-6
+    memory: float = 1e10
+    erf: float = 0.0
+    far_latency: float = 2e-5
+    node: int = 0
+    injection: float = 0.0
+    overlap: float = 1.0
+    name: str = ""
+    source: str = ""
+
+    @staticmethod
+    def load(name: str | Path) -> Machine:
+        """From a TOML file, or one of the machines that pdla brings (`Machine.known()`), by name.
+
+        ValueError for a file that has other keys or values than a machine; FileNotFoundError, naming the known ones.
+        """
+        path = Path(name)
+        if not path.suffix:
+            path = Path(str(files("pdla.model") / "machines" / f"{name}.toml"))
+        if not path.is_file():
+            raise FileNotFoundError(f"no machine {str(name)!r}: a TOML file, or one of {', '.join(Machine.known())}")
+        figures = tomllib.loads(path.read_text())
+        known = {one.name: str(one.type) for one in fields(Machine)}
+        for key, value in figures.items():
+            fits = isinstance(value, str) if known.get(key) == "str" else isinstance(value, (int, float)) and value >= 0
+            if key not in known or not fits:
+                raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}, figures of 0 or more")
+        return Machine(**figures)
+
+    @staticmethod
+    def known() -> tuple[str, ...]:
+        """The machines that pdla brings."""
+        folder = Path(str(files("pdla.model") / "machines"))
+        return tuple(sorted(path.stem for path in folder.glob("*.toml")))
+
+    def text(self) -> str:
+        """As a TOML file."""
+        lines = (f"{one.name} = {_written(getattr(self, one.name))}" for one in fields(self))
+        return "\n".join(lines) + "\n"
+
+    # ------------------------------------------------------------------ what a price needs
 
     @property
     def message(self) -> float:
@@ -32,3 +89,39 @@ class Machine:
     def seconds(self, flops: float, received: float, messages: float, itemsize: int = 8) -> float:
         """Time of so many flops of float64 or complex128 (itemsize a real part), bytes and messages, nothing overlapped."""
         return flops * itemsize / 8 / self.flops + received / self.bandwidth + messages * self.latency
+
+    # ------------------------------------------------------------------ what a clock needs
+
+    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> float:
+        """Seconds of so many local products m x k by k x n: the work, or, if longer, reading and writing the matrices."""
+        kind = np.dtype(dtype)
+        real, parts = (kind.itemsize // 2, 4) if kind.kind == "c" else (kind.itemsize, 1)
+        rate = self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0)
+        moved = (m * k + k * n + 2 * m * n) * kind.itemsize / self.memory
+        return count * (self.call + max(2 * parts * m * n * k / rate, moved))
+
+    def touch(self, size: int) -> float:
+        """Seconds of elementwise work on so many bytes."""
+        return size / self.memory
+
+    def error_function(self, count: int, itemsize: int) -> float:
+        """Seconds of the error function of so many elements."""
+        return max(count / self.erf if self.erf else 0.0, self.touch(2 * count * itemsize))
+
+    def delay(self, far: bool) -> float:
+        """Seconds until a message begins to arrive."""
+        return self.far_latency if far else self.latency
+
+    def rate(self, far: bool) -> float:
+        """Bytes a second that a rank receives, all ranks of its node receiving at once."""
+        if not far:
+            return self.bandwidth
+        return min(self.network, self.injection / max(1, self.node)) if self.injection else self.network
+
+    def home(self, rank: int) -> int:
+        """The number of a rank's node."""
+        return rank // self.node if self.node else 0
+
+
+def _written(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,19 +12,19 @@ import numpy as np
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Shard
+from pdla.nn.layer import Layer, Shard, check_sequence
 from pdla.nn.linear import Linear
 from pdla.nn.scheme import Scheme, sequence_of
 from pdla.nn.steps import Steps
 
-SCORES = 1 << 20  # elements of the scores that are held at a time: queries are taken in so many that they fit
+SCORES = 1 << 18  # elements of the scores that are held at a time, little enough for a cache
 
 
 class SelfAttention(Layer):
     """softmax(Q K^T / sqrt(d)) V for each sequence and head, a linear that makes Q, K and V before it and one behind.
 
     The first linear's columns are ordered by head: a head's q, k and v lie together, so that a cut keeps heads whole. Memory
-    grows with the sequence, not with its square: scores are made for some queries at a time, and again on the way back.
+    grows with the sequence, not with its square: scores are made for some heads or queries at a time, and again on the way back.
     Collective to make.
 
     sequence  tokens of a sequence;  causal: a token sees itself and those before it
@@ -34,16 +37,16 @@ class SelfAttention(Layer):
         super().__init__(scheme)
         if heads < 1 or hidden % heads:
             raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
-        if sequence < 1:
-            raise ShapeError(f"SelfAttention: sequence={sequence}: tokens of a sequence, at least 1")
+        check_sequence("SelfAttention", sequence)
         self.hidden, self.heads, self.sequence, self.causal = hidden, heads, sequence, causal
         self.takes = self.gives = scheme.first.X
+        self.widths = hidden, hidden
         size = hidden // heads
         self.qkv = Linear(
             scheme, hidden, 3 * hidden, kind="first", bias=bias, units=(1, 3 * size), seed=seed, dtype=dtype, name=f"{name} qkv"
         )
         self.out = Linear(
-            scheme, hidden, hidden, kind="second", bias=bias, units=(size, 1), seed=seed + 1, dtype=dtype, name=f"{name} out"
+            scheme, hidden, hidden, kind="second", bias=bias, units=(size, 1), seed=seed, dtype=dtype, name=f"{name} out"
         )
 
     def __repr__(self) -> str:
@@ -82,17 +85,20 @@ class SelfAttention(Layer):
         q, k, v = (split[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
         return q, k, v
 
-    def _pieces(self, q: Any) -> list[tuple[int, int, int]]:
-        """Queries taken at a time, first and last, and how many keys they see."""
-        wide = max(1, min(self.sequence, SCORES // max(1, q.shape[0] * q.shape[1] * self.sequence)))
-        ends = [(first, min(first + wide, self.sequence)) for first in range(0, self.sequence, wide)]
-        return [(first, last, last if self.causal else self.sequence) for first, last in ends]
+    def _pieces(self, q: Any) -> Iterator[tuple[tuple[slice, slice, slice], tuple[slice, slice, slice]]]:
+        """The sequences, heads and queries whose scores are held at a time, and the keys they see: whole heads where they fit."""
+        fit = SCORES // self.sequence  # queries
+        heads = max(1, min(q.shape[1], fit // self.sequence))
+        at_a_time = fit // (self.sequence * heads), heads, fit
+        for some, those, queries in product(*map(_slices, q.shape, at_a_time)):
+            yield (some, those, queries), (some, those, slice(queries.stop if self.causal else None))
 
-    def _scores(self, xp: Any, q: Any, k: Any, piece: tuple[int, int, int]) -> Any:
-        first, last, seen = piece
-        scores = q[:, :, first:last] @ k[:, :, :seen].transpose(0, 1, 3, 2) * q.dtype.type(q.shape[3] ** -0.5)
+    def _scores(self, xp: Any, q: Any, k: Any) -> Any:
+        """The scores of some queries and the keys they see, of which the last are their own where each sees no later one."""
+        scores = q @ k.transpose(0, 1, 3, 2) * q.dtype.type(q.shape[3] ** -0.5)
         if self.causal:
-            scores[..., first:last] += xp.asarray(np.triu(np.full((last - first, last - first), -np.inf, q.dtype), 1))
+            queries, keys = scores.shape[2:]
+            scores[..., keys - queries :] += xp.asarray(_none_later(queries, q.dtype.char))
         return scores
 
     def _mixed(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
@@ -101,14 +107,13 @@ class SelfAttention(Layer):
         mixed = xp.empty((sequences * tokens, heads * size), q.dtype)
         out = mixed.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         normal = xp.empty((sequences, heads, tokens, 1), q.dtype)
-        for piece in self._pieces(q):
-            first, last, seen = piece
-            scores = self._scores(xp, q, k, piece)
+        for queries, keys in self._pieces(q):
+            scores = self._scores(xp, q[queries], k[keys])
             top = scores.max(axis=3, keepdims=True)
             weights = np.exp(scores - top)
             total = weights.sum(axis=3, keepdims=True)
-            out[:, :, first:last] = weights @ v[:, :, :seen] / total
-            normal[:, :, first:last] = top + np.log(total)
+            out[queries] = weights @ v[keys] / total
+            normal[queries] = top + np.log(total)
         return mixed, normal
 
     def _unmixed(self, dmixed: DistMatrix, qkv: tuple[Any, Any, Any], normal: Any, into: tuple[Any, Any, Any]) -> None:
@@ -117,11 +122,21 @@ class SelfAttention(Layer):
         sequences, heads, tokens, size = q.shape
         d = dmixed.stored.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         dk[...], dv[...] = 0, 0
-        for piece in self._pieces(q):
-            first, last, seen = piece
-            weights = np.exp(self._scores(xp, q, k, piece) - normal[:, :, first:last])
-            dv[:, :, :seen] += weights.transpose(0, 1, 3, 2) @ d[:, :, first:last]
-            slope = d[:, :, first:last] @ v[:, :, :seen].transpose(0, 1, 3, 2)
+        for queries, keys in self._pieces(q):
+            weights = np.exp(self._scores(xp, q[queries], k[keys]) - normal[queries])
+            dv[keys] += weights.transpose(0, 1, 3, 2) @ d[queries]
+            slope = d[queries] @ v[keys].transpose(0, 1, 3, 2)
             slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True)) * q.dtype.type(size**-0.5)
-            dq[:, :, first:last] = slope @ k[:, :, :seen]
-            dk[:, :, :seen] += slope.transpose(0, 1, 3, 2) @ q[:, :, first:last]
+            dq[queries] = slope @ k[keys]
+            dk[keys] += slope.transpose(0, 1, 3, 2) @ q[queries]
+
+
+@lru_cache(maxsize=8)
+def _none_later(queries: int, dtype: str) -> np.ndarray:
+    """What to add to the scores of queries and their own keys, so that none sees a later one."""
+    return np.triu(np.full((queries, queries), -np.inf, dtype), 1)
+
+
+def _slices(n: int, size: int) -> list[slice]:
+    """So many at a time, at least one."""
+    return [slice(first, min(first + max(size, 1), n)) for first in range(0, n, max(size, 1))]

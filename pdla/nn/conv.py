@@ -54,6 +54,7 @@ class Conv2d(Linear):
         super().__init__(
             scheme, inputs * area, outputs, kind=kind, bias=bias, units=(area, 1), seed=seed, dtype=dtype, name=name
         )
+        self.widths = inputs, outputs
         self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, padding
         self.height, self.width, self.sequence = height, width, height * width
         self.height_out, self.width_out = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
@@ -167,7 +168,7 @@ class ResidualBlock(Layer):
         if kernel % 2 == 0:
             raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be odd")
         super().__init__(scheme)
-        self.channels, self.sequence = channels, height * width
+        self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.takes = self.gives = scheme.first.X
         parts: list[Layer] = []
         for i, kind in enumerate(("first", "second")):
@@ -212,7 +213,7 @@ class UNetBlock(Layer):
         super().__init__(scheme)
         if height % 2 or width % 2 or levels < 1:
             raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
-        self.channels, self.sequence = channels, height * width
+        self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.takes = self.gives = scheme.first.X
         high: dict[str, Any] = {"height": height, "width": width}
         low: dict[str, Any] = {"height": height // 2, "width": width // 2}

@@ -15,7 +15,7 @@ from pdla.create import random
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Parameter, Shard, check_activation, like, rows_of
+from pdla.nn.layer import Layer, Parameter, Shard, check_activation, check_sequence, like, rows_of, seeded
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
 from pdla.nn.steps import Steps, begun, gathered, settled
@@ -33,14 +33,15 @@ class Embedding(Layer):
         self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
         dtype: Any = np.float64, name: str = "embedding",
     ) -> None:  # fmt: skip
+        check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
         self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
         self.weight.turned = False
-        self.gives = scheme.first.X
+        self.gives, self.widths = scheme.first.X, (None, hidden)
         self.positions = None
         if sequence > 1:
-            self.positions = Positions(scheme, hidden, sequence=sequence, scale=scale, seed=seed + 1, dtype=dtype, name=name)
+            self.positions = Positions(scheme, hidden, sequence=sequence, scale=scale, seed=seed, dtype=dtype, name=name)
 
     def __repr__(self) -> str:
         return f"Embedding({self.vocabulary}, {self.hidden}) on {self.scheme!r}"
@@ -57,7 +58,7 @@ class Embedding(Layer):
         grid = self.scheme.grid
         assert grid.coords is not None
         held = meeting.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
-        mine = ids[at.rows(meeting.x)]
+        mine = ids[at.rows(meeting.x, at.tokens)].astype(np.int64)  # in 8 bits, less `first` may not be told
         first, last = (int(held.starts[0]), int(held.stops[-1])) if len(held) else (0, 0)
         there = (mine >= first) & (mine < last)
         return mine[there] - first, np.flatnonzero(there), mine
@@ -72,7 +73,7 @@ class Embedding(Layer):
         at.release(self.weight)
         at.keep(self, ids)
         with tagged(f"{self.name} forward"):
-            coming = begun(settled(DistMatrix(block, (at.total(meeting.x), self.hidden), w.grid, meeting.dx), meeting.X))
+            coming = begun(settled(DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx), meeting.X))
         x = yield from coming
         return x if self.positions is None else (yield from self.positions._forward(x, at))
 
@@ -97,12 +98,13 @@ class Positions(Layer):
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
     ) -> None:  # fmt: skip
+        check_sequence("Positions", sequence)
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X
-        drawn = random(
-            (sequence, features), scheme.grid, Layout(None, scheme.residual().cols), seed=seed, distribution="normal"
-        )
+        self.widths = features, features
+        layout, own = Layout(None, scheme.residual().cols), seeded(seed, f"{name} positions")
+        drawn = random((sequence, features), scheme.grid, layout, seed=own, distribution="normal")
         self.table = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))
 
     def __repr__(self) -> str:
@@ -113,12 +115,13 @@ class Positions(Layer):
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         yield from ()
-        return like(x, x.stored + self.table.value.stored[at.rows(x.layout) % self.sequence])
+        return like(x, x.stored + self.table.value.stored[at.rows(x.layout, x.shape[0]) % self.sequence])
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         yield from ()
         with tagged(f"{self.name} positions"):
-            at.trip.add(self.table, rows_of(dy.layout), _add_at(at.rows(dy.layout) % self.sequence, dy.stored))
+            places = at.rows(dy.layout, dy.shape[0]) % self.sequence
+            at.trip.add(self.table, rows_of(dy.layout), _add_at(places, dy.stored))
         return dy
 
 
@@ -151,6 +154,6 @@ class TiedHead(Linear):
         Layer.__init__(self, embedding.scheme)
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
         self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None
-        self.takes, self.gives = self.table.X, self.table.Y
+        self.takes, self.gives, self.widths = self.table.X, self.table.Y, (self.k, self.n)
         self.weight.layers += 1
         self.weight.turned = True

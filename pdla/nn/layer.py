@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from pdla.array.meta import Meta
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
@@ -19,6 +21,11 @@ from pdla.matrix import DistMatrix
 from pdla.nn.scheme import Scheme, sequence_of
 from pdla.nn.steps import Steps, begun, finish, gathered, settled, together
 from pdla.redistribute import local_shape
+
+
+def seeded(seed: int, name: str) -> int:
+    """A seed of its own for each name, so that layers made with one seed are not alike."""
+    return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest())
 
 
 class Parameter:
@@ -43,9 +50,10 @@ class Trip:
     place over the shards, and over the ranks once, behind the last.
     """
 
-    def __init__(self, layer: Layer, tokens: int, number: int, training: bool) -> None:
-        self.scheme, self.tokens, self.number, self.training = layer.scheme, tokens, number, training
+    def __init__(self, layer: Layer, x: Any, number: int, training: bool) -> None:
+        self.scheme, self.tokens, self.number, self.training = layer.scheme, x.shape[0], number, training
         self.sequence = layer.sequence
+        self.layout = x.layout if isinstance(x, DistMatrix) else self.scheme.residual(self.sequence)
         self.order = [p for p in layer.all_parameters() if p.used != p.value.layout]
         self.place = {p: i for i, p in enumerate(self.order)}
         self.ahead = 1
@@ -159,41 +167,47 @@ class Shard:
         start, stop = block_bounds(-(-rows // unit), self.trip.scheme.shards, self.number)
         return min(start * unit, rows), min(stop * unit, rows)
 
-    def unit(self, layout: Layout) -> int:
-        return max(self.trip.sequence, sequence_of(layout))
+    def unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
+        return max(int(self.trip.sequence * scale), sequence_of(layout))
 
-    def rows(self, layout: Layout) -> np.ndarray:
-        """The global tokens that the rows of this rank's block are, in a layout."""
-        grid = self.trip.scheme.grid
+    def rows(self, layout: Layout, tokens: int) -> np.ndarray:
+        """The global rows that those of this rank's block are, in a layout, of an activation that has so many in this shard:
+        layers may have put out more or fewer than the pass began with."""
+        grid, scale = self.trip.scheme.grid, Fraction(tokens, max(self.tokens, 1))
         assert grid.coords is not None
-        held = share(self.trip.tokens, layout.rows, grid.sizes, grid.coords)
-        return held.select(IndexSet.interval(*self.bounds(len(held), self.unit(layout)))).indices()
+        held = share(int(self.trip.tokens * scale), layout.rows, grid.sizes, grid.coords)
+        return held.select(IndexSet.interval(*self.bounds(len(held), self.unit(layout, scale)))).indices()
 
-    def total(self, layout: Layout) -> int:
-        """The shard's tokens on all ranks; the layout cuts them as it cuts all of them."""
-        if self.trip.scheme.shards == 1:
-            return self.trip.tokens
-        sizes, total = self.trip.scheme.grid.sizes, 0
-        for _, held in shares(self.trip.tokens, layout.rows, sizes, rows_of(layout), {}):
-            start, stop = self.bounds(len(held), self.unit(layout))
-            total += stop - start
-        return total
+    @cached_property
+    def tokens(self) -> int:
+        """The shard's tokens on all ranks, where the pass begins."""
+        trip, layout = self.trip, self.trip.layout
+        if trip.scheme.shards == 1:
+            return trip.tokens
+        held = shares(trip.tokens, layout.rows, trip.scheme.grid.sizes, rows_of(layout), {})
+        spans = [self.bounds(len(tokens), self.unit(layout)) for _, tokens in held]
+        return sum(stop - start for start, stop in spans)
 
 
 class Layer:
     """A part of a network. `forward(x)`, then `backward(dy)`, which gives dx and leaves the gradients; both collective.
+
+    What forward is given must not be written to before backward: layers keep it where they can, not copies.
 
     Subclasses write `_forward(x, at)` and `_backward(dy, at)` as steps, and name their parameters and inner layers in
     attributes.
 
     sequence      tokens of x that must lie on one rank together;  scale: tokens of y for each of x
     takes, gives  how the scheme cuts x and y, "rows | columns" as in its tables; None: wherever x lies, and there y
+    passes        forward passes made in training; what Dropout drops depends on it: set it to resume
+    widths        features of x and of y; None: any, and y has as many as x
     """
 
     sequence = 1
     scale = Fraction(1)
     takes: str | None = None
     gives: str | None = None
+    widths: tuple[int | None, int | None] = (None, None)
 
     def __init__(self, scheme: Scheme) -> None:
         self.scheme = scheme
@@ -201,7 +215,7 @@ class Layer:
         self._shards: list[Shard] = []
         self._left: DistMatrix | None = None
         self._sizes: list[tuple[int, int]] = []
-        self._passes = 0
+        self.passes = 0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} on {self.scheme!r}"
@@ -237,9 +251,17 @@ class Layer:
                 yield name, parameter
 
     def _named(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
-        yield from ((prefix + name, value) for name, value in vars(self).items() if isinstance(value, Parameter))
-        for name, layer in self.named_layers():
-            yield from layer._named(f"{prefix}{name}.")
+        for inner, layer in self.all_layers(prefix):
+            yield from ((inner + name, value) for name, value in vars(layer).items() if isinstance(value, Parameter))
+
+    def all_layers(self, prefix: str = "", seen: set[Layer] | None = None) -> Iterator[tuple[str, Layer]]:
+        """This layer and all in it, each once, with the prefix of their parameters' names."""
+        seen = set() if seen is None else seen
+        if self not in seen:
+            seen.add(self)
+            yield prefix, self
+            for name, layer in self.named_layers():
+                yield from layer.all_layers(f"{prefix}{name}.", seen)
 
     def all_parameters(self) -> list[Parameter]:
         return [parameter for _, parameter in self.named_parameters()]
@@ -271,14 +293,18 @@ class Layer:
             value.xp.copy(value.stored, from_global(array, value.grid, value.layout).stored)
 
     def _check_uses(self) -> None:
-        """Raise where a parameter is used by other layers too: its gradient would wait for theirs."""
-        uses = Counter(parameter for _, parameter in self._named(""))
-        for name, parameter in self.named_parameters():
+        """Raise where a parameter is used by other layers too, or by more than it knows of: its gradient would wait for theirs, or
+        not for all."""
+        named = list(self._named(""))
+        uses = Counter(parameter for _, parameter in named)
+        for name, parameter in named:
             if uses[parameter] < parameter.layers:
                 raise PdlaError(
                     f"{name} of {self!r} is used by {parameter.layers} layers, of which {uses[parameter]} make this pass: "
                     "put all into one Sequential, or give training=False"
                 )
+            if uses[parameter] > parameter.layers:
+                raise PdlaError(f"{name} of {self!r} is used by {uses[parameter]} layers; TiedHead is the layer that shares one")
 
     # ------------------------------------------------------------------ passes
 
@@ -289,12 +315,13 @@ class Layer:
             _check_sequences(self, x)
             if training:
                 self._check_uses()
-        self._passes += 1
-        trip = Trip(self, x.shape[0], self._passes, training)
+        self.passes += training
+        trip = Trip(self, x, self.passes, training)
         shards = trip.shards()
         parts = together(self._forward(_part(x, at), at) for at in shards)
         y = _joined(parts)
-        self._trip, self._shards, self._left = (trip if training else None), shards, y
+        self._trip, self._shards = (trip if training else None), shards
+        self._left = DistMatrix(Meta(y.stored.shape, y.dtype), y.shape, y.grid, y.layout)  # where it lies, not its elements
         self._sizes = [(part.stored.shape[0], part.shape[0]) for part in parts]
         return y
 
@@ -355,7 +382,7 @@ def _part(x: Any, at: Shard) -> Any:
     if at.trip.scheme.shards == 1 or not isinstance(x, DistMatrix):
         return x
     start, stop = at.bounds(x.stored.shape[0], at.unit(x.layout))
-    return DistMatrix(x.stored[start:stop], (at.total(x.layout), x.shape[1]), x.grid, x.layout)
+    return DistMatrix(x.stored[start:stop], (at.tokens, x.shape[1]), x.grid, x.layout)
 
 
 def _parted(x: DistMatrix, sizes: list[tuple[int, int]]) -> Iterator[DistMatrix]:
@@ -410,6 +437,12 @@ def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec:
         )
     if x.transposed or x.conjugated:
         raise LayoutError(f"x is a transposed or conjugated view; {layer!r} takes its copy()")
+
+
+def check_sequence(kind: str, sequence: int) -> None:
+    """Raise unless a sequence has a token."""
+    if sequence < 1:
+        raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, at least 1")
 
 
 def _check_sequences(layer: Layer, x: Any) -> None:

@@ -11,7 +11,7 @@ from pdla.create import random, zeros
 from pdla.layout import Layout
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Parameter, Shard, check_activation, like, rows_of
+from pdla.nn.layer import Layer, Parameter, Shard, check_activation, like, rows_of, seeded
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
 from pdla.nn.steps import Steps, begun, gathered, settled
@@ -23,7 +23,7 @@ def weights(
 ) -> Parameter:
     """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
     meeting = scheme.meeting(table, 1, units)
-    value = random(shape, scheme.grid, meeting.W, dtype=np.float64, seed=seed, distribution="normal")
+    value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")
     return Parameter(like(value, (value.stored * scale).astype(dtype)), meeting.w, name)
 
 
@@ -73,7 +73,9 @@ class Linear(Layer):
 
     kind   "first" or "second" of a pair of layers: where X and Y lie
     units  features that a cut keeps together, of k and of n: a head's
-    seed   W is normal with a deviation of `scale` (1 / sqrt(k) by default), the same numbers in every scheme; b is 0
+    seed   W is normal with a deviation of `scale` (1 / sqrt(k) by default), b is 0; the numbers depend on seed, name, k and n
+           alone, not on the scheme
+    name   of its messages in the ledger
     """
 
     by_panels = True  # where the scheme asks for panels
@@ -85,7 +87,7 @@ class Linear(Layer):
         super().__init__(scheme)
         self.k, self.n, self.units, self.name = k, n, units, name
         self.table: Table = scheme.table(kind)
-        self.takes, self.gives = self.table.X, self.table.Y
+        self.takes, self.gives, self.widths = self.table.X, self.table.Y, (k, n)
         scale = max(k, 1) ** -0.5 if scale is None else scale
         self.weight = weights(scheme, self.table, (k, n), units, scale, seed, dtype, name)
         self.panels = Panels(scheme, scheme.panel, name) if scheme.panel and self.by_panels else None
@@ -141,9 +143,8 @@ class Linear(Layer):
             coming = begun(gathered(x, meeting.x))
         at.trip.ask(self.weight)
         seen = yield from coming
-        w = at.trip.gathered(self.weight)
         with tagged(f"{self.name} forward"):
-            made = begun(product(self._spread(seen, meeting), w, meeting.y, at))
+            made = begun(product(self._spread(seen, meeting), at.trip.gathered(self.weight), meeting.y, at))
         addends = yield from made
         with tagged(f"{self.name} forward"):
             y_coming = begun(settled(addends, meeting.Y))
@@ -158,9 +159,9 @@ class Linear(Layer):
             x_coming = begun(gathered(x, meeting.x))
         at.trip.ask(self.weight)
         dy = yield from coming
-        w = at.trip.gathered(self.weight)
         with tagged(f"{self.name} backward"):
-            made = begun(product(dy, w.T, Layout(meeting.y.rows, meeting.w.rows, meeting.dx.partial), at))
+            layout = Layout(meeting.y.rows, meeting.w.rows, meeting.dx.partial)
+            made = begun(product(dy, at.trip.gathered(self.weight).T, layout, at))
         addends = yield from made
         with tagged(f"{self.name} backward"):
             dx_coming = begun(settled(self._folded(addends, meeting), meeting.X))

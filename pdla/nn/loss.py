@@ -42,7 +42,7 @@ class CrossEntropy:
     def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, cols_of(logits.layout)
         rows, cols = logits.indices
-        mine = targets[rows.indices()]
+        mine = targets[rows.indices()].astype(np.int64)
         first, last = (int(cols.starts[0]), int(cols.stops[-1])) if len(cols) else (0, 0)
         there = np.flatnonzero((mine >= first) & (mine < last))
         places = mine[there] - first
@@ -51,23 +51,26 @@ class CrossEntropy:
         top = yield from summed(top, grid, across, "maximum")
         sums = xp.empty((2, x.shape[0]), x.dtype)
         sums[...] = 0
-        exponentials = np.exp(x - top)
+        exponentials = x - top
+        np.exp(exponentials, out=exponentials)
         sums[0] = exponentials.sum(axis=1)
         sums[1, there] = x[there, places] - top[there, 0]
         sums = yield from summed(sums, grid, across)
-        counts = xp.asarray((mine >= 0).astype(x.dtype))
+        counted_here = np.flatnonzero(mine >= 0)
         loss = xp.empty((1,), x.dtype)
-        loss[...] = ((np.log(sums[0]) - sums[1]) * counts).sum() / counted
+        loss[...] = (np.log(sums[0]) - sums[1])[counted_here].sum() / counted
         loss = yield from summed(loss, grid, rows_of(logits.layout))
-        self._kept = like(logits, exponentials / sums[0].reshape(-1, 1)), there, places, counts, counted
+        exponentials /= sums[0].reshape(-1, 1)
+        self._kept = like(logits, exponentials), there, places, mine < 0, counted
         return float(loss[0])
 
     def backward(self) -> DistMatrix:
         """The gradient with regard to the logits, laid out as they are; not collective. PdlaError without a forward before it."""
         if self._kept is None:
             raise PdlaError("backward of CrossEntropy without a forward before it: each serves once")
-        softmax, there, places, counts, counted = self._kept
+        softmax, there, places, ignored, counted = self._kept
         self._kept = None
         softmax.stored[there, places] -= 1
-        softmax.stored[...] *= counts.reshape(-1, 1) / counted
+        softmax.stored[...] /= counted
+        softmax.stored[np.flatnonzero(ignored)] = 0
         return softmax

@@ -30,6 +30,7 @@ class Norm(Layer):
         super().__init__(scheme)
         self.features, self.eps, self.name = features, eps, name
         self.takes = self.gives = self.spec = scheme.table(kind).X
+        self.widths = features, features
         self.gain = vector(scheme, features, self.spec, 1, 1, dtype)
         self.offset = vector(scheme, features, self.spec, 1, 0, dtype) if offset else None
 
@@ -112,6 +113,8 @@ class GroupNorm(Norm):
     ) -> None:  # fmt: skip
         if groups < 1 or channels % groups:
             raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
+        if pixels < 1:
+            raise ShapeError(f"GroupNorm: pixels={pixels}: tokens of a sample, at least 1")
         super().__init__(scheme, channels, kind=kind, eps=eps, dtype=dtype, name=name)
         self.groups, self.sequence = groups, pixels
 

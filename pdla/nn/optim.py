@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
-from pdla.errors import PdlaError
+from pdla.create import from_global
+from pdla.errors import PdlaError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Parameter
+from pdla.nn.layer import Layer, Parameter, like
 
 
 class Optimizer:
@@ -19,20 +21,47 @@ class Optimizer:
 
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
-        self.parameters = layer.all_parameters()
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
 
     def step(self) -> None:
-        """Change every parameter by its gradient; not collective. PdlaError for one without a gradient."""
-        self.steps += 1
+        """Change every parameter by its gradient; not collective. PdlaError where one has none: then no parameter is changed."""
+        stepped = []
         for name, parameter in self.layer.named_parameters():
             if parameter.gradient is None:
                 raise PdlaError(f"{name} of {self.layer!r} has no gradient: backward comes before step")
-            self._step(parameter, parameter.value.stored, parameter.gradient.stored)
+            stepped.append((parameter, parameter.value.stored, parameter.gradient.stored))
+        self.steps += 1
+        for each in stepped:
+            self._step(*each)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         raise NotImplementedError
+
+    def state_dict(self, root: int | None = None) -> dict[str, Any]:
+        """Collective: the number of steps, and each parameter's state as global arrays, "name.0" and so on, on every rank or on
+        `root` (None elsewhere); another scheme, on another grid, loads it."""
+        state: dict[str, Any] = {"steps": self.steps}
+        for name, parameter in self.layer.named_parameters():
+            for i, block in enumerate(self.state.get(parameter, ())):
+                state[f"{name}.{i}"] = like(parameter.value, block).gather(root)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Collective: go on from a state, which every rank has. ShapeError where it does not fit the layer's parameters."""
+        with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}"):
+            known = dict(self.layer.named_parameters())
+            for key, array in ((key, array) for key, array in state.items() if key != "steps"):
+                name = key.rpartition(".")[0]
+                if name not in known or known[name].value.shape != np.shape(array):
+                    raise ShapeError(f"the state has {key} {np.shape(array)}, which fits no parameter of {self.layer!r}")
+        self.steps = int(state["steps"])
+        for name, parameter in known.items():
+            value, blocks = parameter.value, list[Any]()
+            while f"{name}.{len(blocks)}" in state:
+                blocks.append(from_global(state[f"{name}.{len(blocks)}"], value.grid, value.layout).stored)
+            if blocks:
+                self.state[parameter] = tuple(blocks)
 
     def _zeros(self, parameter: Parameter, count: int) -> tuple[Any, ...]:
         """The state of a parameter, made at the first step."""
@@ -91,7 +120,7 @@ def clip(layer: Layer, largest: float) -> float:
     total[...] = 0
     for gradient in gradients:
         if _counts(gradient):
-            block = gradient.stored.astype(np.float64)
+            block = gradient.stored.astype(np.float64, copy=False)
             total[...] += (block * block).sum()
     with tagged("clip"):
         norm = sqrt(comm.allreduce(total).wait()[0])

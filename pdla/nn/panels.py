@@ -14,6 +14,8 @@ from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 from pdla.nn.scheme import Meeting, Scheme
 
+PLANS = 12  # kept of a weight's: three for each number of tokens
+
 
 class Panels:
     """The products of one weight, planned at the first pass of their kind."""
@@ -42,6 +44,8 @@ class Panels:
         if key not in self.plans:
             C = Operand((A.shape[0], B.shape[1]), layout, A.grid)
             self.plans[key] = plans.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*met), self.width)
+            while len(self.plans) > PLANS:
+                del self.plans[next(iter(self.plans))]
         return self.plans[key].run(A, B, None, 1, 0, Workspace())
 
     def _roles(self, *met: Layout) -> Roles:

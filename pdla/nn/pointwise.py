@@ -9,7 +9,7 @@ import numpy as np
 
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Shard, like
+from pdla.nn.layer import Layer, Shard, like, seeded
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps
 
@@ -72,21 +72,22 @@ class ReLU(Pointwise):
 class Dropout(Pointwise):
     """In training, each element is dropped with a probability, the others are scaled up by 1 / (1 - probability).
 
-    What is dropped depends on the seed, the number of the pass and the element's global place alone: it is the same on every
-    grid, in every scheme and for any number of shards.
+    What is dropped depends on the seed, the name, the number of the pass in training and the element's global place alone:
+    it is the same on every grid, in every scheme and for any number of shards.
     """
 
-    def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0) -> None:
+    def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:
         if not 0 <= probability < 1:
             raise ShapeError(f"probability={probability}: from 0 to below 1")
         super().__init__(scheme)
-        self.probability, self.seed = probability, seed
+        self.probability, self.seed, self.name = probability, seed, name
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
         if not (at.trip.training and self.probability):
             at.keep(self, None)
             return x
-        drawn = x.xp.uniform(at.rows(x.layout), x.indices[1].indices(), (self.seed << 32) + at.trip.number)
+        key = seeded(self.seed, f"{self.name} {at.trip.number}")
+        drawn = x.xp.uniform(at.rows(x.layout, x.shape[0]), x.indices[1].indices(), key)
         kept = drawn >= self.probability
         at.keep(self, kept)
         return like(x, x.stored * kept * x.dtype.type(1 / (1 - self.probability)))

@@ -85,11 +85,11 @@ class Meeting:
     w: Layout
     y: Layout
 
-    @property
+    @cached_property
     def dx(self) -> Layout:
         return Layout(self.x.rows, self.x.cols, axes_of(self.w.cols))
 
-    @property
+    @cached_property
     def dw(self) -> Layout:
         return Layout(self.w.rows, self.w.cols, axes_of(self.x.rows))
 
@@ -110,6 +110,8 @@ class Scheme:
     optional: tuple[str, ...] = ()
 
     def __init__(self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None) -> None:
+        if not isinstance(grid, ProcessGrid):
+            raise GridError(f"{type(self).__name__} takes a ProcessGrid, not a {type(grid).__name__}")
         with agreed(grid.comm, f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel})"):
             named = {axis: None for table in (self.first, self.second) for axis in table.roles}
             missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
@@ -130,6 +132,7 @@ class Scheme:
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, shards, panel
         self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
+        self._meetings: dict[tuple, Meeting] = {}  # every pass asks again
 
     def __repr__(self) -> str:
         words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
@@ -159,6 +162,12 @@ class Scheme:
 
     def meeting(self, table: Table, sequence: int, units: tuple[int, int]) -> Meeting:
         """A layer's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
+        key = table, sequence, units
+        if key not in self._meetings:
+            self._meetings[key] = self._met(*key)
+        return self._meetings[key]
+
+    def _met(self, table: Table, sequence: int, units: tuple[int, int]) -> Meeting:
         carried = {role: tuple(axis for axis, r in table.roles.items() if r == role) for role in "tio"}
         X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
         rows, cols = cut_over(table.W)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from math import lcm
@@ -9,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
 from pdla.layout import Block, Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.attention import SelfAttention
-from pdla.nn.layer import Layer, Shard, check_activation, like
+from pdla.nn.layer import Layer, Shard, check_activation, check_sequence, like
 from pdla.nn.linear import Linear
 from pdla.nn.norms import LayerNorm
 from pdla.nn.pointwise import Dropout, GeLU
@@ -24,21 +25,32 @@ from pdla.nn.steps import Steps
 class Sequential(Layer):
     """Layers one after the other, which together make one pass: shards stay apart from the first to the last.
 
-    LayoutError where a layer takes x otherwise than the one before it gives it, GridError for layers of another scheme.
+    LayoutError where a layer takes x otherwise than the one before it gives it, ShapeError where it takes other features or where
+    dtypes of parameters differ, GridError for layers of another scheme, PdlaError for a layer in two places.
     """
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
         super().__init__(scheme)
         self.layers = list(layers)
-        if not self.layers:
-            raise ShapeError("Sequential of no layers")
-        others = [layer for layer in self.layers if layer.scheme is not scheme]
-        if others:
-            raise GridError(f"Sequential on {scheme!r}: {others[0]!r} was made in another scheme")
+        self._check_layers()
         self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
         self.gives, self.scale, self.sequence = None, Fraction(1), 1
         for layer in self.layers:
             self._follow(layer)
+
+    def _check_layers(self) -> None:
+        if not self.layers:
+            raise ShapeError("Sequential of no layers")
+        others = [layer for layer in self.layers if layer.scheme is not self.scheme]
+        if others:
+            raise GridError(f"Sequential on {self.scheme!r}: {others[0]!r} was made in another scheme")
+        places = Counter(layer for part in self.layers for _, layer in part.all_layers())
+        (layer, count), *_ = places.most_common(1)
+        if count > 1:
+            raise PdlaError(f"{layer!r} comes {count} times in a Sequential: make a layer for each place, as each keeps its own x")
+        dtypes = sorted({parameter.value.dtype.name for parameter in self.all_parameters()})
+        if len(dtypes) > 1:
+            raise ShapeError(f"Sequential of layers of {' and '.join(dtypes)}: give all one dtype")
 
     def _follow(self, layer: Layer) -> None:
         """What comes out behind one layer more."""
@@ -47,6 +59,10 @@ class Sequential(Layer):
                 f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
                 f"{self.gives!r}: linears take turns as kind='first' and kind='second'"
             )
+        (inputs, outputs), (first, last) = layer.widths, self.widths
+        if None not in (inputs, last) and inputs != last:
+            raise ShapeError(f"{layer!r} takes {inputs} features; the layers before it give {last}")
+        self.widths = inputs if self.widths == (None, None) else first, outputs or last
         self.gives = layer.gives or self.gives
         self.sequence = lcm(self.sequence, (layer.sequence / self.scale).numerator)
         self.scale *= layer.scale
@@ -55,7 +71,8 @@ class Sequential(Layer):
         return f"Sequential of {len(self.layers)} layers on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
-        self.layers[0]._takes(x)
+        telling = (layer for layer in self.layers if layer.takes or layer.gives)  # those before it leave x where it lies
+        next(telling, self.layers[0])._takes(x)
 
     def _forward(self, x: Any, at: Shard) -> Steps[Any]:
         for layer in self.layers:
@@ -72,6 +89,7 @@ class MeanOverSequence(Layer):
     """Each sequence's mean, a row instead of its tokens, where a first layer has put them out: nothing is sent."""
 
     def __init__(self, scheme: Scheme, *, sequence: int) -> None:
+        check_sequence("MeanOverSequence", sequence)
         super().__init__(scheme)
         self.sequence, self.scale = sequence, Fraction(1, sequence)
         self.takes = self.gives = scheme.first.Y
@@ -105,14 +123,17 @@ class MLP(Sequential):
     ) -> None:  # fmt: skip
         inner = 4 * hidden if inner is None else inner
         first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
-        second = Linear(scheme, inner, hidden, kind="second", bias=bias, seed=seed + 1, dtype=dtype, name=f"{name} second")
+        second = Linear(scheme, inner, hidden, kind="second", bias=bias, seed=seed, dtype=dtype, name=f"{name} second")
         super().__init__(scheme, [first, GeLU(scheme), second])
 
 
 class TransformerLayer(Layer):
-    """x + dropped(attention(norm(x))), then the same with the MLP for the attention. Collective to make.
+    """x + dropped(attention(norm(x))), then the same with the MLP for the attention; x (tokens, hidden). Collective to make.
 
+    sequence, causal  as SelfAttention's
+    inner      features between the MLP's linears, 4 hidden by default
     recompute  keep x alone from forward to backward, and make the pass again before going back
+    seed       of weights and of what is dropped, each by its name: give each layer a seed or a name of its own
     """
 
     def __init__(
@@ -123,14 +144,15 @@ class TransformerLayer(Layer):
         super().__init__(scheme)
         self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         self.takes = self.gives = scheme.first.X
+        self.widths = hidden, hidden
         self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
         self.attention = SelfAttention(
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
         )
-        self.dropout1 = Dropout(scheme, dropout, seed=seed)
+        self.dropout1 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout1")
         self.norm2 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
-        self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed + 2, dtype=dtype, name=f"{name} mlp")
-        self.dropout2 = Dropout(scheme, dropout, seed=seed + 1)
+        self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed, dtype=dtype, name=f"{name} mlp")
+        self.dropout2 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout2")
 
     def __repr__(self) -> str:
         return f"TransformerLayer({self.hidden}, {self.heads} heads) on {self.scheme!r}"

@@ -8,6 +8,7 @@ import pytest
 import pdla
 from pdla import Layout, ProcessGrid, config, matmul, random, record, run
 from pdla.comm import broadcast
+from pdla.comm.base import done
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
 
@@ -79,6 +80,51 @@ def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
     assert pdla.dry_run(4, program, rank=3)[0] == run(4, program)[3]
     chosen = [broadcast.best(1 << 20, ranks, nodes) for ranks, nodes in ((4, 0), (4, 1), (2, 2), (3, 2))]
     assert chosen == ["mpi", "mpi", "flat", "chain"]
+
+
+@pytest.mark.parametrize(
+    ("way", "from_far"), [("mpi", (0, 0, 160, 160)), ("scatter", (80, 0, 120, 120)), ("chain", (160, 0, 160, 0))]
+)
+def test_the_ledger_tells_bytes_from_ranks_on_other_nodes(way, from_far):
+    """Nodes of ranks 0 and 1, 2 and 3. A broadcast of 160 bytes from rank 1, in a chain by way of 2, 3 and 0; other verbs."""
+
+    def program(comm):
+        comm.homes = [0, 0, 2, 2]
+        empty, far = comm.xp.empty, []
+        x = empty((4, 5), "float64")
+
+        def count(verb):
+            with record() as ledger:
+                verb().wait()
+            far.append(ledger.bytes_from_far)
+            assert far[-1] <= ledger.bytes_received
+
+        count(lambda: comm.bcast(x, 1))
+        count(lambda: comm.allgather(x, [empty((4, 5), "float64") for _ in range(4)]))
+        count(lambda: comm.reduce(x, 3))
+        count(lambda: comm.shift(x, empty((4, 5), "float64"), 1))
+        count(lambda: comm.send(x, 3) if comm.rank == 0 else comm.recv(x, 0) if comm.rank == 3 else done(None))
+        count(lambda: comm.alltoall({comm.rank ^ 1: x}, {comm.rank ^ 1: empty((4, 5), "float64")}))
+        return far
+
+    with config.override(bcast=way, bcast_chunk=40):
+        by_rank = run(4, program)
+        assert [pdla.dry_run(4, program, rank=r)[0] for r in range(4)] == by_rank
+    bcast, *others = zip(*by_rank, strict=True)
+    assert bcast == from_far
+    assert others == [(320,) * 4, (0, 0, 0, 320), (160, 0, 160, 0), (0, 0, 0, 160), (0, 0, 0, 0)]
+
+
+def test_totals_tell_bytes_from_other_nodes_and_one_node_has_none():
+    def program(comm, homes):
+        comm.homes = homes
+        with record() as ledger:
+            comm.shift(np.zeros(comm.rank + 1), np.zeros((comm.rank - 1) % 3 + 1)).wait()
+        total = ledger.total(comm)
+        return total["bytes_received"], total["bytes_from_far"], total["max_bytes_from_far"]
+
+    assert run(3, program, [0, 1, 1])[0] == (48, 32, 24)  # 0 receives 3 words from 2, 1 one from 0, 2 two from 1
+    assert run(3, program, [5, 5, 5])[0] == run(3, program, ())[0] == (48, 0, 0)
 
 
 def test_a_way_that_is_none_is_refused():

@@ -116,10 +116,10 @@ def test_group_norm_of_a_first_layers_input(place):
 
 
 @somewhere
-@pytest.mark.parametrize("scores", [1, 150])
+@pytest.mark.parametrize("scores", [1, 15, 150])
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_to_some_queries_at_a_time(place, causal, scores, monkeypatch):
-    """One by one, and in pieces that do not divide the sequence."""
+    """One by one, in pieces that do not divide the sequence, and sequence by sequence."""
     monkeypatch.setattr(attention, "SCORES", scores)
     check_case(attention_case(causal, 3), place)
 

@@ -1,6 +1,9 @@
 """Layers at work: dropout, recomputation, what is kept, optimizers, states from scheme to scheme; and wrong use."""
 
+import gc
 import itertools
+import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
@@ -63,6 +66,33 @@ def test_dropout_backward_drops_the_same(place):
     assert np.array_equal(*run(place, program))
 
 
+@everywhere
+def test_dropout_behind_a_layer_that_puts_out_fewer_rows(place):
+    """What is dropped is told by the rows that come there, in every shard."""
+    draw = np.random.default_rng(2)
+    x, dy = draw.standard_normal((24, 20)), draw.standard_normal((6, 12))
+
+    def program(scheme):
+        parts = [nn.Linear(scheme, 20, 12), nn.MeanOverSequence(scheme, sequence=4), nn.Dropout(scheme, P)]
+        net = nn.Sequential(scheme, parts)
+        y = net.forward(scheme.shard(x, sequence=4))
+        dx = net.backward(pdla.from_global(dy, scheme.grid, y.layout))
+        return {"y": y.gather(), "dx": dx.gather()}
+
+    check_close(run(place, program), run(SERIAL, program), where=place.name)
+
+
+def test_passes_in_evaluation_do_not_count():
+    """A run that looks at its loss in between drops what a run that does not drops."""
+
+    def program(scheme):
+        layer, x = nn.Dropout(scheme, P), scheme.shard(np.ones((ROWS, COLS)))
+        layer.forward(x, training=False)
+        return layer.forward(x).gather(), nn.Dropout(scheme, P).forward(x).gather()
+
+    assert np.array_equal(*run(SERIAL, program))
+
+
 def trained_once(scheme, **options):
     """One pass of a transformer layer forward and backward; and the bytes kept in between."""
     case = transformer_case(3, **options)
@@ -105,6 +135,49 @@ def test_a_pass_in_evaluation_keeps_nothing(place):
 
 
 @somewhere
+def test_a_layer_does_not_hold_what_it_has_put_out(place):
+    """Logits are often the largest activation of all."""
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 20, 23)
+        y = layer.forward(scheme.shard(X))
+        memory = weakref.ref(y.stored if y.stored.base is None else y.stored.base)
+        del y
+        gc.collect()
+        return memory()
+
+    assert run(place, program) is None
+
+
+def test_a_loss_makes_one_array_of_the_logits_size():
+    def program(scheme):
+        x = scheme.shard(np.ones((500, 1000)))
+        tracemalloc.start()
+        nn.CrossEntropy().forward(x, np.zeros(500, int))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak / x.stored.nbytes
+
+    assert 1 <= run(SERIAL, program) < 1.5
+
+
+def test_a_layer_may_have_two_names():
+    """An attribute that names what is in a Sequential, too, is not another use of it."""
+
+    class Net(nn.Sequential):
+        def __init__(self, scheme):
+            self.head = nn.Linear(scheme, 20, 9)
+            super().__init__(scheme, [nn.LayerNorm(scheme, 20), self.head])
+
+    def program(scheme):
+        net = nn.Sequential(scheme, [Net(scheme)])
+        net.backward(net.forward(scheme.shard(X)))
+        return list(net.gradients())
+
+    assert len(run(SUMMA, program)) == 4
+
+
+@somewhere
 def test_each_pass_leaves_its_own_gradients(place):
     """A second forward pass takes the first one's place; a second backward pass does not add to the first one's gradients."""
     case = transformer_case(3)
@@ -124,6 +197,21 @@ def test_each_pass_leaves_its_own_gradients(place):
     assert all(np.array_equal(first[name], second[name]) for name in first)
     wanted, _ = run(SERIAL, trained_once)
     check_close(first, {name: value for name, value in wanted.items() if name != "y"}, where=place.name)
+
+
+def test_words_of_group_norm():
+    """64 samples, 8 groups, 64 channels over 4 ranks, samples over 2: 2 R_f(b g / t) forward and backward, 2 R_t(h / f)."""
+
+    def program(comm):
+        scheme = nn.Tensor3D(pdla.ProcessGrid((2, 4, 2), comm=comm))
+        layer = nn.GroupNorm(scheme, 64, groups=8, pixels=16)
+        x = scheme.shard(np.broadcast_to(0.0, (64 * 16, 64)), sequence=16)
+        with pdla.record() as ledger:
+            layer.backward(layer.forward(x))
+        return {tag: size / 8 for tag, size in ledger.by_tag().items()}
+
+    words, _ = pdla.dry_run(16, program)
+    assert words == {"norm sums": 4 * 2 * (3 / 4) * 64 * 8 / 2, "norm gradients": 2 * 2 * (1 / 2) * 64 / 4}
 
 
 # ---------------------------------------------------------------------------------------------- optimizers and states
@@ -185,6 +273,18 @@ def test_optimizers_step_as_their_formulas_say():
     plain["AdamW"] = w
     for place in FEW:
         check_close(run(place, program), plain, 1e-14, place.name)
+
+
+def test_a_step_that_is_refused_changes_nothing():
+    def program(scheme):
+        layer = nn.Linear(scheme, 20, 23)
+        before, layer.weight.gradient = layer.weight.value.gather(), layer.weight.value.copy()
+        optimizer = nn.SGD(layer, 0.1)
+        with pytest.raises(PdlaError, match=r"bias of .* has no gradient"):
+            optimizer.step()
+        return np.array_equal(layer.weight.value.gather(), before), optimizer.steps
+
+    assert run(SERIAL, program) == (True, 0)
 
 
 @somewhere
@@ -288,6 +388,18 @@ def embed(scheme, ids, **options):
     nn.Embedding(scheme, 9, 4, **options).forward(ids)
 
 
+def sharing(scheme):
+    one, other = nn.Linear(scheme, 20, 20), nn.Linear(scheme, 20, 20)
+    other.weight = one.weight
+    return nn.Sequential(scheme, [one, other])
+
+
+def chain(comm, *makers):
+    """Layers, each made from a scheme, one after the other."""
+    scheme = SUMMA.make(comm)
+    return nn.Sequential(scheme, [make(scheme) for make in makers])
+
+
 def other_grid(scheme):
     grid = pdla.ProcessGrid((1, 4), comm=scheme.grid.comm)
     return pdla.from_global(X, grid, scheme.residual(5))
@@ -326,6 +438,20 @@ INPUTS = {
     "token numbers in 2-D": (lambda s: embed(s, np.ones((2, 2), int)), ShapeError, r"not ndarray \(2, 2\)"),
     "token numbers as floats": (lambda s: embed(s, np.ones(2)), ShapeError, "1-D array of integers"),
     "half a sequence": (lambda s: embed(s, np.ones(7, int), sequence=5), ShapeError, "7 tokens are not whole sequences of 5"),
+    "another layout behind a pointwise layer": (
+        lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.Sequential(s, [nn.GeLU(s), nn.Linear(s, 20, 5)])),
+        LayoutError, r"x lies as Layout\(\), Linear\(20, 5\) .* takes",
+    ),
+    "a layer in two places": (
+        lambda s: forward(s, s.shard(X), nn.Sequential(s, [gelu := nn.GeLU(s), nn.Linear(s, 20, 20), gelu])), PdlaError,
+        "GeLU on .* comes 2 times in a Sequential: make a layer for each place",
+    ),
+    "a layer in two parts": (
+        lambda s: nn.Sequential(s, [nn.Sequential(s, [gelu := nn.GeLU(s)]), nn.MLP(s, 4), gelu]), PdlaError, "comes 2 times"
+    ),
+    "a parameter in two places": (
+        lambda s: forward(s, s.shard(X), sharing(s)), PdlaError, "layers.0.weight of .* is used by 2 layers; TiedHead"
+    ),
     "a head alone": (
         lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError, "is used by 2 layers, of which 1 make"
     ),
@@ -432,12 +558,27 @@ MAKING = {
     "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
     "heads of a layer": (lambda c: nn.TransformerLayer(SUMMA.make(c), 20, 0, sequence=5), ShapeError, "not 0 equal heads"),
     "sequence=0": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 5, sequence=0), ShapeError, "sequence=0: tokens of a sequence"),
+    "sequence=0 of a mean": (lambda c: nn.MeanOverSequence(SUMMA.make(c), sequence=0), ShapeError, "MeanOverSequence: sequence=0"),
+    "sequence=0 of an embedding": (lambda c: nn.Embedding(SUMMA.make(c), 9, 4, sequence=0), ShapeError, "Embedding: sequence=0"),
+    "sequence=0 of positions": (lambda c: nn.Positions(SUMMA.make(c), 4, sequence=0), ShapeError, "Positions: sequence=0"),
+    "pixels=0": (lambda c: nn.GroupNorm(SUMMA.make(c), 20, groups=5, pixels=0), ShapeError, "GroupNorm: pixels=0"),
     "groups": (lambda c: nn.GroupNorm(SUMMA.make(c), 20, groups=3, pixels=4), ShapeError, "20 channels are not 3 equal groups"),
     "kind": (lambda c: nn.Linear(SUMMA.make(c), 20, 5, kind="third"), ShapeError, "kind='third': 'first' or 'second'"),
     "kind of a norm": (lambda c: nn.LayerNorm(SUMMA.make(c), 20, kind=""), ShapeError, "kind='': 'first' or 'second'"),
     "probability": (lambda c: nn.Dropout(SUMMA.make(c), 1), ShapeError, "probability=1: from 0 to below 1"),
     "two schemes": (
         lambda c: nn.Sequential(SUMMA.make(c), [nn.GeLU(SUMMA.make(c))]), GridError, "GeLU on .* was made in another scheme"
+    ),
+    "features that do not fit": (
+        lambda c: chain(c, lambda s: nn.Linear(s, 20, 30), nn.GeLU, lambda s: nn.Linear(s, 31, 20, kind="second")), ShapeError,
+        r"Linear\(31, 20\) on .* takes 31 features; the layers before it give 30",
+    ),
+    "features behind an embedding": (
+        lambda c: chain(c, lambda s: nn.Embedding(s, 9, 20), lambda s: nn.MLP(s, 24)), ShapeError, "takes 24 .* give 20"
+    ),
+    "dtypes": (
+        lambda c: chain(c, lambda s: nn.Linear(s, 20, 20, dtype="f"), lambda s: nn.LayerNorm(s, 20)), ShapeError,
+        "layers of float32 and float64: give all one dtype",
     ),
     "step before backward": (lambda c: nn.SGD(layer_of(SUMMA.make(c)), 0.1).step(), PdlaError, "norm1.gain .* has no gradient"),
     "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
@@ -465,6 +606,21 @@ def test_schemes_and_layers_that_are_refused(what):
         raise raised(text)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_token_numbers_of_few_bits(dtype):
+    """A vocabulary may be larger than what they count to: bytes of a text, and words besides."""
+    ids = np.arange(16).astype(dtype)
+
+    def program(scheme):
+        embedding, criterion = nn.Embedding(scheme, 320, 20, scale=1), nn.CrossEntropy()
+        net = nn.Sequential(scheme, [embedding, nn.TiedHead(embedding)])
+        loss = criterion.forward(net.forward(ids), ids)
+        net.backward(criterion.backward())
+        return {"loss": loss} | {name: value.gather() for name, value in net.gradients().items()}
+
+    check_close(run(on(nn.Megatron1D, (8,)), program), run(SERIAL, program))
+
+
 def test_a_head_alone_in_evaluation():
     """Without gradients an embedding and its head may be used apart."""
 
@@ -482,3 +638,98 @@ def test_panels_are_not_kept_nor_cut(options):
 
     with pytest.raises(ShapeError, match="panel="):
         pdla.run(2, program)
+
+
+def test_layers_of_one_seed_are_not_alike():
+    """Neither their weights nor what they drop, where their names differ."""
+
+    def program(comm):
+        scheme = nn.Serial(pdla.ProcessGrid((1,), comm=comm))
+        one, other = (nn.TransformerLayer(scheme, 16, 2, sequence=4, name=name) for name in ("one", "other"))
+        embedding = nn.Embedding(scheme, 16, 16, sequence=4)
+        blocks = [X.local for layer in (one, other, embedding) for X in layer.parameters().values() if X.local.std() > 0]
+        x = scheme.shard(np.ones((64, 64)))
+        masks = [nn.Dropout(scheme, 0.5, seed=seed, name=name).forward(x).local for seed in (0, 1) for name in ("one", "other")]
+        return blocks, masks
+
+    blocks, masks = pdla.run(1, program)[0]
+    for a, b in itertools.combinations(blocks, 2):
+        rows, cols = min(a.shape[0], b.shape[0]), min(a.shape[1], b.shape[1])
+        assert abs(np.corrcoef(a[:rows, :cols].ravel(), b[:rows, :cols].ravel())[0, 1]) < 0.5
+    for a, b in itertools.combinations(masks, 2):
+        assert abs(((a == 0) == (b == 0)).mean() - 0.5) < 0.05
+
+
+@pytest.mark.parametrize("optimizer", [lambda layer: nn.AdamW(layer, eps=1e-3), lambda layer: nn.SGD(layer, 0.1, momentum=0.9)], ids=["AdamW", "SGD"])
+def test_training_resumes_in_another_scheme(optimizer):
+    """Four steps, or two, saved and loaded on another grid, and two more: dropout's masks and the optimizer's state go on."""
+    data = np.random.default_rng(0).standard_normal((4, 12, 16))
+
+    def steps(layer, own, which):
+        for i in which:
+            own_x = layer.scheme.shard(data[i], sequence=4)
+            layer.backward(layer.forward(own_x))
+            own.step()
+
+    def made(comm, place):
+        layer = nn.TransformerLayer(place(comm), 16, 2, sequence=4, dropout=0.3)
+        return layer, optimizer(layer)
+
+    def whole(comm):
+        layer, own = made(comm, lambda comm: nn.Serial(pdla.ProcessGrid((1,), comm=comm)))
+        steps(layer, own, range(4))
+        return layer.state_dict()
+
+    def first(comm):
+        layer, own = made(comm, lambda comm: nn.Tensor3D(pdla.ProcessGrid((2, 2), comm=comm)))
+        steps(layer, own, range(2))
+        return layer.state_dict(), own.state_dict(), layer.passes
+
+    weights, state, passes = pdla.run(4, first)[0]
+
+    def second(comm):
+        layer, own = made(comm, lambda comm: nn.Cube3D(pdla.ProcessGrid((1, 2, 1), comm=comm)))
+        layer.load_state_dict(weights)
+        own.load_state_dict(state)
+        layer.passes = passes
+        steps(layer, own, range(2, 4))
+        with pytest.raises(ShapeError, match="fits no parameter"):
+            own.load_state_dict({"steps": 1, "nobody.0": np.ones((1, 1))})
+        return layer.state_dict()
+
+    expected, found = pdla.run(1, whole)[0], pdla.run(2, second)[0]
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-11)
+
+
+def test_logits_that_do_not_count_may_be_anything():
+    logits = np.random.default_rng(0).standard_normal((6, 5))
+    targets = np.array([0, -1, 3, 4, -1, 2])
+
+    def program(comm, spoilt):
+        scheme = nn.Tensor3D(pdla.ProcessGrid((2, 1), comm=comm))
+        given = logits.copy()
+        given[targets < 0] = np.nan if spoilt else 0
+        loss = nn.CrossEntropy()
+        with np.errstate(invalid="ignore"):
+            value = loss.forward(pdla.from_global(given, scheme.grid, scheme.activation(scheme.first.Y)), targets)
+        return value, loss.backward().gather()
+
+    (value, slope), (spoilt, spoilt_slope) = (pdla.run(2, program, spoilt)[0] for spoilt in (False, True))
+    assert value == spoilt and np.array_equal(slope, spoilt_slope) and not slope[1].any()
+
+
+def test_a_scheme_takes_a_grid():
+    with pytest.raises(GridError, match="takes a ProcessGrid"):
+        pdla.run(1, nn.Summa2D)
+
+
+def test_panels_keep_few_plans():
+    def program(comm):
+        scheme = nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm), panel=2)
+        layer = nn.Linear(scheme, 4, 4)
+        for tokens in range(1, 12):
+            layer.backward(layer.forward(scheme.shard(np.ones((tokens, 4)))))
+        return len(layer.panels.plans)
+
+    assert pdla.run(2, program) == [12, 12]

@@ -1,0 +1,285 @@
+"""A cluster on one machine: network namespaces as hosts, joined by links of a given rate, and a command under mpirun on them.
+
+python bench/cluster.py --hosts 16 --ranks-per-host 4 --rate 200mbit -- python -m pdla.bench gemm -n 1024
+
+Linux, root, iproute2 and the embedded mpich; `python` is the one that runs this. Ranks of one host share memory; hosts talk
+over TCP, each over its own link, whose rate `tbf` limits in both directions. Afterwards, for each host: the bytes that the
+kernel counted on its link, headers and acknowledgements among them, and, where the command is a Python program, those that
+the ledgers of its ranks counted from ranks on other hosts.
+
+Everything that is built hangs on one process, the first of a PID namespace and of a mount namespace of its own. When that
+ends, however it ends, the kernel ends all others in it, and the network namespaces, links and files go with the last of them.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+COUNTED = Path(__file__).with_name("counted.py")
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "mount": "util-linux", "hostname": "hostname"}
+MOST = 250  # hosts that one network of addresses has room for
+FOLDER = Path("/dev/shm/cluster")  # in memory that only the cluster sees
+SWITCH = "switch"
+NEW_MOUNTS, NEW_PIDS, DIE_WITH_PARENT = 0x00020000, 0x20000000, 1  # of Linux' unshare and prctl
+REFUSED, TOO_LONG, KILLED = 2, 124, 128  # exit statuses; the last is added to a signal's number
+# Hydra calls it as it would call ssh: options, host, command. Its own hostname makes MPI take a namespace for a host.
+LAUNCHER = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+host=h${1##*.}; shift
+exec ip netns exec $host unshare --uts sh -c "hostname $host; $*"
+"""
+
+
+class Refused(Exception):
+    """Why there is no cluster, in one line."""
+
+
+class Ended(Exception):
+    """A signal has come: its number."""
+
+
+# ---------------------------------------------------------------------------------------------- what is asked for
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise Refused(message)
+
+
+def parse(words):
+    """The options before "--", with the command after it."""
+    parser = Parser(prog="cluster.py", description=__doc__.partition("\n")[0], usage="%(prog)s [options] -- command ...")
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--ranks-per-host", type=int, default=1, metavar="RANKS", dest="ranks")
+    parser.add_argument("--rate", default="1gbit", help="of each host's link, each way, as tc writes it (default 1gbit)")
+    parser.add_argument("--limit", type=float, default=0, metavar="SECONDS", help="end it after so long")
+    end = words.index("--") if "--" in words else len(words)
+    given = parser.parse_args(words[:end])
+    given.command = words[end + 1 :]
+    return given
+
+
+def check(given):
+    """Refuse what cannot be run."""
+    rate = re.fullmatch(r"(\d+(?:\.\d+)?)[kmg]?bit", given.rate)
+    if not rate or float(rate[1]) == 0:
+        raise Refused(f"--rate {given.rate} is no rate of a link: write 200mbit, 1gbit or 64kbit")
+    if not 1 <= given.hosts <= MOST or given.ranks < 1 or not 0 <= given.limit < float("inf"):
+        asked = f"--hosts {given.hosts} --ranks-per-host {given.ranks} --limit {given.limit:g}"
+        raise Refused(f"{asked}: 1 to {MOST} hosts, 1 rank or more on each, 0 seconds (no limit) or more")
+    if not given.command:
+        raise Refused("no command: write it after --, such as -- python -m pdla.bench")
+    if given.command[0] != "python" and not shutil.which(given.command[0]):
+        raise Refused(f"there is no command {given.command[0]!r}")
+    if is_program(given.command) and given.command[1] != "-m" and not Path(given.command[1]).exists():
+        raise Refused(f"there is no program {given.command[1]!r}")
+    if os.geteuid() != 0:
+        raise Refused("network namespaces need root")
+    for tool, package in TOOLS.items():
+        if not shutil.which(tool):
+            raise Refused(f"{tool!r} is not on PATH: Debian's package {package} brings it")
+    if not (BIN / "mpiexec.hydra").exists():
+        raise Refused(f"no mpich in {BIN}: `pip install pdla[mpich]` brings it")
+
+
+def is_program(command):
+    """Whether a command is a Python program or module: then its ledgers are counted."""
+    return command[0] == "python" and len(command) > 1 and (command[1] == "-m" or not command[1].startswith("-"))
+
+
+def rank_command(command):
+    """What each rank runs."""
+    if command[0] != "python":
+        return command
+    return [sys.executable, *([COUNTED, FOLDER / "counts"] if is_program(command) else []), *command[1:]]
+
+
+# ---------------------------------------------------------------------------------------------- what the kernel ends
+
+
+def system(call, *arguments):
+    """A call of Linux that Python has no name for."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, call)(*arguments) != 0:
+        raise Refused(f"the kernel refuses {call}: {os.strerror(ctypes.get_errno())}")
+
+
+def contained(work, limit):
+    """Run work() as the first process of a PID namespace; gives the exit status, when no process of it is left."""
+    system("unshare", NEW_PIDS)
+    heeded = {signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    heeded = {number for number in heeded if signal.getsignal(number) != signal.SIG_IGN}
+    signal.pthread_sigmask(signal.SIG_BLOCK, heeded)
+    child = os.fork()
+    if child == 0:
+        alone(work, heeded)
+
+    def end(number, _):
+        for each in heeded:
+            signal.signal(each, signal.SIG_IGN)
+        raise Ended(number)
+
+    try:
+        for number in heeded:
+            signal.signal(number, end)
+        signal.setitimer(signal.ITIMER_REAL, limit)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return status if status >= 0 else KILLED - status
+    except Ended as signalled:
+        with suppress(ProcessLookupError, ChildProcessError):  # it has just ended
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        (number,) = signalled.args
+        print(f"cluster: ended {f'after {limit:g} s' if number == signal.SIGALRM else f'by signal {number}'}", file=sys.stderr)
+        return TOO_LONG if number == signal.SIGALRM else KILLED + number
+
+
+def alone(work, heeded):
+    """Do the work, and end: the first process of a PID namespace. Signals are its parent's business."""
+    status = 1
+    try:
+        for number in heeded:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, heeded)
+        system("prctl", DIE_WITH_PARENT, signal.SIGKILL)
+        status = work()
+    except Refused as reason:
+        status = refuse(reason)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+# ---------------------------------------------------------------------------------------------- the cluster
+
+
+def run(*words):
+    """Run a command; gives what it prints."""
+    done = subprocess.run([str(word) for word in words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        raise Refused(f"`{shlex.join(map(str, words))}` fails here: {said}")
+    return done.stdout
+
+
+def hide():
+    """Mounts that only this process and its children see; they are gone with them."""
+    system("unshare", NEW_MOUNTS)
+    run("mount", "--make-rprivate", "/")
+    run("mount", "-t", "proc", "proc", "/proc")
+    Path("/run/netns").mkdir(exist_ok=True)
+    for folder in ("/run/netns", "/dev/shm"):
+        run("mount", "-t", "tmpfs", "tmpfs", folder)
+
+
+def build(hosts, rate):
+    """Namespaces h1, h2, ..., each with eth0 on a bridge."""
+    run("ip", "netns", "add", SWITCH)
+    run("ip", "-n", SWITCH, "link", "add", "name", "bridge0", "type", "bridge")
+    run("ip", "-n", SWITCH, "link", "set", "bridge0", "up")
+    for i in range(1, hosts + 1):
+        attach(f"h{i}", f"port{i}", address(i), rate)
+
+
+def address(i):
+    return f"10.77.7.{i}"
+
+
+def attach(host, port, at, rate):
+    run("ip", "netns", "add", host)
+    run("ip", "-n", host, "link", "set", "lo", "up")
+    run("ip", "link", "add", "eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", SWITCH)
+    run("ip", "-n", SWITCH, "link", "set", port, "master", "bridge0", "up")
+    run("ip", "-n", host, "address", "add", f"{at}/24", "dev", "eth0")
+    run("ip", "-n", host, "link", "set", "eth0", "up")
+    for end, device in ((host, "eth0"), (SWITCH, port)):
+        run("tc", "-n", end, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "128kb", "latency", "200ms")
+
+
+def mpirun(hosts, ranks, command):
+    """Run the command on so many ranks a host; gives mpirun's exit status."""
+    launcher, machines = FOLDER / "launcher", FOLDER / "hosts"
+    launcher.write_text(LAUNCHER)
+    launcher.chmod(0o755)
+    machines.write_text("".join(f"{address(i)}:{ranks}\n" for i in range(1, hosts + 1)))
+    words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", launcher, "-f", machines, "-iface", "eth0"]
+    inside = f"hostname h1; exec {shlex.join(map(str, [*words, '-n', hosts * ranks, *command]))}"
+    environment = {"UCX_TLS": "tcp,self", "OMP_NUM_THREADS": "1", **os.environ, "UCX_NET_DEVICES": "eth0"}
+    status = subprocess.run(["ip", "netns", "exec", "h1", "unshare", "--uts", "sh", "-c", inside], env=environment).returncode
+    return status if status >= 0 else KILLED - status
+
+
+# ---------------------------------------------------------------------------------------------- what went over the links
+
+
+def on_link(host):
+    """Bytes that a host's link has received and sent, as the kernel counts them."""
+    (link,) = json.loads(run("ip", "-n", host, "-s", "-j", "link", "show", "eth0"))
+    return link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]
+
+
+def by_ledgers():
+    """Bytes from other hosts by host, as its ranks' ledgers counted them; and how many ranks said so."""
+    counts, said = Counter(), [file.read_text().split() for file in (FOLDER / "counts").iterdir()]
+    for host, size in said:
+        counts[host] += int(size)
+    return counts, len(said)
+
+
+def report(given):
+    """Print, by host and in all, what the kernel counted and what the ledgers counted."""
+    (ledgers, said), ranks = by_ledgers(), given.hosts * given.ranks
+    links = {f"h{i}": on_link(f"h{i}") for i in range(1, given.hosts + 1)}
+    print(f"{given.hosts} hosts, ranks on each: {given.ranks}, links of {given.rate}; bytes on each host's link")
+    print(f"{'host':>5}{'received':>15}{'sent':>15}" + (f"{'by ledgers':>15}" if said else ""))
+    received, sent = (sum(column) for column in zip(*links.values(), strict=True))
+    for host, (came, went) in [*links.items(), ("all", (received, sent))]:
+        counted = ledgers.total() if host == "all" else ledgers[host]
+        print(f"{host:>5}{came:15,}{went:15,}" + (f"{counted:15,}" if said else ""))
+    if ledgers.total():
+        print(f"received / by ledgers = {received / ledgers.total():.3f}")
+    if 0 < said < ranks:
+        print(f"{ranks - said} of {ranks} ranks ended without a count of their ledgers")
+
+
+def use(given):
+    """Build the cluster, run the command on it, report; gives mpirun's exit status. What is built ends with this process."""
+    hide()
+    (FOLDER / "counts").mkdir(parents=True)
+    build(given.hosts, given.rate)
+    status = mpirun(given.hosts, given.ranks, rank_command(given.command))
+    report(given)
+    return status
+
+
+def refuse(reason):
+    print(f"cluster: {reason}", file=sys.stderr)
+    return REFUSED
+
+
+def main(words):
+    try:
+        given = parse(words)
+        check(given)
+        return contained(lambda: use(given), given.limit)
+    except Refused as reason:
+        return refuse(reason)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

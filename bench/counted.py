@@ -1,0 +1,65 @@
+"""Run a Python program as `python` would, and leave in a folder the bytes that its ledgers counted from other hosts.
+
+python bench/counted.py FOLDER (program.py | -m module) [arguments]
+
+So `bench/cluster.py` starts each rank. A ledger is open from beginning to end, and those that the program opens are counted,
+too; those of dry runs are not.
+"""
+
+import os
+import runpy
+import socket
+import sys
+from pathlib import Path
+
+from pdla.comm import current_world, ledger
+from pdla.comm.dry import DryComm
+
+Ledger = ledger.Ledger
+
+
+class Counted(list):
+    """A ledger's events, whose bytes from other hosts are summed as they come."""
+
+    sum = 0
+
+    def append(self, event):
+        Counted.sum += event.far
+        super().append(event)
+
+
+class Summed(Counted):
+    """The same for a ledger that nobody reads: it would grow as long as the program runs."""
+
+    def append(self, event):
+        Counted.sum += event.far
+
+
+def opened():
+    """A program's ledger."""
+    return Ledger() if isinstance(current_world.get(), DryComm) else Ledger(events=Counted())
+
+
+def run(program):
+    """As `python` does."""
+    module = program[0] == "-m"
+    sys.argv = program[1:] if module else program
+    sys.path[0] = os.getcwd() if module else str(Path(program[0]).resolve().parent)
+    if module:
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program[0], run_name="__main__")
+
+
+def main(folder, *program):
+    ledger.Ledger = opened
+    try:
+        with ledger.record() as whole:
+            whole.events = Summed()
+            run(list(program))
+    finally:
+        Path(folder, str(os.getpid())).write_text(f"{socket.gethostname()} {Counted.sum}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
