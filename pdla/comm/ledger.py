@@ -10,14 +10,14 @@ Without an open ledger nothing is recorded and nothing is paid.
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from pdla.comm import trace
 from pdla.comm.clock import now
 from pdla.comm.workspace import opened
 
@@ -105,18 +105,24 @@ class Ledger:
         sums = {name: sum(rank[i] for rank in figures) for i, name in enumerate(names)}
         return sums | {f"max_{name}": max(rank[i] for rank in figures) for i, name in enumerate(names)}
 
-    def save_trace(self, path: str, rank: int = 0) -> None:
-        """Write the events as a Chrome/Perfetto trace, this rank as one row; not collective."""
-        origin = min((event.start for event in self.events), default=0.0)
-        rows = [
-            {
-                "name": event.what, "cat": event.axis or "local", "ph": "X", "pid": 0, "tid": rank,
-                "ts": 1e6 * (event.start - origin), "dur": 1e6 * (event.end - event.start), "args": asdict(event),
-            }
-            for event in self.events
-        ]  # fmt: skip
-        with open(path, "w") as file:
-            json.dump({"traceEvents": rows}, file)
+    def save_trace(self, path: str, comm: Any = None) -> None:
+        """Write the events as a Chrome/Perfetto trace: what the rank computes as a row, messages under way above it.
+
+        comm  collective over it: rank 0 writes the events of all ranks, a process each, their clocks set by a barrier; None:
+              this rank alone, not collective. OSError, on every rank, where the file cannot be written.
+        """
+        if comm is None:
+            trace.write(path, {0: self.events})
+            return
+        comm.barrier()
+        told, fault = comm.share((now(), self.events)), ""
+        if comm.rank == 0:
+            try:
+                trace.write(path, {rank: trace.shifted(events, told[0][0] - mark) for rank, (mark, events) in enumerate(told)})
+            except OSError as error:
+                fault = str(error)
+        if fault := comm.share(fault)[0]:
+            raise OSError(fault)
 
     def _hold(self, change: int) -> None:
         self.workspace += change

@@ -1,5 +1,6 @@
 """The world of threads: what its verbs bring and count, and how it ends when a program is wrong."""
 
+import itertools
 import time
 
 import numpy as np
@@ -227,16 +228,33 @@ def test_without_a_ledger_nothing_is_recorded():
 
 
 def test_a_trace_can_be_saved(tmp_path):
+    """Of one rank, and of all of them by rank 0: work as spans that do not cross, messages as pairs, clocks that agree."""
     import json
 
     def program(comm):
-        with record() as ledger:
-            comm.bcast(numbers(0, (3, 3)), 0).wait()
-        ledger.save_trace(tmp_path / f"{comm.rank}.json", comm.rank)
+        grid = pdla.ProcessGrid((1, 2), comm=comm)
+        A = pdla.ones((64, 64), grid, pdla.Layout("row", "col"))
+        with record() as ledger, pdla.tagged("product"):
+            pdla.matmul(A, A, algorithm="summa", panel=16)
+        ledger.save_trace(tmp_path / f"{comm.rank}.json")
+        ledger.save_trace(tmp_path / "all.json", comm)
+        with pytest.raises(OSError, match="nowhere"):
+            ledger.save_trace(tmp_path / "nowhere" / "all.json", comm)
+        return len(ledger.events)
 
-    run(2, program)
-    (row,) = json.loads((tmp_path / "1.json").read_text())["traceEvents"]
-    assert (row["name"], row["tid"], row["args"]["bytes"]) == ("bcast", 1, 72)
+    counts = run(2, program)
+    alone, all_ranks = (json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"] for name in ("1", "all"))
+    assert {row["pid"] for row in alone} == {0} and {row["pid"] for row in all_ranks} == {0, 1}
+    assert [row["args"]["name"] for row in all_ranks if row["ph"] == "M"] == ["rank 0", "rank 1"]
+    begun, ended = ({row["id"]: row for row in all_ranks if row["ph"] == phase} for phase in "be")
+    spans = [row for row in all_ranks if row["ph"] == "X"]
+    assert len(spans) + len(begun) == sum(counts) and begun.keys() == ended.keys()
+    assert all(begun[i]["ts"] <= ended[i]["ts"] and begun[i]["cat"] == ended[i]["cat"] for i in begun)
+    assert min(row["ts"] for row in all_ranks if "ts" in row) == 0
+    assert {row["name"] for row in (*spans, *begun.values())} == {"product"}
+    for rank in (0, 1):
+        mine = sorted((row["ts"], row["ts"] + row["dur"]) for row in spans if row["pid"] == rank)
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(mine))
 
 
 # ---------------------------------------------------------------------------------------------- when it goes wrong
