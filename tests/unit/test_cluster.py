@@ -64,6 +64,12 @@ REASON = why_not()
 on_hosts = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 
+def heed():
+    """Signals end a job even where the tests run in the background, which ignores them."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Job:
     """A cluster that is asked for, and all that it starts: its processes carry a mark of their own."""
 
@@ -72,7 +78,8 @@ class Job:
         name, _, value = self.mark.partition("=")
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         command = [*before, sys.executable, SCRIPT, *map(str, words)]
-        self.process = subprocess.Popen(command, env=os.environ | environment | {name: value}, **pipes)
+        env = os.environ | environment | {name: value}
+        self.process = subprocess.Popen(command, env=env, preexec_fn=heed, **pipes)
 
     def end(self):
         """Its exit status, what it printed, and what it said on stderr."""
@@ -195,7 +202,7 @@ def test_an_error_while_building_is_quoted_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_ends_everything(number, tmp_path):
     job = Job("--ranks-per-host", 2, "--", "python", written(tmp_path, HANG))
-    assert job.process.stdout.readline() == "here\n"
+    assert job.process.stdout.readline().startswith("here")  # ranks may print into one line
     assert len(job.processes()) > 4  # a rank and what it started, mpirun and its proxies
     job.process.send_signal(number)
     status, _, error = job.end()

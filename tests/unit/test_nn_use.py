@@ -660,13 +660,13 @@ def test_layers_of_one_seed_are_not_alike():
         assert abs(((a == 0) == (b == 0)).mean() - 0.5) < 0.05
 
 
-OPTIMIZERS = {
+RESUMED = {
     "AdamW": lambda layer: nn.AdamW(layer, eps=1e-3),  # a small eps makes much of gradients that are all rounding
     "SGD": lambda layer: nn.SGD(layer, 0.1, momentum=0.9),
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", RESUMED.values(), ids=RESUMED)
 def test_training_resumes_in_another_scheme(optimizer):
     """Four steps, or two, saved and loaded on another grid, and two more: dropout's masks and the optimizer's state go on."""
     data = np.random.default_rng(0).standard_normal((4, 12, 16))
