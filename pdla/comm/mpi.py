@@ -50,6 +50,7 @@ _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 _SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
 _WORDS = 8  # from one word by which ranks meet to the next: each has a cache line of its own
 _LETS_WORK = 8  # polls of shared memory from one call of MPI to the next: others may wait for messages of this rank
+_HEARD = 0.5  # seconds in which the launcher passes on what was printed: an aborted job's last words may be lost
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
 Send = Callable[[], MPI.Request]
 Landing = tuple[int, Array, Array]  # source, out, where its elements arrive
@@ -488,6 +489,7 @@ def watched(call: str) -> Iterator[None]:
 def _end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
     sys.stdout.flush()
     say("".join(traceback.format_exception(kind, error, trace)))
+    time.sleep(_HEARD)
     MPI.COMM_WORLD.Abort(1)
 
 
