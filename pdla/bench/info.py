@@ -47,7 +47,7 @@ def oversubscribed(known: dict[str, Any]) -> bool:
 def _mpi() -> dict[str, str]:
     from pdla.comm import mpi
 
-    return mpi.library()
+    return mpi.version()
 
 
 def _processor() -> str:
@@ -102,7 +102,7 @@ def waiting(comm: pdla.Communicator, world: str) -> dict[str, float]:
     if world == "mpi":
         from pdla.comm import mpi
 
-        ways["MPI_Barrier"] = lambda: mpi.library_barrier(comm)  # type: ignore[arg-type]
+        ways["MPI_Barrier"] = lambda: mpi.blocking_barrier(comm)  # type: ignore[arg-type]
     return {way: _used(comm, wait) for way, wait in ways.items()} if comm.size > 1 else {}
 
 

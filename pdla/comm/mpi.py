@@ -511,12 +511,12 @@ def abort_on_exception() -> None:
 # ---------------------------------------------------------------------------------------------- which MPI this is
 
 
-def library() -> dict[str, str]:
+def version() -> dict[str, str]:
     """What this MPI and mpi4py call themselves; not collective."""
     version = ".".join(map(str, MPI.Get_version()))
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 
 
-def library_barrier(comm: MPIComm) -> None:
+def blocking_barrier(comm: MPIComm) -> None:
     """Collective: MPI's own blocking barrier, to see how this MPI waits."""
     comm.mpi.Barrier()

@@ -3,7 +3,7 @@
 from pdla.nn.attention import SelfAttention
 from pdla.nn.conv import Conv2d, ResidualBlock, UNetBlock, Upsample
 from pdla.nn.embedding import Embedding, Positions, TiedHead
-from pdla.nn.layer import Layer, Parameter
+from pdla.nn.layer import Layer
 from pdla.nn.linear import Linear
 from pdla.nn.loss import CrossEntropy
 from pdla.nn.norms import GroupNorm, LayerNorm, RMSNorm
@@ -11,3 +11,4 @@ from pdla.nn.optim import SGD, AdamW, clip
 from pdla.nn.pointwise import Dropout, GeLU, ReLU
 from pdla.nn.scheme import Cube3D, Megatron1D, Scheme, Serial, Summa2D, Tensor3D, Tesseract
 from pdla.nn.transformer import MLP, MeanOverSequence, Sequential, TransformerLayer
+from pdla.nn.trip import Parameter

@@ -12,10 +12,12 @@ import numpy as np
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Shard, check_sequence
+from pdla.nn.activation import check_sequence
+from pdla.nn.layer import Layer
 from pdla.nn.linear import Linear
 from pdla.nn.scheme import Scheme, sequence_of
 from pdla.nn.steps import Steps
+from pdla.nn.trip import Shard
 
 SCORES = 1 << 18  # elements of the scores that are held at a time, little enough for a cache
 

@@ -17,13 +17,15 @@ import numpy as np
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Shard, check_activation, check_whole, like
+from pdla.nn.activation import check_activation, check_whole, like
+from pdla.nn.layer import Layer
 from pdla.nn.linear import Linear
 from pdla.nn.norms import GroupNorm
 from pdla.nn.pointwise import Pointwise, ReLU
 from pdla.nn.scheme import Meeting, Scheme, sequence_of
 from pdla.nn.steps import Steps
 from pdla.nn.transformer import Sequential
+from pdla.nn.trip import Shard
 
 
 class Conv2d(Linear):

@@ -15,10 +15,12 @@ from pdla.create import random
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Parameter, Shard, check_activation, check_sequence, like, rows_of, seeded
+from pdla.nn.activation import check_activation, check_sequence, like, rows_of
+from pdla.nn.layer import Layer
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
 from pdla.nn.steps import Steps, begun, gathered, settled
+from pdla.nn.trip import Parameter, Shard, seeded
 
 
 class Embedding(Layer):

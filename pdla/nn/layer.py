@@ -1,11 +1,10 @@
-"""What every layer is: parameters, a pass forward and a pass backward; and the trip that the two make together."""
+"""What every layer is: parameters, a pass forward and a pass backward."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -13,180 +12,13 @@ import numpy as np
 
 from pdla.array.meta import Meta
 from pdla.comm.agree import agreed
-from pdla.comm.ledger import tagged
 from pdla.create import from_global
-from pdla.errors import LayoutError, PdlaError, ShapeError
-from pdla.layout import IndexSet, Layout, block_bounds, share, shares
+from pdla.errors import PdlaError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.scheme import Scheme, sequence_of
-from pdla.nn.steps import Steps, begun, finish, gathered, settled, together
-from pdla.redistribute import local_shape
-
-
-def seeded(seed: int, name: str) -> int:
-    """A seed of its own for each name, so that layers made with one seed are not alike."""
-    return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest())
-
-
-class Parameter:
-    """A matrix that is learned, and its gradient after a backward pass, in the same layout.
-
-    used    the layout in which a layer computes with it: gathered before use, its gradient's addends summed into its own
-    name    its messages are recorded as "name forward" and "name backward"
-    layers  how many layers use it
-    turned  whether the way back needs it, too
-    """
-
-    def __init__(self, value: DistMatrix, used: Layout | None = None, name: str = "") -> None:
-        self.value, self.name, self.layers, self.turned = value, name, 1, True
-        self.used = value.layout if used is None else used
-        self.gradient: DistMatrix | None = None
-
-
-class Trip:
-    """One forward pass of all shards and the backward pass behind it: what is kept between them, and what is under way.
-
-    Parameters come gathered, the next one's on its way while one is used, each once for all shards; gradients are summed in
-    place over the shards, and over the ranks once, behind the last.
-    """
-
-    def __init__(self, layer: Layer, x: Any, number: int, training: bool) -> None:
-        self.scheme, self.tokens, self.number, self.training = layer.scheme, x.shape[0], number, training
-        self.sequence = layer.sequence
-        self.layout = x.layout if isinstance(x, DistMatrix) else self.scheme.residual(self.sequence)
-        self.order = [p for p in layer.all_parameters() if p.used != p.value.layout]
-        self.place = {p: i for i, p in enumerate(self.order)}
-        self.ahead = 1
-        self.coming: dict[Parameter, Steps[DistMatrix]] = {}
-        self.here: dict[Parameter, DistMatrix] = {}
-        self.uses: dict[Parameter, int] = {}
-        self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
-        self.debts: list[tuple[Parameter, Steps[DistMatrix]]] = []
-
-    def turn(self) -> None:
-        """From here on backward."""
-        self.ahead = -1
-        self.uses.clear()
-
-    # ------------------------------------------------------------------ parameters
-
-    def ask(self, parameter: Parameter) -> None:
-        """Begin to gather a parameter, and the next in order."""
-        if parameter in self.place:
-            self._begin(parameter)
-            after = self.place[parameter] + self.ahead
-            if 0 <= after < len(self.order) and self._wanted(self.order[after]):
-                self._begin(self.order[after])
-
-    def _wanted(self, parameter: Parameter) -> bool:
-        return not self.uses.get(parameter) and (self.ahead == 1 or parameter.turned)
-
-    def _begin(self, parameter: Parameter) -> None:
-        if parameter not in self.coming and parameter not in self.here:
-            with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
-                self.coming[parameter] = begun(gathered(parameter.value, parameter.used))
-
-    def gathered(self, parameter: Parameter) -> DistMatrix:
-        """The parameter as it is used. It has been on its way since the one before it was used: nobody gives way for it."""
-        if parameter not in self.place:
-            return parameter.value
-        self.ask(parameter)
-        if parameter in self.coming:
-            self.here[parameter] = finish(self.coming.pop(parameter))
-        return self.here[parameter]
-
-    def release(self, parameter: Parameter, keeping: bool) -> None:
-        """One shard is done with it in this direction; the last one lets go of it, unless it is kept for the way back."""
-        self.uses[parameter] = self.uses.get(parameter, 0) + 1
-        keep = self.scheme.keep and self.ahead == 1 and keeping
-        if self.uses[parameter] % self.scheme.shards == 0 and not keep:
-            self.here.pop(parameter, None)
-
-    # ------------------------------------------------------------------ gradients
-
-    def add(self, parameter: Parameter, partial: tuple[str, ...], write: Callable[[Any, bool], None]) -> None:
-        """One shard's part of a gradient: write(block, first) sets the block or adds to it; behind the last shard's the sums
-        over ranks begin."""
-        value, layout = parameter.value, Layout(parameter.used.rows, parameter.used.cols, partial)
-        if parameter not in self.addends:
-            block = value.xp.empty(local_shape(value.shape, layout, value.grid), value.dtype)
-            self.addends[parameter] = DistMatrix(block, value.shape, value.grid, layout), 0
-        addends, count = self.addends[parameter]
-        write(addends.stored, count == 0)
-        self.addends[parameter] = addends, count + 1
-        if count + 1 == self.scheme.shards * parameter.layers:
-            self.settle()
-            del self.addends[parameter]
-            self.debts.append((parameter, begun(settled(addends, value.layout))))
-
-    def settle(self) -> None:
-        """End the sums that have been begun."""
-        for parameter, steps in self.debts:
-            parameter.gradient = finish(steps)
-        self.debts.clear()
-
-    def shards(self) -> list[Shard]:
-        return [Shard(self, i) for i in range(self.scheme.shards)]
-
-
-class Shard:
-    """A part of each rank's tokens on its trip: what its layers keep for the way back.
-
-    keeping  False: nothing is kept, since the pass will be made again;  again: it is being made again, on the way back
-    """
-
-    def __init__(self, trip: Trip, number: int, *, keeping: bool = True, again: bool = False) -> None:
-        self.trip, self.number, self.keeping, self.again = trip, number, keeping and trip.training, again
-        self.kept: dict[Any, Any] = {}
-
-    def keep(self, layer: Any, *values: Any) -> None:
-        """What the layer's backward pass will want."""
-        if self.keeping:
-            self.kept[layer] = values
-
-    def take(self, layer: Any) -> Any:
-        return self.kept.pop(layer)
-
-    def release(self, parameter: Parameter) -> None:
-        """This shard needs the gathered parameter no more in this direction."""
-        if not self.again:
-            self.trip.release(parameter, self.keeping)
-
-    def draft(self) -> Shard:
-        """This shard on a pass of which nothing is kept."""
-        return Shard(self.trip, self.number, keeping=False)
-
-    def repeated(self) -> Shard:
-        """This shard on the same pass once more."""
-        return Shard(self.trip, self.number, again=True)
-
-    # ------------------------------------------------------------------ which tokens
-
-    def bounds(self, rows: int, unit: int) -> tuple[int, int]:
-        """Which of a rank's tokens are this shard's: whole sequences."""
-        start, stop = block_bounds(-(-rows // unit), self.trip.scheme.shards, self.number)
-        return min(start * unit, rows), min(stop * unit, rows)
-
-    def unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
-        return max(int(self.trip.sequence * scale), sequence_of(layout))
-
-    def rows(self, layout: Layout, tokens: int) -> np.ndarray:
-        """The global rows that those of this rank's block are, in a layout, of an activation that has so many in this shard:
-        layers may have put out more or fewer than the pass began with."""
-        grid, scale = self.trip.scheme.grid, Fraction(tokens, max(self.tokens, 1))
-        assert grid.coords is not None
-        held = share(int(self.trip.tokens * scale), layout.rows, grid.sizes, grid.coords)
-        return held.select(IndexSet.interval(*self.bounds(len(held), self.unit(layout, scale)))).indices()
-
-    @cached_property
-    def tokens(self) -> int:
-        """The shard's tokens on all ranks, where the pass begins."""
-        trip, layout = self.trip, self.trip.layout
-        if trip.scheme.shards == 1:
-            return trip.tokens
-        held = shares(trip.tokens, layout.rows, trip.scheme.grid.sizes, rows_of(layout), {})
-        spans = [self.bounds(len(tokens), self.unit(layout)) for _, tokens in held]
-        return sum(stop - start for start, stop in spans)
+from pdla.nn.activation import check_like, check_sequences
+from pdla.nn.scheme import Scheme
+from pdla.nn.steps import Steps, together
+from pdla.nn.trip import Parameter, Shard, Trip
 
 
 class Layer:
@@ -312,7 +144,7 @@ class Layer:
         """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped."""
         with agreed(self.scheme.grid.comm, f"forward of {self!r} on {_described(x)}, training={training}"):
             self._takes(x)
-            _check_sequences(self, x)
+            check_sequences(self, x)
             if training:
                 self._check_uses()
         self.passes += training
@@ -344,7 +176,7 @@ class Layer:
             if trip is None:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             assert y is not None
-            _lies_like(dy, y, "dy", "the layer's output")
+            check_like(dy, y, "dy", "the layer's output")
         self._trip, self._left = None, None
         trip.turn()
         dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), self._shards, strict=True))
@@ -370,11 +202,6 @@ def _described(x: Any) -> str:
     if isinstance(x, np.ndarray):  # token numbers, which every rank is to have alike
         return f"array {x.shape} {x.dtype} of digest {blake2b(x.tobytes(), digest_size=8).hexdigest()}"
     return x.described if isinstance(x, DistMatrix) else type(x).__name__
-
-
-def like(x: DistMatrix, block: Any) -> DistMatrix:
-    """Another block in x's place."""
-    return DistMatrix(block, x.shape, x.grid, x.layout)
 
 
 def _part(x: Any, at: Shard) -> Any:
@@ -405,73 +232,3 @@ def _joined(parts: list[Any]) -> Any:
         first.xp.copy(block[at : at + part.stored.shape[0]], part.stored)
         at += part.stored.shape[0]
     return DistMatrix(block, (sum(p.shape[0] for p in parts), first.shape[1]), first.grid, first.layout)
-
-
-# ---------------------------------------------------------------------------------------------- checks
-
-
-def _lies_like(x: Any, model: DistMatrix, name: str, what: str) -> None:
-    if not isinstance(x, DistMatrix):
-        raise ShapeError(f"{name} is a {type(x).__name__}, not a DistMatrix laid out as {what}, {model!r}")
-    if x.shape != model.shape or x.dtype != model.dtype:
-        raise ShapeError(f"{name} is {x.shape} {x.dtype}, {what} {model.shape} {model.dtype}")
-    if x.grid != model.grid or x.layout != model.layout:
-        raise LayoutError(f"{name} lies as {x.layout!r} on {x.grid!r}, {what} as {model.layout!r} on {model.grid!r}")
-    if x.transposed or x.conjugated:
-        raise LayoutError(f"{name} is a transposed or conjugated view; give its copy()")
-
-
-def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec: str, unit: int = 1) -> None:
-    """Raise unless x is an activation of so many features that lies as a spec of the scheme's says."""
-    scheme = layer.scheme
-    if not isinstance(x, DistMatrix):
-        raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not a {type(x).__name__}: scheme.shard(x) makes one")
-    expected = scheme.activation(spec, max(sequence_of(x.layout), layer.sequence), unit)
-    if x.shape[1] != features or x.dtype != dtype:
-        raise ShapeError(f"{layer!r} takes (tokens, {features}) of {dtype}, not {x.shape} of {x.dtype}")
-    if x.grid != scheme.grid:
-        raise LayoutError(f"x is on {x.grid!r}, {layer!r} works on {scheme.grid!r}")
-    if x.layout != expected:
-        raise LayoutError(
-            f"x lies as {x.layout!r}, {layer!r} takes {expected!r}: scheme.shard(x, sequence={layer.sequence}) deals out so"
-        )
-    if x.transposed or x.conjugated:
-        raise LayoutError(f"x is a transposed or conjugated view; {layer!r} takes its copy()")
-
-
-def check_sequence(kind: str, sequence: int) -> None:
-    """Raise unless a sequence has a token."""
-    if sequence < 1:
-        raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, at least 1")
-
-
-def _check_sequences(layer: Layer, x: Any) -> None:
-    """Raise unless x has whole sequences, and cuts that keep them whole wherever a scheme's inner layers want them so."""
-    if x.shape[0] % layer.sequence:
-        raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}, as {layer!r} wants them")
-    whole = isinstance(x, DistMatrix) and layer.takes is not None
-    expected = layer.scheme.activation(layer.takes, layer.sequence) if whole else None  # type: ignore[arg-type]
-    if expected and any(cut.unit % want.unit for cut, want in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
-        raise LayoutError(
-            f"x lies as {x.layout!r}, whose cuts do not keep sequences of {layer.sequence} tokens whole, as {layer!r} wants "
-            f"them: scheme.shard(x, sequence={layer.sequence}) deals out so"
-        )
-
-
-def check_whole(layer: Layer, x: DistMatrix) -> None:
-    """Raise unless each rank has whole sequences of x, in schemes too that cut sequences between the layers of a pair."""
-    held = shares(x.shape[0], x.layout.rows, x.grid.sizes, rows_of(x.layout), {})
-    if any(len(tokens) % layer.sequence for _, tokens in held):
-        raise LayoutError(
-            f"x lies as {x.layout!r}, which does not leave sequences of {layer.sequence} tokens whole, as {layer!r} wants them"
-        )
-
-
-def rows_of(layout: Layout) -> tuple[str, ...]:
-    """The axes that cut an activation's tokens."""
-    return tuple(cut.axis for cut in layout.rows)
-
-
-def cols_of(layout: Layout) -> tuple[str, ...]:
-    """The axes that cut an activation's features."""
-    return tuple(cut.axis for cut in layout.cols)

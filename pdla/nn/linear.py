@@ -11,10 +11,12 @@ from pdla.create import random, zeros
 from pdla.layout import Layout
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Parameter, Shard, check_activation, like, rows_of, seeded
+from pdla.nn.activation import check_activation, like, rows_of
+from pdla.nn.layer import Layer
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
 from pdla.nn.steps import Steps, begun, gathered, settled
+from pdla.nn.trip import Parameter, Shard, seeded
 from pdla.redistribute import local_shape
 
 

@@ -10,8 +10,8 @@ from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.errors import PdlaError, ShapeError
 from pdla.matrix import DistMatrix
+from pdla.nn.activation import cols_of, like, rows_of
 from pdla.nn.embedding import check_ids
-from pdla.nn.layer import cols_of, like, rows_of
 from pdla.nn.steps import finish, summed
 
 

@@ -14,10 +14,12 @@ from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.layout import IndexSet
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Shard, check_activation, check_whole, cols_of, like, rows_of
+from pdla.nn.activation import check_activation, check_whole, cols_of, like, rows_of
+from pdla.nn.layer import Layer
 from pdla.nn.linear import add_rows, vector
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, begun, summed
+from pdla.nn.trip import Shard
 
 
 class Norm(Layer):

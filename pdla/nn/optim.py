@@ -13,7 +13,9 @@ from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Parameter, like
+from pdla.nn.activation import like
+from pdla.nn.layer import Layer
+from pdla.nn.trip import Parameter
 
 
 class Optimizer:

@@ -9,9 +9,11 @@ import numpy as np
 
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.layer import Layer, Shard, like, seeded
+from pdla.nn.activation import like
+from pdla.nn.layer import Layer
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps
+from pdla.nn.trip import Shard, seeded
 
 
 class Pointwise(Layer):

@@ -13,13 +13,15 @@ import numpy as np
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
 from pdla.layout import Block, Layout
 from pdla.matrix import DistMatrix
+from pdla.nn.activation import check_activation, check_sequence, like
 from pdla.nn.attention import SelfAttention
-from pdla.nn.layer import Layer, Shard, check_activation, check_sequence, like
+from pdla.nn.layer import Layer
 from pdla.nn.linear import Linear
 from pdla.nn.norms import LayerNorm
 from pdla.nn.pointwise import Dropout, GeLU
 from pdla.nn.scheme import Scheme, cut_over, sequence_of
 from pdla.nn.steps import Steps
+from pdla.nn.trip import Shard
 
 
 class Sequential(Layer):

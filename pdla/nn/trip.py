@@ -1,0 +1,188 @@
+"""A trip: one forward pass and the backward pass behind it, what is kept between them and what is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pdla.comm.ledger import tagged
+from pdla.layout import IndexSet, Layout, block_bounds, share, shares
+from pdla.matrix import DistMatrix
+from pdla.nn.activation import rows_of
+from pdla.nn.scheme import sequence_of
+from pdla.nn.steps import Steps, begun, finish, gathered, settled
+from pdla.redistribute import local_shape
+
+if TYPE_CHECKING:
+    from pdla.nn.layer import Layer
+
+
+def seeded(seed: int, name: str) -> int:
+    """A seed of its own for each name, so that layers made with one seed are not alike."""
+    return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest())
+
+
+class Parameter:
+    """A matrix that is learned, and its gradient after a backward pass, in the same layout.
+
+    used    the layout in which a layer computes with it: gathered before use, its gradient's addends summed into its own
+    name    its messages are recorded as "name forward" and "name backward"
+    layers  how many layers use it
+    turned  whether the way back needs it, too
+    """
+
+    def __init__(self, value: DistMatrix, used: Layout | None = None, name: str = "") -> None:
+        self.value, self.name, self.layers, self.turned = value, name, 1, True
+        self.used = value.layout if used is None else used
+        self.gradient: DistMatrix | None = None
+
+
+class Trip:
+    """One forward pass of all shards and the backward pass behind it: what is kept between them, and what is under way.
+
+    Parameters come gathered, the next one's on its way while one is used, each once for all shards; gradients are summed in
+    place over the shards, and over the ranks once, behind the last.
+    """
+
+    def __init__(self, layer: Layer, x: Any, number: int, training: bool) -> None:
+        self.scheme, self.tokens, self.number, self.training = layer.scheme, x.shape[0], number, training
+        self.sequence = layer.sequence
+        self.layout = x.layout if isinstance(x, DistMatrix) else self.scheme.residual(self.sequence)
+        self.order = [p for p in layer.all_parameters() if p.used != p.value.layout]
+        self.place = {p: i for i, p in enumerate(self.order)}
+        self.ahead = 1
+        self.coming: dict[Parameter, Steps[DistMatrix]] = {}
+        self.here: dict[Parameter, DistMatrix] = {}
+        self.uses: dict[Parameter, int] = {}
+        self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
+        self.debts: list[tuple[Parameter, Steps[DistMatrix]]] = []
+
+    def turn(self) -> None:
+        """From here on backward."""
+        self.ahead = -1
+        self.uses.clear()
+
+    # ------------------------------------------------------------------ parameters
+
+    def ask(self, parameter: Parameter) -> None:
+        """Begin to gather a parameter, and the next in order."""
+        if parameter in self.place:
+            self._begin(parameter)
+            after = self.place[parameter] + self.ahead
+            if 0 <= after < len(self.order) and self._wanted(self.order[after]):
+                self._begin(self.order[after])
+
+    def _wanted(self, parameter: Parameter) -> bool:
+        return not self.uses.get(parameter) and (self.ahead == 1 or parameter.turned)
+
+    def _begin(self, parameter: Parameter) -> None:
+        if parameter not in self.coming and parameter not in self.here:
+            with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
+                self.coming[parameter] = begun(gathered(parameter.value, parameter.used))
+
+    def gathered(self, parameter: Parameter) -> DistMatrix:
+        """The parameter as it is used. It has been on its way since the one before it was used: nobody gives way for it."""
+        if parameter not in self.place:
+            return parameter.value
+        self.ask(parameter)
+        if parameter in self.coming:
+            self.here[parameter] = finish(self.coming.pop(parameter))
+        return self.here[parameter]
+
+    def release(self, parameter: Parameter, keeping: bool) -> None:
+        """One shard is done with it in this direction; the last one lets go of it, unless it is kept for the way back."""
+        self.uses[parameter] = self.uses.get(parameter, 0) + 1
+        keep = self.scheme.keep and self.ahead == 1 and keeping
+        if self.uses[parameter] % self.scheme.shards == 0 and not keep:
+            self.here.pop(parameter, None)
+
+    # ------------------------------------------------------------------ gradients
+
+    def add(self, parameter: Parameter, partial: tuple[str, ...], write: Callable[[Any, bool], None]) -> None:
+        """One shard's part of a gradient: write(block, first) sets the block or adds to it; behind the last shard's the sums
+        over ranks begin."""
+        value, layout = parameter.value, Layout(parameter.used.rows, parameter.used.cols, partial)
+        if parameter not in self.addends:
+            block = value.xp.empty(local_shape(value.shape, layout, value.grid), value.dtype)
+            self.addends[parameter] = DistMatrix(block, value.shape, value.grid, layout), 0
+        addends, count = self.addends[parameter]
+        write(addends.stored, count == 0)
+        self.addends[parameter] = addends, count + 1
+        if count + 1 == self.scheme.shards * parameter.layers:
+            self.settle()
+            del self.addends[parameter]
+            self.debts.append((parameter, begun(settled(addends, value.layout))))
+
+    def settle(self) -> None:
+        """End the sums that have been begun."""
+        for parameter, steps in self.debts:
+            parameter.gradient = finish(steps)
+        self.debts.clear()
+
+    def shards(self) -> list[Shard]:
+        return [Shard(self, i) for i in range(self.scheme.shards)]
+
+
+class Shard:
+    """A part of each rank's tokens on its trip: what its layers keep for the way back.
+
+    keeping  False: nothing is kept, since the pass will be made again;  again: it is being made again, on the way back
+    """
+
+    def __init__(self, trip: Trip, number: int, *, keeping: bool = True, again: bool = False) -> None:
+        self.trip, self.number, self.keeping, self.again = trip, number, keeping and trip.training, again
+        self.kept: dict[Any, Any] = {}
+
+    def keep(self, layer: Any, *values: Any) -> None:
+        """What the layer's backward pass will want."""
+        if self.keeping:
+            self.kept[layer] = values
+
+    def take(self, layer: Any) -> Any:
+        return self.kept.pop(layer)
+
+    def release(self, parameter: Parameter) -> None:
+        """This shard needs the gathered parameter no more in this direction."""
+        if not self.again:
+            self.trip.release(parameter, self.keeping)
+
+    def draft(self) -> Shard:
+        """This shard on a pass of which nothing is kept."""
+        return Shard(self.trip, self.number, keeping=False)
+
+    def repeated(self) -> Shard:
+        """This shard on the same pass once more."""
+        return Shard(self.trip, self.number, again=True)
+
+    # ------------------------------------------------------------------ which tokens
+
+    def bounds(self, rows: int, unit: int) -> tuple[int, int]:
+        """Which of a rank's tokens are this shard's: whole sequences."""
+        start, stop = block_bounds(-(-rows // unit), self.trip.scheme.shards, self.number)
+        return min(start * unit, rows), min(stop * unit, rows)
+
+    def unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
+        return max(int(self.trip.sequence * scale), sequence_of(layout))
+
+    def rows(self, layout: Layout, tokens: int) -> np.ndarray:
+        """The global rows that those of this rank's block are, in a layout, of an activation that has so many in this shard:
+        layers may have put out more or fewer than the pass began with."""
+        grid, scale = self.trip.scheme.grid, Fraction(tokens, max(self.tokens, 1))
+        assert grid.coords is not None
+        held = share(int(self.trip.tokens * scale), layout.rows, grid.sizes, grid.coords)
+        return held.select(IndexSet.interval(*self.bounds(len(held), self.unit(layout, scale)))).indices()
+
+    @cached_property
+    def tokens(self) -> int:
+        """The shard's tokens on all ranks, where the pass begins."""
+        trip, layout = self.trip, self.trip.layout
+        if trip.scheme.shards == 1:
+            return trip.tokens
+        held = shares(trip.tokens, layout.rows, trip.scheme.grid.sizes, rows_of(layout), {})
+        spans = [self.bounds(len(tokens), self.unit(layout)) for _, tokens in held]
+        return sum(stop - start for start, stop in spans)
