@@ -209,7 +209,8 @@ def _predict(arguments: argparse.Namespace) -> int:
         machine = Machine.load(arguments.machine) if arguments.machine else Machine()
     except (OSError, ValueError) as error:
         raise refuse(f"--machine: {error}") from error
-    print(networks.table(networks.best(arguments.ranks, net, machine, arguments.best), net, machine, arguments.ranks))
+    if _first_of_the_job():
+        print(networks.table(networks.best(arguments.ranks, net, machine, arguments.best), net, machine, arguments.ranks))
     return 0
 
 
