@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 
+from pdla.bench.arguments import Parser
+from pdla.bench.leave import leave
 from pdla.comm.base import Communicator
 from pdla.model.machine import Machine
 
@@ -16,6 +20,20 @@ TURNS = 7
 LARGE = 1024  # of a product at full rate
 MESSAGE = 4 << 20  # bytes of a message at full rate
 STREAM = 4 << 20  # elements of a sum that no cache holds
+
+
+def add(to: Parser) -> None:
+    """Its arguments."""
+    to.add_argument("--out", metavar="FILE", help="write it to FILE, as TOML")
+
+
+def program(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Collective: print the machine, and write it where that is asked for; gives the exit status."""
+    machine = measured(comm)
+    if comm.rank == 0:
+        print(machine.text(), end="")
+    leave(arguments.out, lambda path: Path(path).write_text(machine.text()), "--out", comm)
+    return 0
 
 
 def measured(comm: Communicator) -> Machine:

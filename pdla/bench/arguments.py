@@ -1,0 +1,57 @@
+"""Arguments: how they are read, and those that several commands have."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from pdla.bench.stop import REFUSED, Stop, refuse
+from pdla.model.machine import Machine
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what it has to say by a Stop, so that one rank prints it."""
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        raise Stop(0, self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        raise Stop(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)")
+
+
+def positive(text: str) -> int:
+    return _number(text, 1)
+
+
+def natural(text: str) -> int:
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+    return int(text)
+
+
+def grid_shape(text: str) -> tuple[int, int]:
+    words = text.lower().split("x")
+    if len(words) != 2 or not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a grid: give rows x columns, such as 2x3")
+    return int(words[0]), int(words[1])
+
+
+def add_ranks(to: argparse.ArgumentParser) -> None:
+    """Where a command runs, and what it leaves: options that may stand before the command or after it."""
+    group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
+    group.add_argument("--threads", type=positive, metavar="P", help="P ranks as threads of this process, no MPI")
+    group.add_argument("--dry-run", action="store_true", help="predict for -P ranks, without data and times")
+    group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help="ranks of a dry run")
+    group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE")
+
+
+def machine(name: str) -> Machine:
+    """The machine of that name, or of a TOML file; the default one for ""; raises Stop."""
+    try:
+        return Machine.load(name) if name else Machine()
+    except (OSError, ValueError) as error:
+        raise refuse(f"--machine: {error}") from error

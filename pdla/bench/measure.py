@@ -1,0 +1,157 @@
+"""The commands that ranks run together: the suite, one product, and what the machine is."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import pdla
+from pdla.bench import info, report, suite
+from pdla.bench.arguments import Parser, grid_shape, natural, positive
+from pdla.bench.case import Case, file_case, file_operands, random_operands
+from pdla.bench.check import Checker
+from pdla.bench.gemm import Bench, planned, predict
+from pdla.bench.info import oversubscribed
+from pdla.bench.leave import leave
+from pdla.bench.peak import Peaks
+from pdla.bench.stop import WRONG, refuse
+from pdla.bench.suite import Results
+from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
+from pdla.io import save
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SIZE = 2048  # of each of m, n and k, where they are not given
+REPEATS = 5
+CHECKED = (
+    "every product was checked before it was timed: exact = bit for bit on small integers, bound = each element within "
+    "its error bound;\n(NumPy) against NumPy's product, (Freivalds) by products with vectors of +1 and -1"
+)
+USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # and the same on every rank
+
+
+def add_gemm(to: Parser) -> None:
+    """The arguments of one product."""
+    for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "columns of op(A), rows of op(B)")):
+        to.add_argument(f"-{name}", type=natural, help=f"{what} (default {SIZE})")
+    to.add_argument("--dtype", choices=DTYPES, help="default float64")
+    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto")
+    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="2x3; default: all ranks, most nearly square")
+    to.add_argument("--panel", type=positive, metavar="WIDTH", help="SUMMA's panel width in indices")
+    to.add_argument("--repeats", type=positive, default=REPEATS, help=f"times that it is timed (default {REPEATS})")
+    for name in "AB":
+        how = f"{name} is stored as it is, transposed, or conjugate-transposed"
+        to.add_argument(f"--trans{name.lower()}", choices=("N", "T", "C"), default="N", help=how)
+    for name in "AB":
+        to.add_argument(f"--{name.lower()}", metavar="FILE", help=f"read {name} from FILE (.npy, .mtx, .h5)")
+    to.add_argument("--out", metavar="FILE", help="write C to FILE")
+
+
+def check_files(arguments: argparse.Namespace) -> None:
+    """What one argument alone cannot tell; raises Stop."""
+    if (arguments.a is None) != (arguments.b is None):
+        raise refuse("--a and --b go together: both matrices from files, or none")
+    made_up = [name for name in ("m", "n", "k", "dtype") if getattr(arguments, name) is not None]
+    if arguments.a and (made_up or arguments.dry_run):
+        raise refuse(f"--a and --b give the sizes and the dtype: leave out {', '.join(made_up) or '--dry-run'}")
+    if arguments.out and arguments.dry_run:
+        raise refuse("a dry run has no C to write to --out")
+
+
+# ---------------------------------------------------------------------------------------------- running
+
+
+def program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Collective: a command; gives the exit status."""
+    world = "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
+    known = info.facts(comm, world)
+    if arguments.command == "info":
+        waits = info.waiting(comm, world)
+        if comm.rank == 0:
+            print("\n".join(info.lines(known, comm, world, waits)))
+        results, peaks = Results(), Peaks(comm)
+    else:
+        results, peaks = _multiply(comm, arguments, world)
+    if comm.rank == 0:
+        _show(results, peaks, known, comm.size)
+    content = report.report(known, world, comm.size, words, results, peaks.measured)
+    leave(arguments.json, lambda path: report.write(path, content), "--json", comm)
+    return 0 if results.right else WRONG
+
+
+def _multiply(comm: pdla.Communicator, arguments: argparse.Namespace, world: str) -> tuple[Results, Peaks]:
+    bench = Bench(comm, Checker(comm), Peaks(comm))
+    if arguments.command == "gemm":
+        results = _gemm(replace(bench, repeats=arguments.repeats, explain=True), arguments)
+    else:
+        results = suite.predicted(comm.size) if world == "dry" else suite.run(bench)
+    return results, bench.peaks
+
+
+def _gemm(bench: Bench, arguments: argparse.Namespace) -> Results:
+    comm, case = bench.comm, _case(arguments, bench.comm.size)
+    try:
+        if arguments.dry_run:
+            return Results([predict(case, comm.size)])
+        make = file_operands((arguments.a, arguments.b)) if arguments.a else random_operands
+        A, B = make(case, pdla.ProcessGrid(case.grid, comm=comm))
+        case = file_case(case, A, B) if arguments.a else case
+        plan = planned(case, A, B)
+    except USERS_FAULT as error:
+        raise refuse(error) from error
+    results = Results([bench.measure(case, A, B)])
+    if arguments.out:
+        _save(arguments.out, plan(A, B))
+    return results
+
+
+def _case(arguments: argparse.Namespace, ranks: int) -> Case:
+    first, second = arguments.grid or pdla.balanced_shape(ranks)
+    if first * second > ranks:
+        raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there are {ranks}")
+    m, n, k = (SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k))
+    return Case(
+        m,
+        n,
+        k,
+        dtype=arguments.dtype or "float64",
+        algorithm=arguments.algorithm,
+        grid=(first, second),
+        transa=arguments.transa,
+        transb=arguments.transb,
+        panel=arguments.panel,
+    )
+
+
+def _save(path: str, C: pdla.DistMatrix) -> None:
+    try:
+        save(path, C)
+    except FileError as error:
+        raise refuse(error) from error
+
+
+# ---------------------------------------------------------------------------------------------- what they leave
+
+
+def _show(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> None:
+    """Print everything; at rank 0."""
+    from pdla.bench import table
+
+    table.show(results.rows, results.left_out, notes(results, peaks, known, ranks))
+
+
+def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> list[str]:
+    """What stands below the table."""
+    lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
+    for dtype, rate in peaks.measured.items():
+        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of all {ranks} ranks at once, in this run")
+    if peaks.measured and oversubscribed(known):
+        machine = known["machine"]
+        shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} cores"
+        lines.append(f"{shared}: times measure the scheduler, too")
+    faults = [fault for row in results.rows for fault in row.faults]
+    for row in results.rows:
+        lines += [f"{row.algorithm} on {row.case.grid}, {row.case.title}: {fault}" for fault in row.faults]
+    if any(row.checks for row in results.rows):
+        lines.append(CHECKED if not faults else f"{len(faults)} checks failed")
+    return lines
