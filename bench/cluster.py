@@ -32,6 +32,8 @@ TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "mount": "
 MOST = 250  # hosts that one network of addresses has room for
 FOLDER = Path("/dev/shm/cluster")  # in memory that only the cluster sees
 SWITCH = "switch"
+CONGESTION = "reno"  # of TCP: bbr, which probes for the rate, leaves a fifth of the links unused where both directions are full
+QUEUE = "30ms"  # at the rate of the link, that may wait at either end, about as in a switch: with longer ones hosts share unevenly
 NEW_MOUNTS, NEW_PIDS, DIE_WITH_PARENT = 0x00020000, 0x20000000, 1  # of Linux' unshare and prctl
 REFUSED, TOO_LONG, KILLED = 2, 124, 128  # exit statuses; the last is added to a signal's number
 # Hydra calls it as it would call ssh: options, host, command. Its own hostname makes MPI take a namespace for a host.
@@ -203,12 +205,13 @@ def address(i):
 def attach(host, port, at, rate):
     run("ip", "netns", "add", host)
     run("ip", "-n", host, "link", "set", "lo", "up")
+    run("ip", "netns", "exec", host, "sh", "-c", f"echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control")
     run("ip", "link", "add", "eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", SWITCH)
     run("ip", "-n", SWITCH, "link", "set", port, "master", "bridge0", "up")
     run("ip", "-n", host, "address", "add", f"{at}/24", "dev", "eth0")
     run("ip", "-n", host, "link", "set", "eth0", "up")
     for end, device in ((host, "eth0"), (SWITCH, port)):
-        run("tc", "-n", end, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "128kb", "latency", "200ms")
+        run("tc", "-n", end, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "128kb", "latency", QUEUE)
 
 
 def mpirun(hosts, ranks, command):

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +48,7 @@ _VERB_TAGS = 1 << 14
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 _SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
+_PIECE, _PIECES = 512 << 10, 16  # bytes of a message's pieces between nodes, longer ones where these would be more than so many
 _WORDS = 8  # from one word by which ranks meet to the next: each has a cache line of its own
 _LETS_WORK = 8  # polls of shared memory from one call of MPI to the next: others may wait for messages of this rank
 _HEARD = 0.5  # seconds in which the launcher passes on what was printed: an aborted job's last words may be lost
@@ -108,10 +109,23 @@ def _large(size: int) -> MPI.Datatype:
 
 def _spec(x: np.ndarray) -> list[Any]:
     """A C-contiguous array as mpi4py takes it: bytes, since some dtypes have no buffer format and no MPI type."""
-    raw = x.reshape(-1).view(np.uint8) if x.size else np.empty(0, np.uint8)
+    (raw,) = _pieces(x, False)
     if raw.size > _INT_MAX and MPI.Get_version() < (4, 0):
         return [raw, 1, _large(raw.size)]
     return [raw, raw.size, MPI.BYTE]
+
+
+def _pieces(x: np.ndarray, far: bool) -> list[np.ndarray]:
+    """The pieces in which a C-contiguous array travels; the last is shorter than the others, so that no two lengths fit.
+
+    Between nodes both directions of a pair would wait for each other's whole messages: MPI asks for a long one's data by a
+    word that queues behind the data that go the other way.
+    """
+    raw = x.reshape(-1).view(np.uint8) if x.size else np.empty(0, np.uint8)
+    if not far or raw.size < _PIECE:
+        return [raw]
+    step = max(_PIECE, raw.size // _PIECES)
+    return [raw[lo : lo + step] for lo in range(0, raw.size + 1, step)]
 
 
 class Round:
@@ -120,9 +134,12 @@ class Round:
     It holds the memory that MPI reads and writes: a Pending dropped half-way must not free it.
     """
 
-    def __init__(self, requests: list[MPI.Request], expected: Sequence[int], onward: Mapping[int, list[Send]]) -> None:
-        """The first requests are receives, of `expected` bytes (-1: not to be checked)."""
+    def __init__(
+        self, requests: list[MPI.Request], expected: Sequence[tuple[int, int]], onward: Mapping[int, list[Send]]
+    ) -> None:
+        """The first requests are receives, `expected`: of which message a piece, and its bytes (-1: not to be checked)."""
         self.requests, self.expected, self.onward = requests, expected, onward
+        self.missing = Counter(message for message, _ in expected)
         self.turns = deque(onward)
         self.lock = threading.Lock()
         self.left = len(requests)
@@ -146,9 +163,12 @@ class Round:
     def _note(self, ended: list[int], statuses: list[MPI.Status]) -> None:
         for i, status in zip(ended, statuses, strict=True):
             if i < len(self.expected):
-                self._check(self.expected[i], status)
-                self.here.add(i)
-                self.come.append(i)
+                message, size = self.expected[i]
+                self._check(size, status)
+                self.missing[message] -= 1
+                if not self.missing[message]:
+                    self.here.add(message)
+                    self.come.append(message)
         sent: list[MPI.Request] = []
         while self.turns and self.turns[0] in self.here and not self.fault:
             sent += [send() for send in self.onward[self.turns.popleft()]]
@@ -241,16 +261,18 @@ class MPIComm(Communicator):
     def _post(self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
         landings = [(source, out, self._landing(out)) for source, out in recvs]
-        requests = [self.mpi.Irecv(_spec(box), source, tag) for source, _, box in landings]
+        boxes = [(i, source, piece) for i, (source, _, box) in enumerate(landings) for piece in _pieces(box, self._far(source))]
+        requests = [self.mpi.Irecv(_spec(piece), source, tag) for _, source, piece in boxes]
         packed: dict[int, Array] = {}
         for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
             if id(x) not in packed:
                 packed[id(x)] = self._packed(x)
-            requests.append(self.mpi.Isend(_spec(packed[id(x)]), to, tag))
-        later: dict[int, list[Send]] = {
-            i: [partial(self.mpi.Isend, _spec(landings[i][2]), to, tag) for to in onward[i]] for i in onward
-        }
-        return self._arrivals(call, Round(requests, [box.nbytes for _, _, box in landings], later), landings)
+            requests += [send() for send in self._sends(packed[id(x)], to, tag)]
+        later = {i: [send for to in onward[i] for send in self._sends(landings[i][2], to, tag)] for i in onward}
+        return self._arrivals(call, Round(requests, [(i, piece.nbytes) for i, _, piece in boxes], later), landings)
+
+    def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
+        return [partial(self.mpi.Isend, _spec(piece), to, tag) for piece in _pieces(box, self._far(to))]
 
     def _landing(self, out: Array) -> Array:
         """Where out's elements arrive."""
@@ -290,7 +312,7 @@ class MPIComm(Communicator):
         mine = self.rank == root
         box = self._packed(x) if mine else self._landing(x)
         landings = [] if mine else [(root, x, box)]
-        arrivals = self._arrivals("bcast", Round([self.mpi.Ibcast(_spec(box), root)], [-1] * len(landings), {}), landings)
+        arrivals = self._arrivals("bcast", Round([self.mpi.Ibcast(_spec(box), root)], [(0, -1)] * len(landings), {}), landings)
         received = 0 if mine else x.nbytes
         far = received if self._far(root) else 0  # MPI does not say which way the bytes took
         return Pending(arrivals, lambda: x, ("bcast", self.axis, received, len(landings), "mpi", far))

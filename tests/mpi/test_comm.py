@@ -310,6 +310,54 @@ def test_messages_of_another_length(comm, rows, says):
     comm.barrier()
 
 
+# ---------------------------------------------------------------------------------------------- pieces
+
+PIECE = 512 << 10  # bytes
+
+
+@pytest.fixture
+def far_apart(comm, monkeypatch):
+    """Each rank as if on a node of its own: long messages travel in pieces."""
+    monkeypatch.setattr(comm, "homes", list(range(comm.size)))
+    monkeypatch.setitem(comm.__dict__, "nodes", comm.size)
+    return comm
+
+
+@pytest.mark.parametrize("size", [0, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 20 * PIECE, 20 * PIECE + 7])
+def test_long_messages_between_nodes(far_apart, size):
+    comm = far_apart
+    x = np.full(size, comm.rank + 1, np.int8)
+    outs = [np.zeros(size, np.int8) for _ in range(comm.size)]
+    with record() as ledger:
+        comm.allgather(x, outs).wait()
+    assert [np.unique(out).tolist() for out in outs] == [[r + 1] if size else [] for r in range(comm.size)]
+    assert (ledger.messages, ledger.bytes_received) == ((comm.size - 1 if size else 0), (comm.size - 1) * size)
+
+
+@every_way
+def test_long_broadcasts_between_nodes(far_apart, way, monkeypatch):
+    comm = far_apart
+    broadcast_by(way, comm, monkeypatch)
+    monkeypatch.setattr(config, "settings", replace(config.settings, bcast_chunk=3 * PIECE))
+    x = np.arange(3 * PIECE, dtype=np.float32) * (comm.rank == 0)
+    comm.bcast(x, 0).wait()
+    np.testing.assert_array_equal(x, np.arange(3 * PIECE, dtype=np.float32))
+
+
+@pytest.mark.parametrize(("pieces", "says"), [(1, "sends less"), (2, "sends less"), (4, "sends more"), (20, "sends more")])
+def test_long_messages_of_another_length(far_apart, pieces, says):
+    comm = far_apart
+    if comm.rank == 0 and comm.size > 1:
+        sending = comm.send(np.ones(pieces * PIECE, np.int8), 1, pieces)
+        comm.recv(np.empty(1), 1, 99).wait()
+        del sending  # never received to the end
+    if comm.rank == 1:
+        with pytest.raises(AgreementError, match=f"rank 0 {says} "):
+            comm.recv(np.empty(3 * PIECE, np.int8), 0, pieces).wait()
+        comm.send(np.ones(1), 0, 99).wait()
+    comm.barrier()
+
+
 # ---------------------------------------------------------------------------------------------- progress
 
 
