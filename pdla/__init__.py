@@ -13,6 +13,7 @@ from pdla.comm import Communicator, abort_on_exception, as_communicator, world
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Ledger, record, tagged
 from pdla.comm.threads import run
+from pdla.comm.virtual import dry_run_all
 from pdla.create import eye, from_function, from_global, from_local, ones, random, zeros
 from pdla.grid import ProcessGrid, balanced_shape, tiled_order
 from pdla.io import load, save

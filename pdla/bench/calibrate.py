@@ -1,25 +1,41 @@
-"""Calibration: a machine's figures, measured by the ranks of a job, all at once as they will compute."""
+"""`calibrate`: a machine's figures, measured by the ranks of a job, all at once as they will compute.
+
+Then verbs are timed in groups of ranks, and set beside what a dry run on that machine foretells.
+"""
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla import nn
 from pdla.bench.arguments import Parser
 from pdla.bench.leave import leave
 from pdla.comm.base import Communicator
+from pdla.comm.clock import current as clock
+from pdla.comm.dry import dry_run
+from pdla.create import zeros
+from pdla.grid import ProcessGrid
 from pdla.model.machine import Machine
 
 TURNS = 7
 LARGE = 1024  # of a product at full rate
+SMALL = 8  # of the least product whose rate is measured
+STACK = 1 << 21  # elements of a stack of products' factors, more than a core's cache holds
 MESSAGE = 4 << 20  # bytes of a message at full rate
+AT_ONCE = 16  # messages under way together
 STREAM = 4 << 20  # elements of a sum that no cache holds
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed
+CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts them
 
 
 def add(to: Parser) -> None:
@@ -28,46 +44,92 @@ def add(to: Parser) -> None:
 
 
 def program(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: print the machine, and write it where that is asked for; gives the exit status."""
+    """Collective: print the machine, and verbs measured and predicted on it; write it if asked to. Gives the exit status."""
     machine = measured(comm)
+    rows = list(compared(comm, machine))
     if comm.rank == 0:
-        print(machine.text(), end="")
+        print(machine.text(), *(table(rows) if rows else []), sep="\n")
     leave(arguments.out, lambda path: Path(path).write_text(machine.text()), "--out", comm)
     return 0
 
 
 def measured(comm: Communicator) -> Machine:
-    """Collective: this job's machine. Of each figure the median of a few turns, of the slowest rank."""
-    double, single = (_product(comm, LARGE, dtype) for dtype in ("float64", "float32"))
-    work = 2.0 * LARGE**3
+    """Collective: this job's machine, the same on every rank. Of each figure the median of a few turns, of the slowest rank."""
+    flops, reached = _rates(comm)
     near, far = _peer(comm, False), _peer(comm, True)
-    latency, bandwidth = _link(comm, near) if near else (Machine.latency, Machine.bandwidth)
-    far_latency, network = _link(comm, far) if far else (Machine.far_latency, Machine.network)
+    gap, latency, bandwidth = _link(comm, near) if near else (Machine.gap, Machine.latency, Machine.bandwidth)
+    far_gap, far_latency, network = _link(comm, far) if far else (gap, Machine.far_latency, Machine.network)
     ranks = comm.size // comm.nodes
-    return Machine(
-        flops=work / double, single=double / single, half=double / single, call=_product(comm, 4, "float64"),
-        memory=_stream(comm), erf=_erf(comm), bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency,
-        node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or near, double),
-        name=f"{platform.node()}, {comm.size} ranks on {comm.nodes} nodes", source="python -m pdla.bench calibrate",
+    single = _rate(comm, LARGE, "float32") / flops
+    machine = Machine(
+        flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
+        bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
+        node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or near),
+        name=f"{comm.size} ranks on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{_processor()}",
+        source=f"measured by `pdla.bench calibrate`, {comm.size} ranks at once, on {datetime.date.today()}, NumPy {np.__version__}",
     )  # fmt: skip
+    return comm.share(_rounded(machine))[0]
+
+
+def _rounded(machine: Machine) -> Machine:
+    """To the digits that another run might find again."""
+    figures = asdict(machine)
+    figures.update((name, float(f"{x:.4g}")) for name, x in asdict(machine).items() if isinstance(x, float))
+    return Machine(**figures)
+
+
+def _processor() -> str:
+    """What the processor calls itself, and how many cores of it a node has."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} cores of {names[0]}" if names else platform.machine()
 
 
 def _timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
-    """Collective: seconds of the slowest rank, a repetition."""
-    seconds = []
-    for _ in range(TURNS):
-        comm.barrier()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            work()
-        seconds.append(max(comm.share((time.perf_counter() - start) / repeats)))
-    return median(seconds)
+    """Collective: seconds of the slowest rank, a repetition; the median of a few turns."""
+    work()
+    return median(_once(comm, work, repeats) for _ in range(TURNS))
 
 
-def _product(comm: Communicator, n: int, dtype: str) -> float:
-    a, b, c = (np.ones((n, n), dtype) for _ in range(3))
-    comm.xp.gemm(a, b, c)
-    return _timed(comm, lambda: comm.xp.gemm(a, b, c), max(1, 256 // n))
+def _once(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
+    comm.barrier()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    return max(comm.share((time.perf_counter() - start) / repeats))
+
+
+# ---------------------------------------------------------------------------------------------- a rank alone
+
+
+def _rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:
+    """Flops a second of a large product, and the share of them that smaller ones reach."""
+    flops, sizes = _rate(comm, LARGE), [SMALL << step for step in range((LARGE // SMALL).bit_length() - 1)]
+    return flops, tuple((float(n), round(min(1.0, _rate(comm, n) / flops), 3)) for n in sizes)
+
+
+def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
+    """Flops a second of n x n x n products, of as many as fill a stack, since a cache seldom holds what is multiplied."""
+    count = max(1, STACK // n**2)
+    a, b, c = (np.ones((count, n, n), dtype) for _ in range(3))
+    return 2.0 * count * n**3 / _timed(comm, lambda: np.matmul(a, b, out=c))
+
+
+def _call(comm: Communicator) -> float:
+    """Seconds around each call: those of a layer so small that nothing else takes any, on one rank, over the calls it makes."""
+    alone = comm.split([comm.rank], "alone")
+    assert alone is not None
+    calls = dry_run(1, lambda comm: _second(comm, _tiny(comm)), machine=CALLS)[0]
+    return _timed(comm, _tiny(alone), 10) / calls
+
+
+def _tiny(comm: Communicator) -> Callable[[], object]:
+    """A transformer layer of a few elements, there and back."""
+    scheme = nn.Megatron1D(ProcessGrid((1,), ("row",), comm))
+    layer = nn.TransformerLayer(scheme, 8, 1, sequence=4)
+    x = zeros((4, 8), scheme.grid, scheme.residual(4))
+    return lambda: layer.backward(layer.forward(x))
 
 
 def _stream(comm: Communicator) -> float:
@@ -77,8 +139,11 @@ def _stream(comm: Communicator) -> float:
 
 
 def _erf(comm: Communicator) -> float:
-    x = np.linspace(-4, 4, LARGE * 256)
+    x = np.linspace(-4, 4, STREAM >> 2)
     return x.size / _timed(comm, lambda: comm.xp.erf(x))
+
+
+# ---------------------------------------------------------------------------------------------- two ranks
 
 
 def _peer(comm: Communicator, far: bool) -> int | None:
@@ -90,29 +155,133 @@ def _peer(comm: Communicator, far: bool) -> int | None:
     return None
 
 
-def _link(comm: Communicator, step: int) -> tuple[float, float]:
-    """Latency, and bytes a second that a rank receives while all send to their peer."""
+def _link(comm: Communicator, step: int) -> tuple[float, float, float]:
+    """Gap, latency, and bytes a second that a rank receives, while all send to their peer."""
     small, large = (np.ones(size, np.uint8) for size in (8, MESSAGE))
     into = np.empty_like(small), np.empty_like(large)
-    latency = _timed(comm, lambda: comm.shift(small, into[0], step).wait(), 50)
-    return latency, MESSAGE / (max(1e-9, _timed(comm, lambda: comm.shift(large, into[1], step).wait()) - latency))
+
+    def many() -> None:
+        for pending in [comm.shift(small, into[0], step) for _ in range(AT_ONCE)]:
+            pending.wait()
+
+    one = _timed(comm, lambda: comm.shift(small, into[0], step).wait(), 50)
+    gap = min(one, (_timed(comm, many, 5) - one) / (AT_ONCE - 1))
+    whole = _timed(comm, lambda: comm.shift(large, into[1], step).wait())
+    return gap, one - gap, MESSAGE / max(1e-9, whole - one)
 
 
-def _overlap(comm: Communicator, step: int | None, product: float) -> float:
-    """The share of a message that is hidden behind products that take as long."""
+def _overlap(comm: Communicator, step: int | None) -> float:
+    """The share of a message that is hidden behind products that take as long, turn by turn: the parts are less than noise."""
     if step is None:
         return 1.0
     x = np.ones(4 * MESSAGE, np.uint8)
     out = np.empty_like(x)
-    alone = _timed(comm, lambda: comm.shift(x, out, step).wait())
-    a, b, c = (np.ones((LARGE, LARGE)) for _ in range(3))
-    count = max(1, round(alone / product))
+    a, b, c = (np.ones((LARGE // 4, LARGE // 4)) for _ in range(3))
+
+    def message() -> None:
+        comm.shift(x, out, step).wait()
+
+    def products() -> None:
+        for _ in range(count):
+            comm.xp.gemm(a, b, c)
 
     def both() -> None:
         pending = comm.shift(x, out, step)
-        for _ in range(count):
-            comm.xp.gemm(a, b, c)
+        products()
         pending.wait()
 
-    hidden = (count * product + alone - _timed(comm, both)) / alone
-    return float(min(1.0, max(0.0, hidden)))
+    count = 1
+    count = max(1, round(_timed(comm, message) / _timed(comm, products)))
+    turns = [(_once(comm, message), _once(comm, products), _once(comm, both)) for _ in range(3 * TURNS)]
+    return float(min(1.0, max(0.0, median((alone + work - together) / min(alone, work) for alone, work, together in turns))))
+
+
+# ---------------------------------------------------------------------------------------------- groups of ranks
+
+
+class Row(NamedTuple):
+    """A verb in groups of so many ranks, each so far from the next: bytes of a rank's part, seconds measured and predicted."""
+
+    verb: str
+    ranks: int
+    stride: int
+    size: int
+    measured: float
+    predicted: float
+
+
+def compared(comm: Communicator, machine: Machine) -> Iterator[Row]:
+    """Collective: verbs in all groups at once, of each size and stride whose product divides the ranks."""
+    for ranks, stride in _groups(comm.size):
+        group = comm.split(_members(comm.rank, ranks, stride), "group")
+        assert group is not None
+        for size in SIZES:
+            for verb, make in VERBS.items():
+                found = _timed(comm, make(group, size), 5)
+                yield Row(verb, ranks, stride, size, found, _foretold(make, comm.size, ranks, stride, size, machine))
+        yield Row("barrier", ranks, stride, 0, _timed(comm, group.barrier, 20), 0.0)
+
+
+def _groups(ranks: int) -> Iterator[tuple[int, int]]:
+    """Sizes and strides, both powers of two or whatever makes one group of all."""
+    for size in sorted({*(1 << i for i in range(1, ranks.bit_length())), ranks} - {1}):
+        yield from ((size, 1 << i) for i in range(ranks.bit_length()) if ranks % (size << i) == 0)
+
+
+def _members(rank: int, ranks: int, stride: int) -> list[int]:
+    """The group of a rank: those at the same place of their stride, in the same block."""
+    first = rank // (ranks * stride) * ranks * stride + rank % stride
+    return [first + stride * i for i in range(ranks)]
+
+
+def _foretold(make: Any, world: int, ranks: int, stride: int, size: int, machine: Machine) -> float:
+    def one(comm: Communicator) -> float:
+        group = comm.split(_members(comm.rank, ranks, stride), "group")
+        assert group is not None
+        return _second(comm, make(group, size))
+
+    return dry_run(world, one, machine=machine)[0]
+
+
+def _second(comm: Communicator, work: Callable[[], object]) -> float:
+    """Seconds of a dry rank's clock for the second time; the first may plan."""
+    work()
+    here: Any = clock.get()
+    start = here.time
+    work()
+    return here.time - start
+
+
+def _bcast(comm: Communicator, size: int) -> Callable[[], object]:
+    x = comm.xp.empty((size,), "uint8")
+    return lambda: comm.bcast(x, 0).wait()
+
+
+def _allgather(comm: Communicator, size: int) -> Callable[[], object]:
+    x, outs = comm.xp.empty((size,), "uint8"), [comm.xp.empty((size,), "uint8") for _ in range(comm.size)]
+    outs[comm.rank] = None
+    return lambda: comm.allgather(x, outs).wait()
+
+
+def _reduce_scatter(comm: Communicator, size: int) -> Callable[[], object]:
+    parts, out = [comm.xp.empty((size // 8,), "float64") for _ in range(comm.size)], comm.xp.empty((size // 8,), "float64")
+    return lambda: comm.reduce_scatter(parts, out).wait()
+
+
+def _alltoall(comm: Communicator, size: int) -> Callable[[], object]:
+    others = [r for r in range(comm.size) if r != comm.rank]
+    sends, recvs = ({r: comm.xp.empty((size,), "uint8") for r in others} for _ in range(2))
+    return lambda: comm.alltoall(sends, recvs).wait()
+
+
+VERBS = {"bcast": _bcast, "allgather": _allgather, "reduce_scatter": _reduce_scatter, "alltoall": _alltoall}
+
+
+def table(rows: list[Row]) -> list[str]:
+    """Lines: heading, and one for each row; a barrier is not predicted."""
+    lines = [f"{'':16}{'ranks':>6}{'stride':>8}{'bytes':>10}{'measured, us':>14}{'predicted, us':>15}{'ratio':>8}"]
+    for row in rows:
+        line = f"{row.verb:16}{row.ranks:6}{row.stride:8}{row.size:10}{1e6 * row.measured:14.1f}"
+        told = f"{1e6 * row.predicted:15.1f}{row.predicted / row.measured:8.2f}" if row.predicted else ""
+        lines.append(line + told)
+    return lines

@@ -182,7 +182,7 @@ class Communicator(ABC):
         parts = [flat[lo:hi] for lo, hi in bounds]
         mine = target[slice(*bounds[self.rank])]
         yield self.reduce_scatter(parts, mine, "allreduce", op)
-        yield self.allgather(mine, [target[lo:hi] for lo, hi in bounds], "allreduce")
+        yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
     def allgather(self, x: Array, outs: Sequence[Array | None], verb: str = "allgather") -> Pending:
         """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is."""

@@ -38,9 +38,9 @@ class Clock:
         """So many local products of these sizes."""
         self._work(self.machine.gemm(m, n, k, dtype, count))
 
-    def touch(self, size: int) -> None:
-        """Elementwise work that reads and writes so many bytes."""
-        self._work(self.machine.touch(size))
+    def touch(self, size: int, steps: int = 1) -> None:
+        """Elementwise work that reads and writes so many bytes, in so many steps."""
+        self._work(self.machine.touch(size, steps))
 
     def erf(self, count: int, itemsize: int) -> None:
         """The error function of so many elements."""
@@ -51,17 +51,17 @@ class Clock:
         self.computed += seconds
         self.lag += (1 - self.machine.overlap) * seconds
 
-    def received(self, size: int, far: bool) -> float:
-        """When a message that is sent now will be here, in the links' time."""
-        return self._through(self.inbound, size, far)
+    def received(self, size: int, far: bool, messages: int = 1) -> float:
+        """When messages that are sent now, of so many bytes together, will be here, in the links' time."""
+        return self._through(self.inbound, size, far, messages)
 
-    def sent(self, size: int, far: bool) -> float:
-        """When a message that this rank sends now will have left, in the links' time."""
-        return self._through(self.outbound, size, far)
+    def sent(self, size: int, far: bool, messages: int = 1) -> float:
+        """When messages that this rank sends now will have left, in the links' time."""
+        return self._through(self.outbound, size, far, messages)
 
-    def _through(self, link: dict[bool, float], size: int, far: bool) -> float:
+    def _through(self, link: dict[bool, float], size: int, far: bool, messages: int) -> float:
         begins = max(self.time - self.lag + self.machine.delay(far), link[far])
-        link[far] = begins + size / self.machine.rate(far)
+        link[far] = begins + self.machine.passage(size, far, messages)
         return link[far]
 
     def wait(self, until: float) -> None:

@@ -66,11 +66,13 @@ class DryComm(Communicator):
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """As any world's, each half counted as one: thousands of ranks cost what two do."""
         lo, hi = block_bounds(x.size, self.size, self.rank)
-        own, peers = hi - lo, self.size - 1
+        own, peers, mine = hi - lo, self.size - 1, x.reshape(-1)[lo:hi]
         addends = [buffer(meta, (own * peers,), x.dtype)]
 
         def add() -> None:
-            meta.add(addends[0], addends[0])
+            if self.clock is not None and own:
+                self.clock.touch(2 * addends[0].nbytes, peers)
+            meta.copy(mine, mine)
             addends.clear()
 
         yield self._half(addends[0].nbytes, peers if own else 0, add)
@@ -78,10 +80,11 @@ class DryComm(Communicator):
 
     def _half(self, size: int, messages: int, end: Callable[[], None]) -> Pending:
         """So many bytes from all other ranks, in so many messages."""
-        clock, due, far = self.clock, 0.0, size * self._peers[1] // max(1, self.size - 1)
+        clock, due = self.clock, 0.0
+        far, far_messages = (figure * self._peers[1] // max(1, self.size - 1) for figure in (size, messages))
         if clock is not None and size:
-            ways = [(part, outside) for part, outside in ((size - far, False), (far, True)) if part]
-            due = max(way(*one) for one in ways for way in (clock.received, clock.sent))
+            parts = (size - far, False, messages - far_messages), (far, True, far_messages)
+            due = max(way(*part) for part in parts if part[0] for way in (clock.received, clock.sent))
 
         def wait() -> Iterator[int]:
             if clock is not None:
@@ -132,16 +135,16 @@ def dry_run(
     if not 0 <= rank < size:
         raise PdlaError(f"rank {rank} is not one of {size}")
     clock = None if machine is None else Clock(machine)
+    return copy_context().run(as_rank, DryComm(rank, size, clock=clock), clock, program, args)
 
-    def as_that_rank() -> tuple[Any, Ledger]:
-        comm = DryComm(rank, size, clock=clock)
-        current_world.set(comm)
-        current_clock.set(clock)
-        meta.metered.set(clock)
-        with record() as ledger:
-            result = program(comm, *args)
-        if clock is not None:
-            ledger.seconds, ledger.computed = clock.time, clock.computed
-        return result, ledger
 
-    return copy_context().run(as_that_rank)
+def as_rank(comm: Communicator, clock: Clock | None, program: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Ledger]:
+    """The program as one rank, in a context of its own: its result and its ledger."""
+    current_world.set(comm)
+    current_clock.set(clock)
+    meta.metered.set(clock)
+    with record() as ledger:
+        result = program(comm, *args)
+    if clock is not None:
+        ledger.seconds, ledger.computed = clock.time, clock.computed
+    return result, ledger

@@ -68,7 +68,7 @@ class Node:
 
     @property
     def crowded(self) -> bool:
-        return self.ranks > self.cores
+        return self.ranks > self.cores or config.settings.crowded
 
     def pause(self, polls: int) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""

@@ -40,7 +40,7 @@ class World:
         self.size, self.delay, self.bandwidth = size, delay, bandwidth
         self.lock = threading.Lock()
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
-        self.mail: dict[tuple, deque[Message]] = defaultdict(deque)  # from one rank to another, in order
+        self.mail: dict[tuple, deque[Any]] = defaultdict(deque)  # from one rank to another, in order
         self.shared: dict[tuple, Message] = {}
         self.waiting: dict[int, str] = {}
         self.alive = set(range(size))
@@ -56,14 +56,17 @@ class World:
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
         """Block a rank; call with the lock held. A rank that is notified is no longer counted as waiting."""
         while not ready():
-            if self.failure is not None:
-                text = f"rank {self.failed_rank} failed: {type(self.failure).__name__}: {self.failure}"
-                raise self.failure if isinstance(self.failure, DeadlockError) else RemoteError(text)
+            self.check_failure()
             self.waiting[rank] = call()
             self.check_deadlock()
             if self.failure is None:
                 self.wake[rank].wait()
             self.waiting.pop(rank, None)
+
+    def check_failure(self) -> None:
+        if self.failure is not None:
+            text = f"rank {self.failed_rank} failed: {type(self.failure).__name__}: {self.failure}"
+            raise self.failure if isinstance(self.failure, DeadlockError) else RemoteError(text)
 
     def notify(self, rank: int) -> None:
         if self.waiting.pop(rank, None) is not None:
@@ -154,22 +157,30 @@ class ThreadComm(Communicator):
             message = mail[slot].popleft()
             if not mail[slot]:
                 del mail[slot]
-        if message.call != call and key[0] == "verb":
-            raise AgreementError(
-                f"ranks disagree on call {key[-1]} on {self.axis!r}: "
-                f"rank {self.me} calls {call}, rank {self.ranks[source]} calls {message.call}"
-            )
+        self._check(call, key, source, message.call)
         if (left := message.due - time.perf_counter()) > 0:
             time.sleep(left)  # not counted as waiting: this rank can go on without any other
         return message
 
-    def _copy(self, out: Array, message: Message, source: int, call: str) -> None:
-        x = message.value
+    def _check(self, call: str, key: tuple, other: int, theirs: str) -> None:
+        """That the other rank of a message is in the same call."""
+        if theirs != call and key[0] == "verb":
+            raise AgreementError(
+                f"ranks disagree on call {key[-1]} on {self.axis!r}: "
+                f"rank {self.me} calls {call}, rank {self.ranks[other]} calls {theirs}"
+            )
+
+    def _check_fit(self, call: str, source: int, x: Array, to: int, out: Array) -> None:
+        """That what is sent is what is expected."""
         if x.shape != out.shape or x.dtype != out.dtype:
             raise AgreementError(
                 f"{call} on {self.axis!r}: rank {self.ranks[source]} sends {x.dtype} {x.shape}, "
-                f"rank {self.me} expects {out.dtype} {out.shape}"
+                f"rank {self.ranks[to]} expects {out.dtype} {out.shape}"
             )
+
+    def _copy(self, out: Array, message: Message, source: int, call: str) -> None:
+        x = message.value
+        self._check_fit(call, source, x, self.rank, out)
         numpy.copy(out, x)
         with self.world.lock:
             message.copied = True
@@ -211,7 +222,7 @@ class ThreadComm(Communicator):
         if ranks is None:
             return None
         group = [self.ranks[r] for r in ranks]
-        return ThreadComm(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
+        return type(self)(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
 
 
 class ThreadBoard(Board):
@@ -221,7 +232,7 @@ class ThreadBoard(Board):
         self.comm = comm
 
     def open(self, size: int) -> Any:
-        return self.comm.share(numpy.memory(size) if self.comm.rank == 0 else None)[0]
+        return self.comm.share(self.comm.xp.memory(size) if self.comm.rank == 0 else None)[0]
 
     def seal(self) -> None:
         self.comm.share(None)
@@ -236,25 +247,39 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
     delay, bandwidth  of an imagined network: each array sent is there delay + nbytes / bandwidth seconds after it was
                       sent (seconds; bytes a second), whatever else is on its way; agreements take no time
     """
-    if size < 1:
-        raise PdlaError(f"pdla.run needs at least one rank, not {size}")
+    check_size("run", size)
     if not (delay >= 0 and bandwidth > 0):
         raise PdlaError(f"delay={delay}, bandwidth={bandwidth}: at least 0 seconds, more than 0 bytes a second")
-    world, results = World(size, delay, bandwidth), [None] * size
+    world = World(size, delay, bandwidth)
 
-    def rank_main(rank: int) -> None:
+    def main(rank: int) -> Any:
         comm = ThreadComm(world, (), range(size), rank)
         current_world.set(comm)
+        return program(comm, *args)
+
+    with blas.held(1 if size > 1 else blas.share_cores(1)):
+        return together(world, main)
+
+
+def check_size(name: str, size: int) -> None:
+    """PdlaError unless there is a rank to run."""
+    if size < 1:
+        raise PdlaError(f"pdla.{name} needs at least one rank, not {size}")
+
+
+def together(world: World, main: Callable[[int], Any]) -> list[Any]:
+    """Run main(rank) for each rank of a world, a thread each; gives what they return, or raises as `run` does."""
+    size, results = world.size, [None] * world.size
+
+    def rank_main(rank: int) -> None:
         try:
-            results[rank] = program(comm, *args)
+            results[rank] = main(rank)
         except BaseException as error:
             with world.lock:
                 world.fail(rank, error)
         world.end(rank)
 
-    threads = [threading.Thread(target=rank_main, args=(r,), name=f"rank {r}", daemon=True) for r in range(size)]
-    with blas.held(1 if size > 1 else blas.share_cores(1)):
-        _join(world, threads)
+    _join(world, [threading.Thread(target=rank_main, args=(r,), name=f"rank {r}", daemon=True) for r in range(size)])
     if world.failure is not None:
         world.failure.add_note(f"raised on rank {world.failed_rank} of {size}")
         raise world.failure

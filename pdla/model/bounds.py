@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import ceil, sqrt
 
 
 def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
-    """Words of A (m x k), B (k x n) and C (m x n) that the busiest of P ranks must at least touch, whatever its memory.
+    """Words of A (m x k), B (k x n) and C (m x n) that whoever does 1/P of the multiplications must at least touch.
 
-    A rank that does 1/P of the m n k multiplications touches parts of A, B and C whose sizes have a product of at least
-    (m n k / P)^2 (Loomis and Whitney 1949), and at least 1/P of each of the three; the least sum has three cases, for
-    one, two and three of them cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem 3. Not collective.
+    Who does 1/P of the m n k multiplications touches parts of A, B and C whose sizes have a product of at least (m n k / P)^2
+    (Loomis and Whitney 1949), and at least 1/P of each of the three; the least sum has three cases, for one, two and three of
+    them cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem 3. Not collective.
     """
     if P < 1 or min(m, n, k) < 0:
         raise ValueError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
@@ -24,11 +24,48 @@ def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
     return 3 * (d1 * d2 * d3 / P) ** (2 / 3)
 
 
-def received_lower_bound(m: int, n: int, k: int, P: int) -> float:
+def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
+    """Words that whoever does 1/P of the multiplications must bring into `memory` words, or send off: A, B and sums of C.
+
+    The work is cut, in the order in which it is done, into j parts. A part touches what 1/(P j) of the multiplications must;
+    of that, `memory` words may lie there when it begins, none at the very beginning. So for each j
+
+        j accessed(P j) - (j - 1) memory,
+
+    whose largest, where three dimensions are cut, is 2 m n k / (P sqrt(memory)) + memory, at parts of memory^(3/2)
+    multiplications: Kwasniewski et al. 2019 (SC), theorem 2; Irony, Toledo and Tiskin 2004, with a smaller constant. j = 1
+    is the bound that holds whatever the memory. It is concave in j: the best whole j is beside the best one. Not collective.
+    """
+    best = scaling_ends(m, n, k, memory) / P
+    parts = {1, max(1, int(best)), max(1, min(ceil(best), m * n * k // P))}
+    return max(j * accessed_lower_bound(m, n, k, P * j) - (j - 1) * memory for j in parts)
+
+
+def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
+    """Ranks P* of so many words at which perfect strong scaling ends: m n k / memory^(3/2), for matrices without a short side.
+
+    From as many ranks as hold the matrices up to P* the words that a rank receives can fall as 1/P; beyond, where memory is
+    more than enough, as P^(-2/3) at best (Ballard et al. 2012). 0 where memory holds the smallest matrix. Not collective.
+    """
+    d3, d2, d1 = sorted((m, n, k))
+    if memory <= d3**2:
+        return d1 * d2 * d3 / memory**1.5
+    return d1 * d2 * (d3 / memory) ** 2 if memory < d2 * d3 else 0.0
+
+
+def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = None) -> float:
     """Words that some rank of P must receive to multiply m x k by k x n: what it touches less the 1/P that it owns.
 
-    Memory-independent: it holds however much memory a rank has. A, B and C start and end spread evenly, without copies.
-    0 where nothing has to move: one rank, or an empty matrix. Raises ValueError for a negative size or P < 1.
+    A, B and C start and end spread evenly, without copies, and every rank does 1/P of the multiplications; where ranks share
+    the work unevenly the words are those that some rank receives or, of its sums, sends. 0 where nothing has to move.
+
+    memory  words that a rank holds at any time, its share of A, B and C among them; None: the bound holds for any
+    Raises ValueError for a negative size, P < 1, and a memory that does not hold that share or a multiplication's three words.
     """
-    owned = (m * n + m * k + k * n) / P if P > 0 else 0.0
-    return max(0.0, accessed_lower_bound(m, n, k, P) - owned)
+    accessed = accessed_lower_bound(m, n, k, P)
+    owned = (m * n + m * k + k * n) / P
+    if memory is None:
+        return max(0.0, accessed - owned)
+    if memory < max(owned, 3):
+        raise ValueError(f"memory={memory}: {P} ranks need {max(owned, 3):.10g} words each, for A, B and C and to multiply")
+    return max(0.0, moved_lower_bound(m, n, k, P, memory) - owned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, fields
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ class Machine:
 
     flops      a second, of a large float64 product; complex at the rate of its real parts
     single     times as many in float32;  half: in 16-bit floats
-    call       seconds that a local product takes however small it is
+    reached    pairs (size, share of `flops` that products of that size reach), sizes growing, a size being the cube root of
+               m n k; between two of them along a line of logarithms, beyond the last all of it;  (): all of it at any size
+    call       seconds around each local product and each step of elementwise work, however small: the interpreter's, a launch's
     memory     bytes a second that elementwise work reads and writes
     erf        elements a second of the error function; 0: as many as memory brings
     bandwidth  bytes a second received from a rank on the same node;  network: from one on another node
     latency    seconds until a message begins to arrive from the same node;  far_latency: from another
+    gap        seconds for which each message keeps a link, however small
     node       ranks of a node, the first on the first node; 0: all are on one
     injection  bytes a second that all ranks of a node together receive from other nodes; 0: no limit but `network`
     overlap    the share of computing time in which messages move on: 1 with progress in hardware, 0 without any
@@ -34,15 +38,20 @@ class Machine:
     latency: float = 2e-6
     single: float = 2.0
     half: float = 2.0
+    reached: tuple[tuple[float, float], ...] = ()
     call: float = 1e-6
     memory: float = 1e10
     erf: float = 0.0
     far_latency: float = 2e-5
+    gap: float = 0.0
     node: int = 0
     injection: float = 0.0
     overlap: float = 1.0
     name: str = ""
     source: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reached", tuple((float(size), float(share)) for size, share in self.reached))  # files have lists
 
     @staticmethod
     def load(name: str | Path) -> Machine:
@@ -58,9 +67,8 @@ class Machine:
         figures = tomllib.loads(path.read_text())
         known = {one.name: str(one.type) for one in fields(Machine)}
         for key, value in figures.items():
-            fits = isinstance(value, str) if known.get(key) == "str" else isinstance(value, (int, float)) and value >= 0
-            if key not in known or not fits:
-                raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}, figures of 0 or more")
+            if key not in known or not _fits(value, known[key]):
+                raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}")
         return Machine(**figures)
 
     @staticmethod
@@ -78,8 +86,8 @@ class Machine:
 
     @property
     def message(self) -> float:
-        """Words of 8 bytes that could be received in the time in which a message begins."""
-        return self.latency * self.bandwidth / 8
+        """Words of 8 bytes that could be received in the time of a message without any."""
+        return (self.latency + self.gap) * self.bandwidth / 8
 
     @property
     def distance(self) -> float:
@@ -88,25 +96,32 @@ class Machine:
 
     def seconds(self, flops: float, received: float, messages: float, itemsize: int = 8) -> float:
         """Time of so many flops of float64 or complex128 (itemsize a real part), bytes and messages, nothing overlapped."""
-        return flops * itemsize / 8 / self.flops + received / self.bandwidth + messages * self.latency
+        return flops * itemsize / 8 / self.flops + received / self.bandwidth + messages * (self.latency + self.gap)
 
     # ------------------------------------------------------------------ what a clock needs
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> float:
-        """Seconds of so many local products m x k by k x n: the work, or, if longer, reading and writing the matrices."""
+        """Seconds of a call for so many products m x k by k x n: the work, or, if longer, reading and writing the matrices."""
         kind = np.dtype(dtype)
         real, parts = (kind.itemsize // 2, 4) if kind.kind == "c" else (kind.itemsize, 1)
-        rate = self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0)
+        rate = self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0) * self._reached(m * n * k)
         moved = (m * k + k * n + 2 * m * n) * kind.itemsize / self.memory
-        return count * (self.call + max(2 * parts * m * n * k / rate, moved))
+        return self.call + count * max(2 * parts * m * n * k / rate, moved)
 
-    def touch(self, size: int) -> float:
-        """Seconds of elementwise work on so many bytes."""
-        return size / self.memory
+    def _reached(self, multiplications: int) -> float:
+        """The share of `flops` at which so many are done in one product."""
+        if not self.reached or multiplications >= self.reached[-1][0] ** 3:
+            return 1.0
+        sizes, shares = zip(*self.reached, strict=True)
+        return float(np.exp(np.interp(np.log(max(1, multiplications)) / 3, np.log(sizes), np.log(shares))))
+
+    def touch(self, size: int, steps: int = 1) -> float:
+        """Seconds of elementwise work on so many bytes, in so many steps."""
+        return steps * self.call + size / self.memory
 
     def error_function(self, count: int, itemsize: int) -> float:
         """Seconds of the error function of so many elements."""
-        return max(count / self.erf if self.erf else 0.0, self.touch(2 * count * itemsize))
+        return max(self.call + count / self.erf if self.erf else 0.0, self.touch(2 * count * itemsize))
 
     def delay(self, far: bool) -> float:
         """Seconds until a message begins to arrive."""
@@ -118,10 +133,30 @@ class Machine:
             return self.bandwidth
         return min(self.network, self.injection / max(1, self.node)) if self.injection else self.network
 
+    def passage(self, size: int, far: bool, messages: int = 1) -> float:
+        """Seconds for which messages of so many bytes together keep a link."""
+        return messages * self.gap + size / self.rate(far)
+
     def home(self, rank: int) -> int:
         """The number of a rank's node."""
         return rank // self.node if self.node else 0
 
 
+_FORM = "figures of 0 or more; reached = [[size, share], ...], above 0, sizes growing"
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Whether a value from a file is one of a field's type."""
+    if kind == "str":
+        return isinstance(value, str)
+    if not kind.startswith("tuple"):
+        return isinstance(value, (int, float)) and value >= 0
+    pairs = value if isinstance(value, list) else [None]
+    figures = all(isinstance(pair, list) and len(pair) == 2 and all(_fits(x, "float") and x > 0 for x in pair) for pair in pairs)
+    return figures and all(one[0] < other[0] for one, other in pairwise(pairs))
+
+
 def _written(value: Any) -> str:
+    if isinstance(value, tuple):
+        return repr([list(pair) for pair in value])
     return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,11 +1,10 @@
-"""A dry run's time on a described machine: links, work, overlap; machines as files; the search for a scheme and a grid."""
+"""A dry run's time on a described machine: links, work, overlap; machines as files; calibration."""
 
 import numpy as np
 import pytest
 
 import pdla
-from pdla import nn
-from pdla.bench import networks
+from pdla.bench import calibrate
 from pdla.bench.cli import main
 from pdla.comm.clock import Clock
 from pdla.model.machine import Machine
@@ -41,10 +40,35 @@ def test_work():
     work = Machine(flops=1e9, single=2.0, half=4.0, call=1.0, memory=1e30)
     times = {dtype: work.gemm(1000, 1000, 500, dtype) - 1 for dtype in ("float64", "float32", "float16", "complex128", "complex64")}
     assert times == pytest.approx({"float64": 1.0, "float32": 0.5, "float16": 0.25, "complex128": 4.0, "complex64": 2.0})
-    assert work.gemm(1000, 1000, 500, "float64", count=3) == pytest.approx(6.0)
-    assert machine.error_function(20, 8) == 2.0 and machine.touch(10**6) == 1.0
+    assert work.gemm(1000, 1000, 500, "float64", count=3) == pytest.approx(1 + 3.0)  # one call
+    assert machine.error_function(20, 8) == 1 + 2.0 and machine.touch(10**6) == 1 + 1.0
     assert Machine(network=5e9, injection=8e9, node=4).rate(True) == 2e9
     assert [PLAIN.home(rank) for rank in range(5)] == [0, 0, 1, 1, 2]
+
+
+def test_small_products_reach_a_share_of_the_rate():
+    """Along a line of logarithms between the sizes that were measured, by the cube root of m n k."""
+    machine = Machine(flops=1e9, single=2.0, reached=((10, 0.01), (1000, 1.0)), call=0.0, memory=1e30)
+    for shape, share in {
+        (10, 10, 10): 0.01,
+        (100, 100, 100): 0.1,
+        (1000, 10, 100): 0.1,
+        (2, 2, 2): 0.01,
+        (1000, 1000, 1000): 1.0,
+    }.items():
+        work = 2 * shape[0] * shape[1] * shape[2]
+        assert machine.gemm(*shape, "float64") == pytest.approx(work / (share * 1e9))
+        assert machine.gemm(*shape, "float32", count=4) == pytest.approx(4 * work / (share * 2e9))
+    assert machine.gemm(2000, 2000, 2000, "float64") == pytest.approx(16.0)
+    assert machine.gemm(0, 10, 10, "float64") == pytest.approx(0)
+
+
+def test_each_message_keeps_a_link():
+    clock = Clock(Machine(bandwidth=1e6, latency=1e-3, gap=0.5))
+    assert clock.received(0, far=False) == pytest.approx(0.501)
+    assert clock.received(10**6, far=False) == pytest.approx(0.501 + 1.5)
+    assert clock.sent(10**6, far=False, messages=3) == pytest.approx(0.001 + 1 + 1.5)
+    assert Machine(bandwidth=1e6, latency=1e-3, gap=0.5).seconds(0, 10**6, 2) == pytest.approx(1 + 2 * 0.501)
 
 
 def gathered(comm):
@@ -92,63 +116,60 @@ def test_dry_halves_are_counted_as_threads_count_theirs(size, length):
 
 
 def test_machines_are_files(tmp_path):
-    assert {"v100x4", "a100x4", "h200x8"} <= set(Machine.known())
+    assert {"laptop", "v100x4", "a100x4", "h200x8"} <= set(Machine.known())
     for name in Machine.known():
         machine = Machine.load(name)
-        assert machine.source and machine.node > 1
+        assert machine.source and machine.name
         path = tmp_path / "again.toml"
         path.write_text(machine.text())
         assert Machine.load(path) == machine
     with pytest.raises(FileNotFoundError, match="a100x4"):
         Machine.load("a100")
-    for wrong in ("speed = 1.0", "flops = -1.0", 'flops = "fast"', "name = 3"):
+    path.write_text("reached = [[8, 0.5], [64.5, 0.75]]")
+    assert Machine.load(path).reached == ((8.0, 0.5), (64.5, 0.75))
+    shares = ("0.5", "[1, 2]", "[[8, 0.5, 1]]", "[[8, 0]]", '[["8", 0.5]]', "[[8, 0.5], [8, 0.6]]", "[[8, 0.5], [4, 0.6]]")
+    for wrong in ("speed = 1.0", "flops = -1.0", 'flops = "fast"', "name = 3", *(f"reached = {share}" for share in shares)):
         path.write_text(wrong)
         with pytest.raises(ValueError, match=wrong.split()[0]):
             Machine.load(path)
 
 
-def test_the_best_grid_is_found():
-    """On a slow network between nodes of 4 the model's axis stays inside a node."""
-    net = networks.Net(hidden=256, heads=8, sequence=32, batch=16, layers=2)
-    machine = Machine(flops=1e12, memory=1e12, bandwidth=1e11, network=1e8, latency=1e-6, far_latency=1e-5, node=4)
-    found = networks.best(16, net, machine, 1000)
-    assert [step.seconds for step in found] == sorted(step.seconds for step in found)
-    assert {step.choice.name for step in found} == {"Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D"}
-    sizes = dict(zip(found[0].choice.axes, found[0].choice.shape, strict=True))
-    assert sizes["row"] * sizes.get("col", 1) <= 4
-    again = networks.step(found[0].choice, net, machine)
-    assert again == found[0] and 0 < again.computing <= again.seconds
-    assert all(np.prod(step.choice.shape) == 16 for step in found)
+@pytest.fixture
+def quick(monkeypatch):
+    """Little to measure, once."""
+    for name, value in {
+        "LARGE": 64,
+        "STACK": 1 << 8,
+        "MESSAGE": 1 << 12,
+        "STREAM": 1 << 12,
+        "TURNS": 1,
+        "SIZES": (8, 1 << 10),
+    }.items():
+        monkeypatch.setattr(calibrate, name, value)
 
 
-def test_predictions_of_layers_count_every_layer():
-    net = networks.Net(hidden=64, heads=4, sequence=8, batch=4, layers=3)
-    choice = networks.Choice("Tensor3D", (1, 2, 2, 1), ("data", "row", "col", "depth"))
-
-    def one(comm):
-        scheme = choice.scheme(comm)
-        layer = nn.TransformerLayer(scheme, 64, 4, sequence=8, dtype="float32")
-        with pdla.record() as ledger:
-            layer.backward(layer.forward(pdla.zeros((32, 64), scheme.grid, scheme.residual(8), dtype="float32")))
-        return ledger.bytes_received
-
-    assert networks.step(choice, net, Machine()).received == 3 * pdla.dry_run(4, one)[0]
-
-
-def test_the_command_line(capsys):
-    small = ["--hidden", "64", "--heads", "4", "--sequence", "8", "--batch", "4", "--layers", "2"]
-    assert main(["predict", "-P", "4", *small, "--best", "3"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("2 layers of 64 features, 4 heads, 4 sequences of 8") and len(lines) == 3 + 3
-    assert main(["predict", "-P", "4", "--heads", "5"]) == 2 and "equal heads" in capsys.readouterr().err
-    assert main(["predict", "-P", "4", "--machine", "nowhere"]) == 2 and "a100x4" in capsys.readouterr().err
-
-
-def test_calibrate_writes_a_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr("pdla.bench.calibrate.LARGE", 64)
-    monkeypatch.setattr("pdla.bench.calibrate.MESSAGE", 1 << 12)
-    monkeypatch.setattr("pdla.bench.calibrate.STREAM", 1 << 12)
+def test_calibrate_writes_a_machine(tmp_path, quick, capsys):
     path = tmp_path / "here.toml"
     assert main(["calibrate", "--threads", "2", "--out", str(path)]) == 0
     machine = Machine.load(path)
-    assert min(machine.flops, machine.memory, machine.bandwidth, machine.latency, machine.erf) > 0 and 0 <= machine.overlap <= 1
+    assert min(machine.flops, machine.memory, machine.bandwidth, machine.gap, machine.call, machine.erf) > 0
+    assert 0 <= machine.overlap <= 1 and machine.latency >= 0
+    assert [size for size, _ in machine.reached] == [8, 16, 32] and all(0 < share <= 1 for _, share in machine.reached)
+    printed = capsys.readouterr().out
+    assert printed.startswith(machine.text())
+    lines = [line.split() for line in printed[len(machine.text()) :].splitlines() if line][1:]
+    assert [line[:4] for line in lines[:4]] == [[verb, "2", "1", "8"] for verb in calibrate.VERBS]
+    assert len(lines) == 9 and lines[-1][:4] == ["barrier", "2", "1", "0"] and len(lines[-1]) == 5
+
+
+def test_groups_of_ranks():
+    assert list(calibrate._groups(8)) == [(2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
+    assert list(calibrate._groups(6)) == [(2, 1), (6, 1)] and list(calibrate._groups(1)) == []
+    assert [calibrate._members(rank, 2, 2) for rank in range(8)] == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 6], [5, 7], [4, 6], [5, 7]]
+
+
+def test_verbs_are_foretold():
+    """Of 4 ranks 2 apart, on nodes of 2: the other's 1000 bytes come from the other node, at 1e5 a second after 10 ms."""
+    told = calibrate._foretold(calibrate.VERBS["allgather"], 4, 2, 2, 1000, PLAIN)
+    assert told == pytest.approx(0.01 + 1000 / 1e5)
+    assert calibrate._foretold(calibrate.VERBS["alltoall"], 4, 2, 1, 1000, PLAIN) == pytest.approx(0.001 + 1000 / 1e6)
