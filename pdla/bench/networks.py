@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import isqrt, prod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, isqrt, prod
 from typing import Any
 
 import numpy as np
 
 import pdla
 from pdla import nn
-from pdla.comm.ledger import Ledger
+from pdla.bench.estimate import Move, Seconds, Sizes, block, divisors, gather, length, placements, reduced, seconds, settle
+from pdla.bench.search import Found, search
+from pdla.layout import Layout, axes_of
+from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
+from pdla.nn.scheme import Meeting, cut_over
+
+SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
+STATES = 4  # times the weights: themselves, gradients, and AdamW's two moments
+MOST = 150  # dry runs of a search
 
 
 @dataclass(frozen=True)
@@ -26,109 +35,247 @@ class Net:
     layers: int
     dtype: str = "float32"
 
+    @property
+    def itemsize(self) -> int:
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def tokens(self) -> int:
+        return self.batch * self.sequence
+
+    @property
+    def linears(self) -> tuple[tuple[str, int, int, tuple[int, int]], ...]:
+        """A layer's: the place in their pair, inputs, outputs, and the units in which those are cut."""
+        h, size = self.hidden, self.hidden // self.heads
+        attention = ("first", h, 3 * h, (1, 3 * size)), ("second", h, h, (size, 1))
+        return *attention, ("first", h, 4 * h, (1, 1)), ("second", 4 * h, h, (1, 1))
+
+    @property
+    def flops(self) -> int:
+        """Of a step's linears and attention, forward and backward."""
+        return 3 * self.layers * self.tokens * (24 * self.hidden**2 + 2 * self.sequence * self.hidden)
+
+    def lower_bound(self, ranks: int) -> float:
+        """Bytes that some rank must receive for the linears' products, each taken by itself and no matrix held twice."""
+        words = sum(3 * received_lower_bound(self.tokens, n, k, ranks) for _, k, n, _ in self.linears)
+        return self.layers * self.itemsize * words
+
+    def __str__(self) -> str:
+        return (
+            f"{self.layers} layers of {self.hidden} features, {self.heads} heads, {self.batch} sequences of {self.sequence}, "
+            f"{8 * self.itemsize}-bit floats"
+        )
+
 
 @dataclass(frozen=True)
 class Choice:
-    """A scheme on a grid."""
+    """A scheme on a grid, whose ranks follow each other along the last axis."""
 
     name: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
     options: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.axes, self.shape, strict=True))
+
+    @property
+    def ranks(self) -> int:
+        return prod(self.shape)
+
     def scheme(self, comm: Any) -> nn.Scheme:
-        return getattr(nn, self.name)(pdla.ProcessGrid(self.shape, self.axes, comm), **dict(self.options))
+        return getattr(nn, self.name)(pdla.ProcessGrid(self.shape, self.axes, comm, order="C"), **dict(self.options))
+
+    def placed(self, sizes: dict[str, int]) -> Choice:
+        """The same with the axes in another order."""
+        return replace(self, axes=tuple(sizes), shape=tuple(sizes.values()))
 
     def __str__(self) -> str:
-        grid = " ".join(f"{axis}={n}" for axis, n in zip(self.axes, self.shape, strict=True) if n > 1) or "1 rank"
+        grid = " ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n > 1) or "1 rank"
         return f"{self.name} {grid}" + "".join(f", {key}={value}" for key, value in self.options)
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step costs the first rank: seconds, of them computing; bytes received and kept, bytes of parameters."""
+    """What a step costs the first rank: seconds, of them computing; bytes received and kept, bytes of parameters; messages."""
 
     choice: Choice
     seconds: float
     computing: float
     received: int
+    messages: int
     parameters: int
     kept: int
 
+    @property
+    def size(self) -> int:
+        """Bytes of weights, gradients, AdamW's two moments, and of what is kept from forward to backward."""
+        return STATES * self.parameters + self.kept
 
-def choices(ranks: int, net: Net) -> Iterator[Choice]:
-    """Every scheme on every grid of all ranks that cuts no more heads and sequences than there are."""
-    for data in _divisors(ranks):
+
+# ---------------------------------------------------------------------------------------------- what there is
+
+
+def choices(ranks: int, net: Net, schemes: Iterable[str] = SCHEMES) -> Iterator[Choice]:
+    """Every scheme on every grid of all ranks that cuts no more heads, features and sequences than there are."""
+    for name in schemes:
+        for shape, options in _grids(name, ranks, net):
+            axes = ("data", "row", "col", "depth")[: len(shape)]
+            choice = Choice(name, shape, axes, options)
+            if _fits(choice, net):
+                yield choice
+
+
+def usable(ranks: int, net: Net) -> int:
+    """The most of so many ranks on which some scheme has a grid."""
+    most = min(ranks, net.batch * net.heads * net.hidden)
+    return next(count for count in range(most, 0, -1) if any(True for _ in choices(count, net)))
+
+
+def _grids(name: str, ranks: int, net: Net) -> Iterator[tuple[tuple[int, ...], tuple[tuple[str, Any], ...]]]:
+    for data in divisors(ranks, net.batch):
         rest = ranks // data
-        if data > net.batch:
-            continue
-        if rest <= net.heads:
-            for options in ((), (("sequence_parallel", True),)):
-                yield Choice("Megatron1D", (data, rest), ("data", "row"), options)
-        q = isqrt(rest)
-        if q * q == rest:
-            yield Choice("Summa2D", (data, q, q), ("data", "row", "col"))
-        cube = round(rest ** (1 / 3))
-        if cube**3 == rest:
-            yield Choice("Cube3D", (data, cube, cube, cube), ("data", "row", "col", "depth"))
-        for depth in _divisors(rest):
-            yield from _with_depth(data, depth, rest // depth, net)
+        if name == "Megatron1D":
+            yield (data, rest), ()
+            if rest > 1:
+                yield (data, rest), (("sequence_parallel", True),)
+        elif name == "Summa2D" and isqrt(rest) ** 2 == rest:
+            yield (data, isqrt(rest), isqrt(rest)), ()
+        elif name == "Cube3D" and round(rest ** (1 / 3)) ** 3 == rest:
+            yield (data, *3 * (round(rest ** (1 / 3)),)), ()
+        elif name in ("Tesseract", "Tensor3D"):
+            for depth in divisors(rest, net.batch // data):
+                yield from _deep(name, data, rest // depth, depth, net)
 
 
-def _with_depth(data: int, depth: int, flat: int, net: Net) -> Iterator[Choice]:
-    if data * depth > net.batch:
-        return
+def _deep(name: str, data: int, flat: int, depth: int, net: Net) -> Iterator[tuple[tuple[int, ...], tuple[tuple[str, Any], ...]]]:
     q = isqrt(flat)
-    if q * q == flat and depth > 1 and q <= net.heads:
-        for options in ((), (("cut_weights", True),)):
-            yield Choice("Tesseract", (data, q, q, depth), ("data", "row", "col", "depth"), options)
-    for row in _divisors(flat):
-        if row <= net.heads:
-            yield Choice("Tensor3D", (data, row, flat // row, depth), ("data", "row", "col", "depth"))
+    if name == "Tensor3D":
+        yield from (((data, row, flat // row, depth), ()) for row in divisors(flat, net.heads))
+    elif q * q == flat and depth > 1:
+        yield from (((data, q, q, depth), options) for options in ((), (("cut_weights", True),)))
 
 
-def _divisors(n: int) -> list[int]:
-    return [d for d in range(1, n + 1) if n % d == 0]
+def _fits(choice: Choice, net: Net) -> bool:
+    scheme, sizes = _uncut(choice.name, choice.options), choice.sizes
+    sequences, heads = (prod(sizes.get(axis, 1) for axis in axes) for axes in cut_over(scheme.first.Y))
+    features = max(prod(sizes.get(axis, 1) for axis in part) for part in cut_over(scheme.first.W))
+    return sequences <= net.batch and heads <= net.heads and features <= net.hidden
+
+
+@lru_cache
+def _uncut(name: str, options: tuple[tuple[str, Any], ...]) -> nn.Scheme:
+    """The scheme on one rank: its tables and layouts are those of any grid."""
+    axes = {"Megatron1D": ("data", "row"), "Summa2D": ("data", "row", "col")}.get(name, ("data", "row", "col", "depth"))
+    return pdla.dry_run(1, Choice(name, (1,) * len(axes), axes, options).scheme)[0]
+
+
+# ---------------------------------------------------------------------------------------------- closed forms
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A choice, and what is known of it without a run: times, and bytes of the linears alone."""
+
+    choice: Choice
+    seconds: Seconds
+    size: float
+
+
+@lru_cache(maxsize=1024)
+def _linears(name: str, options: tuple[tuple[str, Any], ...], net: Net) -> list[tuple[Meeting, int, int]]:
+    scheme = _uncut(name, options)
+    return [(scheme.meeting(scheme.table(kind), net.sequence, units), k, n) for kind, k, n, units in net.linears]
+
+
+def moves(choice: Choice, net: Net) -> Iterator[Move]:
+    """What the first rank receives for a layer, forward and backward."""
+    sizes, keep, m = choice.sizes, _uncut(choice.name, choice.options).keep, net.tokens
+    for at, k, n in _linears(choice.name, choice.options, net):
+        for _ in range(1 if keep else 2):
+            yield from gather((m, k), at.X, at.x, sizes)
+            yield from gather((k, n), at.W, at.w, sizes)
+        yield from gather((m, n), at.Y, at.y.summed, sizes)
+        yield from settle((m, n), at.y, at.Y, sizes)
+        yield from settle((m, k), at.dx, at.X, sizes)
+        yield from settle((k, n), at.dw, at.W, sizes)
+        yield from _vector(n, at.Y, sizes)
+    for _ in ("before attention", "before the MLP"):
+        yield from _norm(_linears(choice.name, choice.options, net)[0][0].X, net, sizes)
+
+
+def _vector(n: int, lies: Layout, sizes: Sizes) -> Iterator[Move]:
+    """The gradient of a parameter for each feature of an activation that lies so: summed over its tokens."""
+    yield from reduced(length(n, lies.cols, sizes), axes_of(lies.rows), sizes)
+
+
+def _norm(lies: Layout, net: Net, sizes: Sizes) -> Iterator[Move]:
+    """A LayerNorm's sums over features, two forward and two at once backward, and the gradients of gain and offset."""
+    tokens = length(net.tokens, lies.rows, sizes)
+    for words in (tokens, tokens, 2 * tokens):
+        yield from reduced(words, axes_of(lies.cols), sizes)
+    for _ in ("gain", "offset"):
+        yield from _vector(net.hidden, lies, sizes)
+
+
+def guess(choice: Choice, net: Net, machine: Machine) -> Guess:
+    """The choice with its axes in the order whose messages take least, and its closed forms."""
+    moved = tuple(moves(choice, net))
+    work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
+    told = ((seconds(moved, work, sizes, machine, net.itemsize), sizes) for sizes in placements(choice.sizes, machine.node))
+    best, sizes = min(told, key=lambda one: one[0].promise)
+    whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far)))
+    return Guess(choice.placed(sizes), whole, net.layers * _held(choice, net))
+
+
+def _work(at: Meeting, k: int, n: int, choice: Choice, net: Net, machine: Machine) -> float:
+    """Seconds of a linear's three products."""
+    sizes = choice.sizes
+    tokens, outputs = length(net.tokens, at.y.rows, sizes), length(n, at.y.cols, sizes)
+    return 3 * machine.gemm(tokens, outputs, length(k, at.w.rows, sizes), net.dtype)
+
+
+def _held(choice: Choice, net: Net) -> int:
+    """Bytes of a layer's linears that a step cannot do without: states of the weights, and what goes in and out of them."""
+    sizes, words = choice.sizes, 0
+    for i, (at, k, n) in enumerate(_linears(choice.name, choice.options, net)):
+        words += STATES * block((k, n), at.W, sizes) + block((net.tokens, k), at.X, sizes)
+        words += block((net.tokens, n), at.Y, sizes) if i == 0 else 0
+    return words * net.itemsize
+
+
+# ---------------------------------------------------------------------------------------------- dry runs
 
 
 def step(choice: Choice, net: Net, machine: Machine) -> Step:
     """A dry run of one layer, forward and backward, taken as many times as there are layers."""
-    (parameters, kept), ledger = _dry(choice, net, machine)
-    return Step(
-        choice, net.layers * ledger.seconds, net.layers * ledger.computed, net.layers * ledger.bytes_received,
-        net.layers * parameters, net.layers * kept,
-    )  # fmt: skip
+    sizes = choice.sizes
+    alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then every scheme does the same
+    run = Choice("Megatron1D", (sizes["data"], 1), ("data", "row")) if alone else choice
+    return Step(choice, *(net.layers * figure for figure in _layer(run, net, machine)))  # type: ignore[arg-type]
 
 
-def _dry(choice: Choice, net: Net, machine: Machine) -> tuple[tuple[int, int], Ledger]:
+@lru_cache(maxsize=256)
+def _layer(choice: Choice, net: Net, machine: Machine) -> tuple[float, float, int, int, int, int]:
+    """A layer's figures, in Step's order."""
+
     def program(comm: Any) -> tuple[int, int]:
         scheme = choice.scheme(comm)
         layer = nn.TransformerLayer(scheme, net.hidden, net.heads, sequence=net.sequence, dtype=net.dtype)
-        shape = net.batch * net.sequence, net.hidden
-        y = layer.forward(pdla.zeros(shape, scheme.grid, scheme.residual(net.sequence), dtype=net.dtype))
+        x = pdla.zeros((net.tokens, net.hidden), scheme.grid, scheme.residual(net.sequence), dtype=net.dtype)
+        y = layer.forward(x)
         kept = layer.kept_bytes()
         layer.backward(y)
         return sum(value.stored.nbytes for value in layer.parameters().values()), kept
 
-    return pdla.dry_run(prod(choice.shape), program, machine=machine)
+    held, ledger = pdla.dry_run(choice.ranks, program, machine=machine)
+    return ledger.seconds, ledger.computed, ledger.bytes_received, ledger.messages, *held
 
 
-def best(ranks: int, net: Net, machine: Machine, count: int) -> list[Step]:
-    """The fastest schemes and grids, at most so many of them."""
-    return sorted((step(choice, net, machine) for choice in choices(ranks, net)), key=lambda step: step.seconds)[:count]
-
-
-def table(steps: list[Step], net: Net, machine: Machine, ranks: int) -> str:
-    """In words, a line each."""
-    size = np.dtype(net.dtype).itemsize
-    head = (
-        f"{net.layers} layers of {net.hidden} features, {net.heads} heads, {net.batch} sequences of {net.sequence}, "
-        f"{8 * size}-bit floats, forward and backward on {ranks} ranks\nof {machine.name or 'the default machine'}\n"
-        f"{'':58}{'s':>9}{'computing':>11}{'GB received':>13}{'GB of weights':>15}{'GB kept':>9}"
-    )
-    rows = [
-        f"{step.choice!s:58}{step.seconds:9.3g}{step.computing / step.seconds:11.0%}{step.received / 1e9:13.3g}"
-        f"{step.parameters / 1e9:15.3g}{step.kept / 1e9:9.3g}"
-        for step in steps
-    ]
-    return "\n".join([head, *rows])
+def best(
+    ranks: int, net: Net, machine: Machine, count: int, schemes: Iterable[str] = SCHEMES, memory: float = inf, most: int = MOST
+) -> Found[Step]:
+    """The fastest schemes and grids of all ranks, at most so many of them, within so many bytes a rank."""
+    guesses = (guess(choice, net, machine) for choice in choices(ranks, net, schemes))
+    return search(guesses, lambda one: step(one.choice, net, machine), count, most, memory)

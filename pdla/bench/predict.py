@@ -1,32 +1,70 @@
-"""`predict`: the fastest schemes and grids for a transformer on a described machine."""
+"""`predict`: the fastest ways to train a transformer, or to multiply two matrices, on a described machine."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
+from dataclasses import asdict
+from math import inf
+from typing import Any
 
-from pdla.bench import networks
+from pdla.bench import problem
 from pdla.bench.arguments import Parser, machine, positive
+from pdla.bench.networks import STATES, Net
+from pdla.bench.problem import Problem, leave, record, write_csv, write_json
+from pdla.bench.search import Found
 from pdla.bench.stop import refuse
-from pdla.model.machine import Machine
+
+WIDTH = 66  # columns of a choice
 
 
 def add(to: Parser) -> None:
     """Its arguments."""
     to.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", required=True)
-    to.add_argument("--machine", metavar="NAME", default="", help=f"a TOML file, or {', '.join(Machine.known())}")
-    sizes = (("hidden", 3072, "features"), ("heads", 64, "of attention"), ("sequence", 512, "tokens of one"))
-    for name, default, what in (*sizes, ("batch", 64, "sequences of a step"), ("layers", 24, "of the transformer")):
-        to.add_argument(f"--{name}", type=positive, default=default, help=f"{what} (default {default})")
-    to.add_argument("--dtype", choices=("float32", "float64"), default="float32")
+    problem.add(to)
     to.add_argument("--best", type=positive, default=10, help="how many are shown (default 10)")
+    to.add_argument("--csv", metavar="FILE", help="write the table to FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print them; gives the exit status."""
-    net = networks.Net(*(getattr(arguments, one.name) for one in fields(networks.Net)))
-    if net.hidden % net.heads:
-        raise refuse(f"--hidden {net.hidden} is not --heads {net.heads} equal heads")
-    on = machine(arguments.machine)
-    print(networks.table(networks.best(arguments.ranks, net, on, arguments.best), net, on, arguments.ranks))
+    of, on, ranks = problem.problem(arguments), machine(arguments.machine), arguments.ranks
+    found = problem.best(of, ranks, on, arguments.best, arguments.memory)
+    if not found.best:
+        least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""
+        raise refuse(f"nothing for {ranks} ranks: {found.words(_choices(of))}{least}")
+    rows = [record(result, of, ranks) for result in found.best]
+    table = lines(rows, ranks, isinstance(of, Net))
+    print("\n".join([problem.heading(of, on, f"on {ranks} ranks"), *table, "", *notes(found, of)]))
+    content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.described(of), "rows": rows}
+    leave("--csv", arguments.csv, lambda path: write_csv(path, rows))
+    leave("--json", arguments.json, lambda path: write_json(path, content))
     return 0
+
+
+def lines(rows: list[dict[str, Any]], ranks: int, network: bool) -> list[str]:
+    """A table: heading, and a line for each row."""
+    parts = ("parameters", "kept") if network else ("matrices", "workspace")
+    heads = [("s", 10), ("computing", 11), ("GB received", 13), ("messages", 10), ("x bound", 9)]
+    heads += [(f"GB {part}", len(part) + 5) for part in parts]
+    table = ["".join([f"{'':{WIDTH}}", *(f"{head:>{width}}" for head, width in heads)])]
+    for row in rows:
+        multiple = "–" if row["multiple_of_bound"] is None else f"{row['multiple_of_bound']:.2f}"
+        cells = [f"{row['seconds']:.3g}", f"{row['computing']:.0%}", f"{row['bytes_received'] / 1e9:.3g}", str(row["messages"])]
+        cells += [multiple, *(f"{row[f'bytes_of_{part}'] / 1e9:.3g}" for part in parts)]
+        idle = "" if row["ranks_used"] == ranks else f", {ranks - row['ranks_used']} idle"
+        padded = (f"{cell:>{width}}" for cell, (_, width) in zip(cells, heads, strict=True))
+        table.append(f"{row['choice'] + idle:{WIDTH}}" + "".join(padded))
+    return table
+
+
+def notes(found: Found[Any], of: Problem) -> list[str]:
+    """What was looked at, and what the columns mean."""
+    if isinstance(of, Net):
+        bound = "bound: of each of the linears' products by itself, no matrix held twice"
+        needs = f"memory needed: {STATES} times the parameters (gradients, AdamW's two moments), and what is kept for the way back"
+        return [found.words(_choices(of)), bound, needs]
+    return [found.words(_choices(of)), "memory needed: a rank's parts of A, B and C, and workspace"]
+
+
+def _choices(of: Problem) -> str:
+    return "schemes and grids" if isinstance(of, Net) else "algorithms and grids"

@@ -1,0 +1,140 @@
+"""What a prediction is of: a product or a transformer, on a described machine, from the arguments of `predict` and `scale`."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from pdla.bench import networks, products
+from pdla.bench.arguments import Parser, positive
+from pdla.bench.networks import Net, Step
+from pdla.bench.products import Cost, Product
+from pdla.bench.search import Found
+from pdla.bench.stop import refuse
+from pdla.model.machine import Machine
+
+Problem = Net | Product
+Result = Step | Cost
+
+SIZES = {
+    "hidden": (3072, "features"),
+    "heads": (64, "of attention"),
+    "sequence": (512, "tokens of one"),
+    "batch": (64, "sequences of a step"),
+    "layers": (24, "of the transformer"),
+}
+DTYPES = {"transformer": ("float32", "float64"), "product": ("float64", "float32", "complex64", "complex128")}  # default first
+
+
+def add(to: Parser) -> None:
+    """Arguments that say what is predicted, and where."""
+    to.add_argument("--machine", metavar="NAME", default="", help=f"a TOML file, or {', '.join(Machine.known())}")
+    to.add_argument("--product", type=sizes, metavar="MxNxK", help="C = A B, A M x K and B K x N, for the transformer")
+    for name, (default, what) in SIZES.items():
+        to.add_argument(f"--{name}", type=positive, help=f"{what} (default {default})")
+    to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
+    to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more of a rank's memory")
+    to.add_argument("--json", metavar="FILE", help="write machine and all figures to FILE")
+
+
+def sizes(text: str) -> tuple[int, int, int]:
+    words = text.lower().split("x")
+    if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a product: give m x n x k, such as 8192x8192x1024")
+    return int(words[0]), int(words[1]), int(words[2])
+
+
+def gigabytes(text: str) -> float:
+    """Bytes."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size in GB, such as 40 or 0.5")
+    return found * 1e9
+
+
+def problem(arguments: argparse.Namespace) -> Problem:
+    """The product or the transformer; raises Stop."""
+    given = [name for name in SIZES if getattr(arguments, name) is not None]
+    if arguments.product:
+        if given:
+            raise refuse(f"--product has no --{given[0]}: that is a transformer's")
+        m, n, k = arguments.product
+        return Product(m, n, k, arguments.dtype or DTYPES["product"][0])
+    kind = arguments.dtype or DTYPES["transformer"][0]
+    if kind not in DTYPES["transformer"]:
+        raise refuse(f"--dtype {kind}: a transformer's is {' or '.join(DTYPES['transformer'])}")
+    net = Net(**{name: getattr(arguments, name) or default for name, (default, _) in SIZES.items()}, dtype=kind)
+    if net.hidden % net.heads:
+        raise refuse(f"--hidden {net.hidden} is not --heads {net.heads} equal heads")
+    return net
+
+
+def best(of: Problem, ranks: int, machine: Machine, count: int, memory: float = inf) -> Found[Any]:
+    """The fastest ways to solve a problem on so many ranks, or, of a transformer, on as many of them as some scheme can use."""
+    if isinstance(of, Net):
+        return networks.best(networks.usable(ranks, of), of, machine, count, memory=memory)
+    return products.best(ranks, of, machine, count, memory=memory)
+
+
+# ---------------------------------------------------------------------------------------------- figures
+
+
+def record(result: Result, of: Problem, ranks: int) -> dict[str, Any]:
+    """A result's figures, as they go into JSON and CSV: bytes and messages are the first rank's."""
+    bound = of.lower_bound(ranks)
+    figures = {
+        "choice": str(result.choice),
+        "kind": result.choice.name,
+        "grid": " ".join(f"{axis}={n}" for axis, n in result.choice.sizes.items()),
+        "ranks_used": result.choice.ranks,
+        "seconds": result.seconds,
+        "computing": result.computing / result.seconds,
+        "bytes_received": result.received,
+        "messages": result.messages,
+        "multiple_of_bound": result.received / bound if bound else None,
+        "bytes_needed": result.size,
+    }
+    parts = ("parameters", "kept") if isinstance(result, Step) else ("workspace", "matrices")
+    return figures | {f"bytes_of_{part}": getattr(result, part) for part in parts}
+
+
+def heading(of: Problem, machine: Machine, what: str) -> str:
+    """What was predicted, where."""
+    return f"{of}{', forward and backward' if isinstance(of, Net) else ''}, {what}\nof {machine.name or 'the default machine'}"
+
+
+def described(of: Problem) -> dict[str, Any]:
+    """A problem as it goes into JSON."""
+    return {"kind": "transformer" if isinstance(of, Net) else "product", **asdict(of)}
+
+
+# ---------------------------------------------------------------------------------------------- files
+
+
+def leave(option: str, path: str | None, write: Callable[[str], object]) -> None:
+    """Write what an option asks for; raises Stop where that cannot be done."""
+    try:
+        if path:
+            write(path)
+    except OSError as error:
+        raise refuse(f"{option} {path}: {error}") from error
+
+
+def write_json(path: str, content: Mapping[str, Any]) -> None:
+    Path(path).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def write_csv(path: str, rows: list[dict[str, Any]]) -> None:
+    with Path(path).open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,212 @@
+"""`scale`: how the time of a problem falls, or of a growing problem rises, up to a million ranks of a described machine."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pdla.bench import networks, problem, products
+from pdla.bench.arguments import Parser, machine, positive
+from pdla.bench.networks import SCHEMES, Net
+from pdla.bench.problem import Problem, leave, record, write_json
+from pdla.bench.products import Product
+from pdla.bench.stop import refuse
+from pdla.model.machine import Machine
+
+MOST = 12  # dry runs for a scheme on a number of ranks; for a product, of all its algorithms
+WIDTH = 58  # columns of a choice
+MARKS = "osD^v"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number of ranks, the problem that they solve, and the records of the fastest way and of each scheme's; None: no way."""
+
+    ranks: int
+    of: Problem
+    best: dict[str, Any] | None
+    schemes: dict[str, dict[str, Any] | None]
+
+    def rate(self, found: dict[str, Any]) -> float:
+        """Flops a second of each rank, those without work too, if they go that way."""
+        return self.of.flops / (self.ranks * found["seconds"])
+
+
+def add(to: Parser) -> None:
+    """Its arguments."""
+    counts = (("from", 1, "the fewest ranks"), ("to", 10**6, "the most"), ("factor", 4, "from one number to the next"))
+    for name, default, what in counts:
+        to.add_argument(f"--{name}", dest=f"{name}_", type=positive, default=default, help=f"{what} (default {default})")
+    to.add_argument("--weak", action="store_true", help="the problem grows with the ranks: equal work for each of them")
+    grows = "what grows of a transformer: the batch as the ranks, or features and heads as their root (default batch)"
+    to.add_argument("--grow", choices=("batch", "hidden"), help=grows)
+    problem.add(to)
+    to.add_argument("--plot", metavar="FILE", help="draw time and efficiency into FILE, as its ending says: svg, png, pdf")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a line for each number of ranks; gives the exit status."""
+    of, on, counts = problem.problem(arguments), machine(arguments.machine), _counts(arguments)
+    if arguments.plot:
+        _check_plot(arguments.plot)
+    how = _growth(arguments, of)
+    points = []
+    print(problem.heading(of, on, f"{how or 'the same'} on {counts[0]} to {counts[-1]} ranks") + "\n" + _head())
+    for ranks in counts:
+        points.append(point(grown(of, ranks / counts[0], how), ranks, on, arguments.memory))
+        print(line(points[-1], points), flush=True)
+    if isinstance(of, Net):
+        print("\n" + "\n".join(schemes(points)))
+    content = {"command": "scale", "machine": asdict(on), "problem": problem.described(of), "grows": how, "rows": entries(points)}
+    leave("--json", arguments.json, lambda path: write_json(path, content))
+    title = problem.heading(of, on, how or "the same on any number of ranks")
+    leave("--plot", arguments.plot, lambda path: plot(points, path, title))
+    return 0
+
+
+def _counts(arguments: argparse.Namespace) -> list[int]:
+    first, last, factor = arguments.from_, arguments.to_, arguments.factor_
+    if first > last or factor < 2:
+        raise refuse(f"--from {first} --to {last} --factor {factor}: upwards, by a factor of 2 or more")
+    counts = [first]
+    while counts[-1] * factor <= last:
+        counts.append(counts[-1] * factor)
+    return counts if counts[-1] == last else [*counts, last]
+
+
+def _growth(arguments: argparse.Namespace, of: Problem) -> str:
+    """What grows, in words; "" for nothing."""
+    if arguments.grow and not (arguments.weak and isinstance(of, Net)):
+        raise refuse(f"--grow {arguments.grow} goes with --weak, for a transformer")
+    if not arguments.weak:
+        return ""
+    return f"{arguments.grow or 'batch'} growing" if isinstance(of, Net) else "m, n and k growing"
+
+
+def grown(of: Problem, ratio: float, how: str) -> Problem:
+    """The problem with `ratio` times the work, as nearly as whole numbers allow; the same one where nothing grows."""
+    if not how:
+        return of
+    if isinstance(of, Product):
+        m, n, k = (max(1, round(size * ratio ** (1 / 3))) for size in (of.m, of.n, of.k))
+        return replace(of, m=m, n=n, k=k)
+    if how.startswith("batch"):
+        return replace(of, batch=max(1, round(of.batch * ratio)))
+    heads = max(1, round(of.heads * ratio**0.5))
+    return replace(of, heads=heads, hidden=heads * (of.hidden // of.heads))
+
+
+# ---------------------------------------------------------------------------------------------- what is found
+
+
+def point(of: Problem, ranks: int, on: Machine, memory: float) -> Point:
+    """The fastest ways on so many ranks; where no scheme has a grid of them all, on as many as one can use."""
+    if isinstance(of, Product):
+        found = products.best(ranks, of, on, 1, memory, MOST).best
+        return Point(ranks, of, record(found[0], of, ranks) if found else None, {})
+    used = networks.usable(ranks, of)
+    each = {name: networks.best(used, of, on, 1, (name,), memory, MOST).best for name in SCHEMES}
+    records = {name: record(found[0], of, ranks) if found else None for name, found in each.items()}
+    fastest = min((one for one in records.values() if one), key=lambda one: one["seconds"], default=None)
+    return Point(ranks, of, fastest, records if used == ranks else dict.fromkeys(SCHEMES))
+
+
+def entries(points: list[Point]) -> list[dict[str, Any]]:
+    """Points as they go into JSON; `efficiency` is over the first one's rate."""
+    rate = _rate(points)
+
+    def full(one: Point, found: dict[str, Any] | None) -> dict[str, Any] | None:
+        return found and {**found, "efficiency": one.rate(found) / rate}
+
+    return [
+        {
+            "ranks": one.ranks,
+            "problem": problem.described(one.of),
+            "best": full(one, one.best),
+            "schemes": {name: full(one, found) for name, found in one.schemes.items()},
+        }
+        for one in points
+    ]
+
+
+def _rate(points: list[Point]) -> float:
+    """What efficiencies are over: the rate of the fewest ranks on which there was a way."""
+    return next((one.rate(one.best) for one in points if one.best), 1.0)
+
+
+# ---------------------------------------------------------------------------------------------- what is printed
+
+
+def _head() -> str:
+    return f"{'ranks':>9}  {'':{WIDTH}}{'s':>9}{'efficiency':>12}{'computing':>11}{'GB received':>13}{'x bound':>9}"
+
+
+def line(one: Point, points: list[Point]) -> str:
+    """A number of ranks and its fastest way."""
+    found = one.best
+    if not found:
+        return f"{one.ranks:>9}  none that fits a rank's memory"
+    idle = "" if found["ranks_used"] == one.ranks else f", {one.ranks - found['ranks_used']} idle"
+    multiple = "–" if found["multiple_of_bound"] is None else f"{found['multiple_of_bound']:.2f}"
+    efficiency = 100 * one.rate(found) / _rate(points)
+    return (
+        f"{one.ranks:>9}  {found['choice'] + idle:{WIDTH}}{found['seconds']:9.3g}{efficiency:11.3g}%"
+        f"{found['computing']:11.0%}{found['bytes_received'] / 1e9:13.3g}{multiple:>9}"
+    )
+
+
+def schemes(points: list[Point]) -> Iterator[str]:
+    """Seconds of each scheme, a line for each number of ranks."""
+    yield f"{'seconds':>9}" + "".join(f"{name:>12}" for name in SCHEMES)
+    for one in points:
+        times = (found["seconds"] if (found := one.schemes[name]) else None for name in SCHEMES)
+        yield f"{one.ranks:>9}" + "".join(f"{'–':>12}" if time is None else f"{time:12.3g}" for time in times)
+
+
+# ---------------------------------------------------------------------------------------------- what is drawn
+
+
+def _check_plot(path: str) -> None:
+    """Before any work: whether there is something to draw with, and the kind of file is known; raises Stop."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise refuse("--plot needs matplotlib: pip install 'pdla[plot]'") from error
+    known = Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix[1:] not in known:
+        raise refuse(f"--plot {path}: a file's ending is one of {', '.join(known)}")
+
+
+def plot(points: list[Point], path: str, title: str) -> None:
+    """Time and efficiency over ranks, a line for each scheme, a cross where it ends; OSError where it cannot be written."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": "pdla", "svg.fonttype": "none", "font.size": 9}):
+        figure = Figure((9.0, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for mark, (name, found) in zip(MARKS, _curves(points).items(), strict=False):
+            _curve(left, name, [(one.ranks, way["seconds"]) for one, way in found], mark, found[-1][0] is not points[-1])
+            rates = [(one.ranks, one.rate(way) / _rate(points)) for one, way in found]
+            _curve(right, name, rates, mark, found[-1][0] is not points[-1])
+        left.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
+        right.set(xscale="log", ylim=(0, None), xlabel="ranks", ylabel="efficiency")
+        left.legend(frameon=False)
+        figure.suptitle(title, fontsize=9)
+        figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
+
+
+def _curves(points: list[Point]) -> dict[str, list[tuple[Point, dict[str, Any]]]]:
+    """What there is of each scheme, or of the best."""
+    names = [*points[0].schemes] or ["best"]
+    ways = {name: [(one, way) for one in points if (way := one.schemes.get(name, one.best))] for name in names}
+    return {name: found for name, found in ways.items() if found}
+
+
+def _curve(axes: Any, name: str, values: list[tuple[int, float]], mark: str, ends: bool) -> None:
+    (drawn,) = axes.plot(*zip(*values, strict=True), marker=mark, markersize=4, linewidth=1.2, label=name)
+    if ends:
+        axes.plot(*values[-1], marker="x", markersize=10, markeredgewidth=2, color=drawn.get_color())

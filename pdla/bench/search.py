@@ -1,0 +1,85 @@
+"""The fastest of many candidates: the most promising are run dry first, and what cannot be among the fastest is not run at all."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Generic, Protocol, TypeVar
+
+from pdla.bench.estimate import Seconds
+
+
+class Candidate(Protocol):
+    """seconds: by closed form;  size: bytes that a rank needs at least."""
+
+    @property
+    def seconds(self) -> Seconds: ...
+
+    @property
+    def size(self) -> float: ...
+
+
+class Result(Protocol):
+    """seconds: of a dry run;  size: bytes that the rank needs."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def size(self) -> float: ...
+
+
+C = TypeVar("C", bound=Candidate)
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(frozen=True)
+class Found(Generic[R]):
+    """The fastest, fastest first; how many candidates there were, were run, are known without a run to be too large for a rank's
+    memory, and to be slower. The others promised less than those that were run. smallest: bytes, of what was too large."""
+
+    best: list[R]
+    possible: int
+    run: int
+    too_large: int
+    too_slow: int
+    smallest: float
+
+    @property
+    def not_looked_at(self) -> int:
+        return self.possible - self.run - self.too_large - self.too_slow
+
+    def words(self, of: str) -> str:
+        """What was looked at, of so many choices `of` something."""
+        left = [f"{self.too_large:,} need more memory"] if self.too_large else []
+        left += [f"{self.too_slow:,} cannot be faster: their work or their bytes alone take longer"] if self.too_slow else []
+        left += [f"{self.not_looked_at:,} that promise less were not looked at"] if self.not_looked_at else []
+        return "; ".join([f"{self.possible:,} {of}: {self.run:,} run dry", *left])
+
+
+def search(candidates: Iterable[C], run: Callable[[C], R], count: int, most: int, memory: float = inf) -> Found[R]:
+    """The fastest `count`, of at most `most` runs; those that need more memory, in bytes, are left out.
+
+    A candidate whose work or bytes alone take longer than the slowest of the `count` found is not run: it cannot be one of them.
+    """
+    ranked = sorted(candidates, key=lambda one: one.seconds.promise)
+    best: list[R] = []
+    runs = too_large = too_slow = 0
+    smallest = inf
+    for one in ranked:
+        if one.size > memory:
+            too_large += 1
+            smallest = min(smallest, one.size)
+        elif len(best) == count and one.seconds.least >= best[-1].seconds:
+            too_slow += 1
+        elif runs < most:
+            runs += 1
+            result = run(one)
+            if result.size <= memory:
+                insort(best, result, key=lambda result: result.seconds)
+                del best[count:]
+            else:
+                smallest = min(smallest, result.size)
+    return Found(best, len(ranked), runs, too_large, too_slow, smallest)
