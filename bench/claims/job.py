@@ -1,0 +1,122 @@
+"""One rank's half of the measurements on the emulated cluster: python -m claims.job SPEC, under bench/cluster.py.
+
+SPEC is a JSON object: cases (names), repeats, and results, a file to which rank 0 adds a line as soon as a case is done. A time
+runs from the first rank that starts to the last that is done, between barriers, by the clock that all ranks share; one pass is
+left out. Beside it: bytes that ranks received from other hosts by their ledgers, and that the kernel counted on the links.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from claims.cases import CASES, Case
+
+import pdla
+from pdla import config
+
+LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")
+PROBES = "probes"  # stands among the names of cases
+TRIES, FEW, AT_ONCE = 20, 3, 16
+MEGABYTE, PIECE = 1 << 20, 48 << 10  # bytes; a piece is about what the ranks of 1-D exchange
+
+
+def on_link() -> int:
+    """Bytes that this host's link has received so far; 0 where there is no such link."""
+    return int(LINK.read_text()) if LINK.exists() else 0
+
+
+def homes(comm: Any) -> list[int]:
+    """By rank, the first rank on its host."""
+    return list(comm.homes) or [0] * comm.size
+
+
+def timed(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    """Collective: what the work gives, and its figures. The kernel's count has two barriers in it."""
+    comm.barrier()
+    before = on_link()
+    comm.barrier()
+    start = time.perf_counter()
+    with pdla.record() as ledger:
+        result = work()
+    end = time.perf_counter()
+    comm.barrier()
+    told = comm.share((start, end, ledger.bytes_received, ledger.bytes_from_far, ledger.messages, on_link() - before))
+    starts, ends, received, far, messages, links = zip(*told, strict=True)
+    kernel = sum(links[rank] for rank in set(homes(comm)))
+    counted = {"bytes": max(received), "far": sum(far), "messages": max(messages), "kernel": kernel}
+    return result, {"seconds": max(ends) - min(starts)} | counted
+
+
+def measured(comm: Any, case: Case, repeats: int) -> dict[str, dict[str, Any]]:
+    """Collective: a case's figures by pass; seconds of every repeat, of the others the median."""
+    layer, x = case.small.layer(comm)
+    turns: dict[str, list[dict[str, float]]] = {"forward": [], "backward": []}
+    with config.override(bcast=case.bcast):
+        for _ in range(repeats + 1):
+            y, figures = timed(comm, lambda: layer.forward(x))
+            turns["forward"].append(figures)
+            if case.backward:
+                turns["backward"].append(timed(comm, lambda y=y: layer.backward(y))[1])
+    layer.scheme.grid.close()
+    return {name: _summary(some[1:]) for name, some in turns.items() if some}
+
+
+def _summary(turns: list[dict[str, float]]) -> dict[str, Any]:
+    rest = {name: median(turn[name] for turn in turns) for name in turns[0] if name != "seconds"}
+    return rest | {"seconds": [round(turn["seconds"], 5) for turn in turns]}
+
+
+def probes(comm: Any) -> dict[str, float]:
+    """Collective: what the cluster's network does when all ranks use it at once; of each figure the slowest rank's.
+
+    far_latency, latency    seconds of 8 bytes to a rank of the next host, and of this one; gap: of each further message
+    one_to_one, all_to_all  bytes a second that a host receives: a megabyte a rank from the host before; a piece from every rank
+    """
+    home = homes(comm)
+    here = comm.split([rank for rank in range(comm.size) if home[rank] == home[comm.rank]], "host")
+    word, box, piece = (np.zeros(size, np.uint8) for size in (8, MEGABYTE, PIECE))
+    one, many = (_slowest(comm, lambda: comm.shift(word, box[:8], here.size), TRIES, at_once) for at_once in (1, AT_ONCE))
+    boxes = {rank: np.empty(PIECE, np.uint8) for rank in range(comm.size) if rank != comm.rank}
+    elsewhere = here.size * (comm.size - here.size) * PIECE
+    return {
+        "far_latency": one,
+        "gap": max(0.0, (many - one) / (AT_ONCE - 1)),
+        "latency": _slowest(comm, lambda: here.shift(word, box[:8]), TRIES),
+        "one_to_one": here.size * MEGABYTE / _slowest(comm, lambda: comm.shift(box, box.copy(), here.size), FEW),
+        "all_to_all": elsewhere / _slowest(comm, lambda: comm.alltoall(dict.fromkeys(boxes, piece), boxes), FEW),
+    }
+
+
+def _slowest(comm: Any, begin: Callable[[], Any], tries: int, at_once: int = 1) -> float:
+    """Seconds that so many verbs begun together take on the slowest rank: the median of all tries."""
+    seconds: list[float] = []
+    for _ in range(tries):
+        comm.barrier()
+        start = time.perf_counter()
+        for pending in [begin() for _ in range(at_once)]:
+            pending.wait()
+        seconds.append(max(comm.share(time.perf_counter() - start)))
+    return median(seconds)
+
+
+def main(spec: str) -> None:
+    pdla.abort_on_exception()
+    comm, asked = pdla.world(), json.loads(spec)
+    for name in asked["cases"]:
+        start = time.perf_counter()
+        told = probes(comm) if name == PROBES else measured(comm, CASES[name], asked["repeats"])
+        if comm.rank == 0:
+            with open(asked["results"], "a") as file:
+                file.write(json.dumps({name: told}) + "\n")
+            print(f"{name}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

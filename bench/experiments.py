@@ -1,0 +1,250 @@
+"""The papers' claims, predicted and measured: python bench/experiments.py [--quick] [--only NAME] [--json FILE] [--write]
+
+Parts, each kept in FILE as soon as it is done; a run that was stopped goes on where it was (FILE.part):
+  full        dry runs of every case at the papers' sizes on the described machines a100x4 and v100x4
+  steps       the same on machines that lack latency, nodes or computing, one after the other
+  placement   the same with other axes of the grid inside a node
+  calibrated  this machine's core, by `python -m pdla.bench calibrate` on one rank a core
+  measured    every case scaled down on an emulated cluster of 16 hosts of 4 ranks (bench/cluster.py: root, Linux), case by case
+  same        dry runs of what was measured, on a machine that describes that cluster
+--write renders docs/experiments.md and its picture from FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from claims import dry, page, tables
+from claims.cases import CASES, MPI_TREES
+from claims.claims import CLAIMS
+
+from pdla.model.machine import Machine
+
+BENCH = Path(__file__).resolve().parent
+DOCS = BENCH.parent / "docs"
+FILE = DOCS / "experiments.json"
+PLACED = "strong"  # the cases whose placements are compared
+PROBES = "probes"  # claims.job's name for what it measures of the network itself
+CORES = len(os.sched_getaffinity(0))
+HOSTS, PER_HOST = 16, 4
+MACHINES = ("a100x4", "v100x4")
+PARTS = ("full", "steps", "placement", "calibrated", "measured", "same")
+DRY = PARTS[:3]
+UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
+# Hosts do not know that their ranks share the cores with other hosts': a thread that looks often takes them from who computes.
+SHARED_CORES = {"PDLA_PROGRESS": "0.01", "OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
+
+
+def arguments() -> argparse.Namespace:
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="experiments.py", description=__doc__, formatter_class=as_written)
+    parser.add_argument("--quick", action="store_true", help="the dry runs at full size alone, in seconds")
+    parser.add_argument("--only", metavar="NAME", help="one part again, or the measurements of cases whose names hold NAME")
+    parser.add_argument("--json", metavar="FILE", type=Path, default=FILE, help="default docs/experiments.json")
+    parser.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
+    parser.add_argument("--rate", default="50mbit", help="of each host's link (default 50mbit)")
+    parser.add_argument("--repeats", type=int, default=10, help="of each pass on the cluster (default 10)")
+    parser.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
+    given = parser.parse_args()
+    if not re.fullmatch(r"\d+(\.\d+)?[kmg]?bit", given.rate) or given.repeats < 1:
+        parser.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
+    return given
+
+
+class Results:
+    """What is known so far, kept in a file beside the one that it becomes; the ranks of the cluster add lines to a third."""
+
+    def __init__(self, file: Path, again: bool) -> None:
+        self.file, self.part, self.lines = (file.with_name(file.name + end) for end in ("", ".part", ".lines"))
+        kept = self.part if self.part.exists() else file if again and file.exists() else None
+        self.told: dict[str, Any] = json.loads(kept.read_text()) if kept else {}
+
+    def keep(self, part: str, told: Any) -> None:
+        self.told[part] = told
+        self.part.write_text(page.compact(self.told))
+
+    def take_in(self) -> None:
+        """The lines that have been added."""
+        said = self.lines.read_text().splitlines() if self.lines.exists() else []
+        found = dict(pair for line in said for pair in json.loads(line).items())
+        self.keep("measured", self.told.get("measured", {}) | found)
+        self.lines.unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        self.part.replace(self.file)
+
+
+def about() -> dict[str, Any]:
+    cpu = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    return {
+        "cpu": cpu[0] if cpu else platform.machine(),
+        "cores": CORES,
+        "date": time.strftime("%B %Y"),
+        "load": os.getloadavg()[0],
+    }
+
+
+# ---------------------------------------------------------------------------------------------- dry
+
+
+def full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+    """By machine and case."""
+    results.keep("parameters", dry.parameters(CASES["CNN Tensor3D"].full))
+    return {
+        name: {case.name: dry.figures(case.full, Machine.load(name)) for case in CASES.values() if not case.undry}
+        for name in MACHINES
+    }
+
+
+def steps(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+    """By machine and case, of the cases that are claimed there."""
+    claimed = {(claim.machine, case) for claim in CLAIMS for case in (claim.faster, claim.slower)}
+    return {
+        name: {case: dry.steps(CASES[case].full, Machine.load(name)) for on, case in sorted(claimed) if on == name}
+        for name in MACHINES
+    }
+
+
+def placement(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+    strong = [case for case in CASES.values() if case.name.startswith(PLACED) and not case.undry and not case.full.way.tile]
+    return {name: {case.name: dry.placements(case, Machine.load(name)) for case in strong} for name in MACHINES}
+
+
+def same(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+    """Nothing where the cluster's network was not measured."""
+    told = results.told
+    if PROBES not in told.get("measured", {}):
+        return {}
+    machine = emulated(told)
+    return {name: dry.figures(CASES[name].small, machine) for name in told["measured"] if name in CASES and not CASES[name].undry}
+
+
+def emulated(told: dict[str, Any]) -> Machine:
+    """The cluster as a machine: the link's rate as given, a core's figures over the ranks that share it, latencies as measured."""
+    core, probes, crowd = Machine(**told["calibrated"]), told["measured"][PROBES], told["crowd"]
+    per_core = {name: getattr(core, name) / crowd for name in ("flops", "memory", "erf", "bandwidth")}
+    network = {name: probes[name] for name in ("latency", "far_latency", "gap")}
+    rate = told["bytes_a_second"]
+    return replace(
+        core, call=core.call * crowd, **per_core, **network, network=rate, injection=rate, node=PER_HOST, overlap=1.0,
+        name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
+    )  # fmt: skip
+
+
+def bytes_a_second(rate: str) -> float:
+    """Of a rate as tc writes it, in bits."""
+    number, unit = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate).groups()  # type: ignore[union-attr]
+    return float(number) * UNITS[unit] / 8
+
+
+# ---------------------------------------------------------------------------------------------- measured
+
+
+def calibrated(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+    """One rank a core, all at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "here.toml")
+        mpirun = Path(sys.executable).parent / "mpirun"
+        command = [mpirun, "-n", CORES, sys.executable, "-m", "pdla.bench", "calibrate", "--out", file]
+        subprocess.run(list(map(str, command)), check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=sys.stderr)
+        return asdict(Machine.load(file))
+
+
+def measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
+    """Every case that is not known at this rate and with as many repeats; on failure those that are, and "absent": why."""
+    told, asked = results.told, {"rate": given.rate, "repeats": given.repeats}
+    if given.only == "measured" or {key: told.get(key) for key in asked} != asked:
+        told["measured"] = {}
+        results.lines.unlink(missing_ok=True)
+    told.update(asked, hosts=HOSTS, bytes_a_second=bytes_a_second(given.rate), crowd=HOSTS * PER_HOST / CORES)
+    results.take_in()
+    told["measured"].pop("absent", None)
+    wanted = [name for name in (PROBES, *CASES) if name not in told["measured"]]
+    wanted = [name for name in wanted if name == PROBES or not CASES[name].unmeasured]
+    return told["measured"] | (on_cluster(results, given, wanted) if wanted else {})
+
+
+def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) -> dict[str, Any]:
+    """All that is measured now, and "wire": bytes that the kernel counted over the ledgers', of the whole job; or "absent"."""
+    spec = json.dumps({"cases": cases, "repeats": given.repeats, "results": str(results.lines.absolute())})
+    shape = ["--hosts", HOSTS, "--ranks-per-host", PER_HOST, "--rate", given.rate, "--limit", given.limit]
+    command = [sys.executable, BENCH / "cluster.py", *shape, "--", "python", "-m", "claims.job", spec]
+    try:
+        status, said = shown(list(map(str, command)))
+    finally:
+        results.take_in()
+    if status:
+        why = [line for line in said if line.startswith("cluster: ")]
+        return results.told["measured"] | {"absent": why[-1] if why else f"bench/cluster.py ended with exit status {status}"}
+    (wire,) = (line.rpartition("= ")[2] for line in said if line.startswith("received / by ledgers"))
+    return results.told["measured"] | {"wire": float(wire)}
+
+
+def shown(command: list[str]) -> tuple[int, list[str]]:
+    """Run a command, passing on what it says; gives its exit status, and that."""
+    said, env = [], os.environ | SHARED_CORES | MPI_TREES
+    with subprocess.Popen(command, cwd=BENCH, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+        for line in job.stdout or ():
+            said.append(line.rstrip())
+            print(line, end="", file=sys.stderr, flush=True)
+    return job.returncode, said
+
+
+# ---------------------------------------------------------------------------------------------- a run
+
+RUN = {"full": full, "steps": steps, "placement": placement, "calibrated": calibrated, "measured": measured, "same": same}
+
+
+def to_do(results: Results, given: argparse.Namespace) -> list[str]:
+    """The parts to run: again, where they are asked for, else those that a stopped run has not done."""
+    found = [case for case in CASES if given.only and given.only in case]
+    if given.only and given.only not in PARTS and not found:
+        names = f"{', '.join(PARTS)}, nor in a case's name: {'; '.join(CASES)}"
+        raise SystemExit(f"experiments.py: --only {given.only}: none of {names}")
+    if given.only and not results.told:
+        raise SystemExit(f"experiments.py: --only {given.only}: {given.json} is not there yet; run without --only first")
+    if given.only in PARTS or given.quick:
+        return [part for part in PARTS if part == given.only or (given.quick and part in DRY)]
+    if not given.only:
+        return [part for part in PARTS if part not in results.told or part in ("measured", "same")]
+    kept = results.told.get("measured", {})
+    results.told["measured"] = {case: told for case, told in kept.items() if case not in found}
+    return ["measured", "same"]
+
+
+def main() -> int:
+    given = arguments()
+    results = Results(given.json, again=bool(given.only or given.quick))
+    parts = to_do(results, given)
+    results.keep("about", about())
+    for part in parts:
+        start = time.perf_counter()
+        results.keep(part, RUN[part](results, given))
+        print(f"{part}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    absent = results.told.get("measured", {}).get("absent")
+    if absent:
+        print(f"not all is measured: {absent}; {results.part} keeps the rest", file=sys.stderr)
+    else:
+        results.finish()
+    print(tables.claims_table(results.told))
+    if given.write:
+        machines = {name: Machine.load(name) for name in MACHINES}
+        if PROBES in results.told.get("measured", {}):
+            machines["emulated"] = emulated(results.told)
+        page.write(results.told, DOCS, machines)
+    return 1 if absent else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
