@@ -216,13 +216,25 @@ def attach(host, port, at, rate):
 
 def mpirun(hosts, ranks, command):
     """Run the command on so many ranks a host; gives mpirun's exit status."""
-    launcher, machines = FOLDER / "launcher", FOLDER / "hosts"
-    launcher.write_text(LAUNCHER)
-    launcher.chmod(0o755)
+    machines = FOLDER / "hosts"
     machines.write_text("".join(f"{address(i)}:{ranks}\n" for i in range(1, hosts + 1)))
-    words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", launcher, "-f", machines, "-iface", "eth0"]
-    inside = f"hostname h1; exec {shlex.join(map(str, [*words, '-n', hosts * ranks, *command]))}"
-    environment = {"UCX_TLS": "tcp,self", "OMP_NUM_THREADS": "1", **os.environ, "UCX_NET_DEVICES": "eth0"}
+    words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", launcher(), "-f", machines, "-iface", "eth0"]
+    shares = {"UCX_TLS": "tcp,self", "OMP_NUM_THREADS": "1", "PDLA_CROWDED": "1"}  # hosts have the same cores
+    environment = {**shares, **os.environ, "UCX_NET_DEVICES": "eth0"}
+    return on_first_host([*words, "-n", hosts * ranks, *command], environment)
+
+
+def launcher():
+    """The script by which an mpirun enters a host."""
+    script = FOLDER / "launcher"
+    script.write_text(LAUNCHER)
+    script.chmod(0o755)
+    return script
+
+
+def on_first_host(words, environment):
+    """Run a command on h1; gives its exit status."""
+    inside = f"hostname h1; exec {shlex.join(map(str, words))}"
     status = subprocess.run(["ip", "netns", "exec", "h1", "unshare", "--uts", "sh", "-c", inside], env=environment).returncode
     return status if status >= 0 else KILLED - status
 

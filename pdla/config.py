@@ -22,6 +22,8 @@ class Settings:
     bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by size.
     progress PDLA_PROGRESS: seconds between two looks of the thread that lets MPI work on messages between nodes while a rank
              computes; 0: no such thread.
+    crowded  PDLA_CROWDED: others take the cores, too (1): ranks sleep between polls, as they do anyway where they outnumber
+             their node's cores.
     shared   PDLA_SHARED: let ranks of one node read A and B in memory that they share (1), or send messages (0).
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
     plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
@@ -35,6 +37,7 @@ class Settings:
     bcast: str = "auto"
     bcast_chunk: int = 0
     progress: float = 1e-3
+    crowded: bool = False
     shared: bool = True
     subcomms: int = 128
     plans: int = 128
@@ -66,6 +69,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         bcast=bcast,
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
         progress=float(number("PROGRESS", float, default.progress)),
+        crowded=bool(number("CROWDED", int, default.crowded)),
         shared=bool(number("SHARED", int, default.shared)),
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
         plans=int(number("PLANS", int, default.plans)),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
-from sides.meeting import Meeting
+from sides.meeting import Meeting, received
 from sides.product import Product, Side, fill_at_random, fill_with_integers, right
 
 TURN = 0.15  # seconds of products before it is the next side's turn
@@ -27,14 +28,24 @@ def checked(meeting: Meeting, side: Side, product: Product) -> bool:
     return not any(meeting.largest([float(w) for w in wrong]))
 
 
-def times(meeting: Meeting, sides: list[Side], turns: int) -> list[list[float]]:
-    """Collective: seconds of every product but each side's first, which says how many fit into a turn."""
+@dataclass
+class Taken:
+    """What products of a side took: seconds of each; by turn, bytes that came over the link of the host with most, a product."""
+
+    seconds: list[float] = field(default_factory=list)
+    bytes: list[float] = field(default_factory=list)
+
+
+def times(meeting: Meeting, sides: list[Side], turns: int) -> list[Taken]:
+    """Collective: every product but each side's first, which says how many fit into a turn."""
     counts = [round(min(MOST, max(1, TURN / meeting.seconds(side.multiply)))) for side in sides]
-    seconds: list[list[float]] = [[] for _ in sides]
+    found = [Taken() for _ in sides]
     for _ in range(turns):
-        for taken, side, count in zip(seconds, sides, counts, strict=True):
-            taken += [meeting.seconds(side.multiply) for _ in range(count)]
-    return seconds
+        for taken, side, count in zip(found, sides, counts, strict=True):
+            before = received()
+            taken.seconds += [meeting.seconds(side.multiply) for _ in range(count)]
+            taken.bytes += meeting.largest([(received() - before) / count])
+    return found
 
 
 def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
@@ -49,7 +60,8 @@ def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], sp
     return [
         {
             "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,
-            "exact": same, "workspace": None if side.workspace is None else int(space), "about": side.about, "seconds": taken,
+            "exact": same, "workspace": None if side.workspace is None else int(space), "about": side.about,
+            "seconds": taken.seconds, "link_bytes": taken.bytes, "volume": side.volume,
         }
         for (name, variant), side, same, space, taken in lines
     ]  # fmt: skip

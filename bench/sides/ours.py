@@ -1,5 +1,8 @@
 """pdla through a plan: in layouts of its own ("native"), or from 2-D blocks to 2-D blocks ("blocks")."""
 
+import platform
+from collections import Counter
+
 import numpy as np
 from mpi4py import MPI
 from sides.product import Block, Product, Side
@@ -43,6 +46,16 @@ def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix) -> Side:
         plan(A, B, out=C)
         return c.array
 
+    with pdla.record() as ledger:
+        multiply()
     how = plan.algorithm if plan.schedule == plan.algorithm else f"{plan.algorithm} by {plan.schedule}"
     about = f"pdla {pdla.__version__}: {how} on {dict(plan.grid.sizes)}"
-    return Side(a, b, (c.rows, c.cols), multiply, plan.predicted.peak_workspace, about)
+    return Side(a, b, (c.rows, c.cols), multiply, plan.predicted.peak_workspace, about, busiest(A.grid.comm, ledger))
+
+
+def busiest(comm: pdla.Communicator, ledger: pdla.Ledger) -> int:
+    """Collective: bytes that the ranks of a host together received from others, by the ledger; of the host with most."""
+    sums: Counter[str] = Counter()
+    for host, size in comm.share((platform.node(), ledger.bytes_from_far)):
+        sums[host] += size
+    return max(sums.values())

@@ -36,6 +36,7 @@ class Side:
 
     multiply   collective: the local block of C, a NumPy array (over the same memory at each call, or new)
     workspace  bytes a rank beside A, B and C; None where the side does not tell
+    volume     bytes that one product brings to the host that receives most, by the side's own count; None likewise
     """
 
     a: Block
@@ -44,6 +45,7 @@ class Side:
     multiply: Callable[[], np.ndarray]
     workspace: int | None = None
     about: str = ""
+    volume: int | None = None
 
 
 def interval(n: int, parts: int, i: int) -> np.ndarray:

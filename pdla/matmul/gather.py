@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.layout import IndexSet, Selection
-from pdla.matmul.operands import ALL, Memo, Sink, as_stored, assemble, blocks, gathered_axes
+from pdla.matmul.operands import ALL, Memo, Sink, as_stored, assemble, blocks, gathered_axes, gathering
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
+
+THIN = 128  # indices of k up to which tiles of B are put together: going over C once more takes longer than what is hidden
 
 
 class Product(NamedTuple):
@@ -34,24 +36,33 @@ Tiles = dict[int, Any]
 
 @dataclass(frozen=True)
 class Script:
-    """What a rank will do: the axes along which A and B come, their tiles' shapes as stored, and which tiles meet where."""
+    """What a rank will do: the axes along which A and B come, their tiles' shapes as stored, and which tiles meet where.
+
+    joined  whether B's tiles become one, where they arrive
+    """
 
     axes: tuple[tuple[str, ...], tuple[str, ...]]
     shapes: tuple[list[tuple[int, int]], list[tuple[int, int]]]
     products: dict[tuple[int, int], Product]
+    joined: bool = False
 
     @staticmethod
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> Script:
         grid = a.grid
         if grid.coords is None:
             return Script(axes, ([], []), {})
-        tiles = [
-            blocks(X, along) if along else [to.indices(X.shape, grid.sizes, grid.coords)]
-            for X, along, to in zip((a, b), axes, (roles.A, roles.B), strict=True)
-        ]
+        whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
+        tiles = [blocks(X, along) if along else [all_] for X, along, all_ in zip((a, b), axes, whole, strict=True)]
+        if joined := not b.transposed and _thin(tiles[1], whole[1]):
+            tiles[1] = [whole[1]]
         held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
         shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
-        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held))
+        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), joined)
+
+
+def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet]) -> bool:
+    """Whether B's tiles are some rows of it each, and few."""
+    return len(tiles) > 1 and all(len(rows) <= THIN and len(cols) == len(whole[1]) for rows, cols in tiles)
 
 
 def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
@@ -88,7 +99,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     if sink is None:
         return
     here_a, coming_a = _tiles(a, comm_a, script.shapes[0])
-    here_b, coming_b = _tiles(b, comm_b, script.shapes[1])
+    here_b, coming_b = _joined(b, roles, along_b) if script.joined else _tiles(b, comm_b, script.shapes[1])
     _multiply(script, here_a, here_b, sink)
     for i in coming_a:
         _multiply(script, {i: here_a[i]}, here_b, sink)
@@ -110,6 +121,18 @@ def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int
             arrived: Any = outs[r]
             here[r] = arrived.T if X.transposed else arrived
             yield r
+
+    return here, coming()
+
+
+def _joined(b: DistMatrix, roles: Roles, along: tuple[str, ...]) -> tuple[Tiles, Iterator[int]]:
+    """The same of all of B, as one tile."""
+    end = gathering(b, roles.B, along)
+    here: Tiles = {}
+
+    def coming() -> Iterator[int]:
+        here[0] = end().stored
+        yield 0
 
     return here, coming()
 

@@ -1,0 +1,215 @@
+"""pdla beside ScaLAPACK and an allgather by hand on an emulated network, all in one run: python bench/network.py [--json FILE]
+
+For each rate of the links and each number of ranks on a host a cluster (bench/cluster.py) is built, and each side multiplies
+on it in a job of its own: pdla in its native layouts and from 2-D blocks to 2-D blocks, and the ranks' own GEMMs with nothing
+moved ("computing"); allgather and numpy.matmul by hand; ScaLAPACK's pdgemm under Open MPI (best of two block sizes). One BLAS
+thread a rank. Times are medians, the first product of each left out; MB are what the kernel counted on the link of the host
+that received most, a product. The floor is pdla's volume, by its ledger, over the link's rate, and computing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from functools import partial
+from math import exp, log
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, median
+
+import cluster
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from sides.launch import AS_ROOT, BENCH, OPEN_MPI, no_scalapack
+
+SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
+PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
+JOBS = {"pdla": PDLA, "by hand": (("by_hand", ""),), "ScaLAPACK": (("pdgemm", "64"), ("pdgemm", "256"))}
+PEERS = ("by_hand", "pdgemm")
+WIDTH = 170  # columns, where the output is no terminal
+BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "bit": 1.0}
+
+
+def arguments() -> argparse.Namespace:
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="network.py", description=__doc__, formatter_class=as_written)
+    parser.add_argument("--hosts", type=int, default=16)
+    parser.add_argument("--ranks-per-host", default="1,4", help="default 1,4")
+    parser.add_argument("--rates", default="200mbit,50mbit", help="default 200mbit,50mbit")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
+    parser.add_argument("--sides", default=",".join(JOBS), help=f"default {','.join(JOBS)}")
+    parser.add_argument("--turns", type=int, default=3, help="times that sides of one job take turns (default 3)")
+    parser.add_argument("--limit", type=float, default=600, help="seconds that all jobs on a cluster may take (default 600)")
+    parser.add_argument("--json", metavar="FILE", help="write everything to FILE")
+    return parser.parse_args()
+
+
+# ---------------------------------------------------------------------------------------------- jobs
+
+
+def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) -> int:
+    """All jobs on one cluster, which ends with this process."""
+    cluster.hide()
+    cluster.FOLDER.mkdir(parents=True)
+    cluster.build(given.hosts, rate)
+    work = [[int(size) for size in shape.split("x")] + ["float64"] for shape in given.shapes.split(",")]
+    for name in given.sides.split(","):
+        found = cluster.FOLDER / "results"
+        found.write_text("")
+        spec = {"work": [{"sizes": sizes, "sides": JOBS[name]} for sizes in work], "check": True, "turns": given.turns}
+        start = under_open_mpi if name == "ScaLAPACK" else cluster.mpirun
+        status = start(given.hosts, ranks, [sys.executable, "-m", "sides.job", json.dumps(spec | {"results": str(found)})])
+        lines = [json.loads(line) for line in found.read_text().splitlines()]
+        with results.open("a") as file:
+            for line in lines:
+                json.dump(line | {"hosts": given.hosts, "ranks": given.hosts * ranks, "rate": rate}, file)
+                file.write("\n")
+        if status:
+            print(f"network: {name} ended with exit status {status}", file=sys.stderr)
+    return 0
+
+
+def under_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
+    """Run a command on so many ranks a host under Debian's Open MPI, which its ScaLAPACK is built for."""
+    machines = cluster.FOLDER / "slots"
+    machines.write_text("".join(f"{cluster.address(i)} slots={ranks}\n" for i in range(1, hosts + 1)))
+    wanted = {
+        "plm_rsh_agent": cluster.launcher(), "plm_rsh_no_tree_spawn": 1, "btl": "tcp,vader,self", "pml": "ob1",
+        "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", "mpi_yield_when_idle": 1,
+    }  # fmt: skip
+    options = [word for name, value in wanted.items() for word in ("--mca", name, value)]
+    for name in (*OPEN_MPI, "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        options += ["-x", name]
+    words = ["mpirun.openmpi", "--hostfile", machines, "--bind-to", "none", *options, "-np", hosts * ranks, *command]
+    return cluster.on_first_host(words, dict(os.environ) | OPEN_MPI | AS_ROOT)
+
+
+# ---------------------------------------------------------------------------------------------- figures
+
+
+def bytes_a_second(rate: str) -> float:
+    number = rate.rstrip("kmgbit")
+    return float(number) * BITS[rate[len(number) :]] / 8
+
+
+class Row:
+    """One product on one cluster: the lines of its sides."""
+
+    def __init__(self, lines: list[dict]) -> None:
+        self.sides = {(line["side"], line["variant"]): line for line in lines}
+        self.first = lines[0]
+
+    def best(self, side: str, variant: str = "") -> dict | None:
+        found = [line for (name, how), line in self.sides.items() if name == side and variant in ("", how)]
+        return min(found, key=lambda line: median(line["seconds"]), default=None)
+
+    def over_pdla(self, side: str) -> float | None:
+        """A peer's median over pdla's in its native layouts."""
+        ours, theirs = self.best("ours", "native"), self.best(side)
+        return median(theirs["seconds"]) / median(ours["seconds"]) if ours and theirs else None
+
+    def over_floor(self) -> float | None:
+        """pdla's median over what its volume takes on the link, and computing."""
+        ours, alone = self.best("ours", "native"), self.best("ceiling")
+        if ours is None or alone is None:
+            return None
+        return median(ours["seconds"]) / (ours["volume"] / bytes_a_second(self.first["rate"]) + median(alone["seconds"]))
+
+    def cells(self) -> list[str]:
+        sizes = " x ".join(str(self.first[name]) for name in "mnk")
+        lines = [self.best("ours", "native"), self.best("ours", "blocks"), *map(self.best, PEERS)]
+        alone = self.best("ceiling")
+        ratios = [self.over_floor(), *map(self.over_pdla, PEERS)]
+        return [
+            sizes,
+            *("–" if line is None else f"{median(line['seconds']):.3f}  {mean(line['link_bytes']) / 1e6:.1f}" for line in lines),
+            "–" if alone is None else f"{median(alone['seconds']):.3f}",
+            *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+        ]
+
+
+def rows(lines: list[dict]) -> dict[tuple[str, int], list[Row]]:
+    """By rate and ranks, a row a product."""
+    groups: dict[tuple, list[dict]] = {}
+    for line in lines:
+        groups.setdefault((line["rate"], line["ranks"], line["m"], line["n"], line["k"]), []).append(line)
+    found: dict[tuple[str, int], list[Row]] = {}
+    for (rate, ranks, *_), some in groups.items():
+        found.setdefault((rate, ranks), []).append(Row(some))
+    return found
+
+
+def table(rate: str, ranks: int, hosts: int, some: list[Row]) -> Table:
+    title = f"{ranks} ranks on {hosts} hosts, links of {rate}: seconds, and MB on the busiest link"
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    made.add_column("m x n x k")
+    for name in ("pdla, own layouts", "pdla, 2-D blocks", "by hand", "ScaLAPACK", "computing"):
+        made.add_column(name, justify="right")
+    for name in ("over floor", "by hand / pdla", "ScaLAPACK / pdla"):
+        made.add_column(name, justify="right")
+    for row in some:
+        made.add_row(*row.cells())
+    return made
+
+
+def verdict(found: dict[tuple[str, int], list[Row]]) -> list[str]:
+    every = [row for some in found.values() for row in some]
+    ratios = {side: [ratio for row in every if (ratio := row.over_pdla(side))] for side in PEERS}
+    floors = [floor for row in every if (floor := row.over_floor())]
+    lines = [
+        f"pdla against {side}: faster in {sum(r > 1 for r in of)} of {len(of)} rows, {exp(mean(map(log, of))):.2f} times on average"
+        for side, of in ratios.items()
+        if of
+    ]
+    exact = [line["exact"] for row in every for line in row.sides.values()]
+    if floors:
+        lines.append(f"pdla over its volume / rate + computing: median {median(floors):.2f}, largest {max(floors):.2f}")
+    return [*lines, f"exact on integers, twice: {sum(exact)} of {len(exact)} products of a side"]
+
+
+def measured(given: argparse.Namespace, folder: Path, out: Console) -> list[dict]:
+    """The lines of all sides on all clusters; each cluster, since it ends with its process, in one of its own."""
+    found: list[dict] = []
+    for rate in given.rates.split(","):
+        for ranks in map(int, given.ranks_per_host.split(",")):
+            asked = {"hosts": given.hosts, "ranks": ranks, "rate": rate, "limit": given.limit}
+            cluster.check(argparse.Namespace(**asked, command=["python", "-m", "sides.job"]))
+            results = folder / f"{rate}-{ranks}"
+            results.touch()
+            work = partial(on_cluster, given, ranks, rate, results)
+            job = get_context("fork").Process(target=lambda work=work: sys.exit(cluster.contained(work, given.limit)))
+            job.start()
+            job.join()
+            lines = [json.loads(line) for line in results.read_text().splitlines()]
+            found += lines
+            for (_, every), some in rows(lines).items():
+                out.print(table(rate, every, given.hosts, some))
+    return found
+
+
+def main() -> int:
+    given = arguments()
+    os.environ |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+    os.environ |= {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)}
+    out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    if "ScaLAPACK" in given.sides and (why := no_scalapack()):
+        out.print(f"left out: ScaLAPACK: {why}")
+        given.sides = ",".join(name for name in given.sides.split(",") if name != "ScaLAPACK")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            lines = measured(given, Path(folder), out)
+    except cluster.Refused as reason:
+        return cluster.refuse(reason)
+    if given.json:
+        Path(given.json).write_text(json.dumps({"command": sys.argv, "lines": lines}, indent=1) + "\n")
+    for line in verdict(rows(lines)):
+        out.print(line)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
