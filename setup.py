@@ -5,5 +5,5 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["pdla", "pdla.*"]), "pdla.cuda"],
     package_dir={"pdla": "pdla", "pdla.cuda": "cuda"},
-    package_data={"pdla": ["py.typed", "**/*.json", "**/*.toml"], "pdla.cuda": ["*.cu"]},
+    package_data={"pdla": ["py.typed", "**/*.json", "**/*.toml", "**/*.html", "**/*.css", "**/*.js"], "pdla.cuda": ["*.cu"]},
 )

@@ -49,6 +49,11 @@ def add_ranks(to: argparse.ArgumentParser) -> None:
     group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE")
 
 
+def add_machine(to: argparse.ArgumentParser) -> None:
+    """The machine that times are foretold on: an option that may stand before the command or after it."""
+    to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=f"a TOML file, or {', '.join(Machine.known())}")
+
+
 def machine(name: str) -> Machine:
     """The machine of that name, or of a TOML file; the default one for ""; raises Stop."""
     try:

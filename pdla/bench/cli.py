@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 import pdla
-from pdla.bench import calibrate, measure, predict
-from pdla.bench.arguments import Parser, add_ranks
+from pdla.bench import calibrate, compare, measure, predict, report, scale
+from pdla.bench.arguments import Parser, add_machine, add_ranks
 from pdla.bench.stop import Stop, refuse
 from pdla.errors import NoMPIError
 
@@ -24,6 +24,9 @@ examples:
   python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
   mpirun -n 4 python -m pdla.bench calibrate --out here.toml         this machine's figures
   python -m pdla.bench predict -P 64 --machine a100x4       the fastest scheme and grid for a transformer
+  python -m pdla.bench scale --machine a100x4 --from 64 --to 1000000 --plot scaling.svg
+  python -m pdla.bench compare before.json after.json       which products became slower
+  python -m pdla.bench report result.json --html page.html  what a run was, to look at
 """
 ON_RANKS = {
     "gemm": (measure.add_gemm, measure.program, "one product C = op(A) op(B), sizes and all else by choice"),
@@ -31,15 +34,19 @@ ON_RANKS = {
     "calibrate": (calibrate.add, calibrate.program, "measure this job's machine, for predictions"),
 }  # what adds its arguments, what each rank runs, and its help
 ALONE = {
-    "predict": (predict, "a transformer's training step: the fastest schemes and grids"),
+    "predict": (predict, "the fastest schemes and grids for a transformer, or algorithms for a product, on a machine"),
+    "scale": (scale, "the same for growing numbers of ranks, to a million: strong and weak scaling"),
+    "compare": (compare, "two results of --json: what became slower, or moves more"),
+    "report": (report, "results of --json as a table, as plots, as one page to look at"),
 }  # modules whose run(arguments) takes one process
 
 
 def parser() -> Parser:
     as_written = argparse.RawDescriptionHelpFormatter
     made = Parser("pdla.bench", description=ABOUT, epilog=EXAMPLES, formatter_class=as_written)
-    made.set_defaults(command="suite", program=measure.program, threads=None, dry_run=False, ranks=None, json=None)
+    made.set_defaults(command="suite", program=measure.program, threads=None, dry_run=False, ranks=None, json=None, machine=None)
     add_ranks(made)
+    add_machine(made)
     commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite for this many ranks")
     for name, (add, program, about) in ON_RANKS.items():
         command = commands.add_parser(name, help=about)

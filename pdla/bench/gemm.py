@@ -1,4 +1,4 @@
-"""One product: checked, counted and timed; or, dry, counted only."""
+"""One product: checked, counted and timed; or, dry, counted only. On a described machine its time is foretold, too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import pdla
 from pdla.bench.case import LAYOUT, Case, Operands, integer_operands, random_operands
 from pdla.bench.check import WRONG, Checker
 from pdla.bench.peak import Peaks, elapsed
+from pdla.bench.split import Split, Work, foretold, measured
 from pdla.matmul.plan import Figures
 from pdla.matmul.planner import SCHEDULES
 from pdla.model import received_lower_bound
+from pdla.model.machine import Machine
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
@@ -38,6 +40,8 @@ class Row:
     checks: tuple[str, ...] = ()
     seconds: tuple[float, ...] = ()  # each repeat, until the last rank was done
     share_of_peak: float | None = None
+    split: Split | None = None  # of the counted run, which comes before the repeats
+    predicted: Split | None = None  # on the described machine, where there is one
     explained: str = ""  # the plan in words, where asked for
 
     @property
@@ -66,19 +70,24 @@ class Bench:
     peaks: Peaks
     repeats: int | None = None
     explain: bool = False
+    machine: Machine | None = None  # to foretell times on
 
     def measure(self, case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Row:
         """Collective: check C = A B, count it, then time it (not if it is wrong). PlanError where it does not fit."""
         plan = planned(case, A, B)
         checks = self._checked(case, plan, A, B)
         C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
-        with pdla.record() as ledger:
-            first = elapsed(self.comm, lambda: plan(A, B, out=C))
+        ledger, split = measured(self.comm, lambda: plan(A, B, out=C))
         total = ledger.total(self.comm)
-        row = replace(figures(case, plan, (A, B), worst(total)), checks=checks, bytes_from_far=total["max_bytes_from_far"])
-        if self.explain and self.comm.rank == 0:
-            row = replace(row, explained=plan.explain())
-        return self._timed(row, lambda: plan(A, B, out=C), first) if row.right else row
+        row = figures(case, plan, (A, B), worst(total))
+        row = replace(row, checks=checks, bytes_from_far=total["max_bytes_from_far"], split=split)
+        if self.comm.rank == 0:
+            row = replace(
+                row,
+                explained=plan.explain() if self.explain else "",
+                predicted=on_machine(case, plan.algorithm, self.comm.size, self.machine),
+            )
+        return self._timed(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
 
     def _checked(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
         """First on small integers in the same shapes, then on the data themselves."""
@@ -124,9 +133,23 @@ def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -
     )
 
 
-def predict(case: Case, ranks: int) -> Row:
-    """The row of a case on any number of ranks, without data and without times."""
-    return pdla.dry_run(ranks, _predicted, case)[0]
+def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine | None) -> Split | None:
+    """Where the time of a case would go on that machine by that algorithm; None without one."""
+    messages = "gather" if algorithm == "shared" else algorithm  # what is read where it lies costs what receiving it would
+    by = replace(case, algorithm=messages)
+
+    def make(comm: pdla.Communicator) -> Work:
+        operands = random_operands(case, pdla.ProcessGrid(case.grid, comm=comm))
+        plan, C = planned(by, *operands), pdla.zeros((case.m, case.n), operands[0].grid, LAYOUT, dtype=case.dtype)
+        return lambda: plan(*operands, out=C)
+
+    return None if machine is None else foretold(ranks, machine, make)
+
+
+def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
+    """The row of a case on any number of ranks, without data; without times, but for those on a machine."""
+    row = pdla.dry_run(ranks, _predicted, case)[0]
+    return replace(row, predicted=on_machine(case, row.algorithm, ranks, machine))
 
 
 def _predicted(comm: pdla.Communicator, case: Case) -> Row:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pdla
 from pdla.bench import info, report, suite
-from pdla.bench.arguments import Parser, grid_shape, natural, positive
+from pdla.bench.arguments import Parser, add_machine, grid_shape, machine, natural, positive
 from pdla.bench.case import Case, file_case, file_operands, random_operands
 from pdla.bench.check import Checker
 from pdla.bench.gemm import Bench, planned, predict
@@ -19,6 +19,7 @@ from pdla.bench.stop import WRONG, refuse
 from pdla.bench.suite import Results
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
 from pdla.io import save
+from pdla.model.machine import Machine
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SIZE = 2048  # of each of m, n and k, where they are not given
@@ -45,6 +46,7 @@ def add_gemm(to: Parser) -> None:
     for name in "AB":
         to.add_argument(f"--{name.lower()}", metavar="FILE", help=f"read {name} from FILE (.npy, .mtx, .h5)")
     to.add_argument("--out", metavar="FILE", help="write C to FILE")
+    add_machine(to)
 
 
 def check_files(arguments: argparse.Namespace) -> None:
@@ -64,27 +66,29 @@ def check_files(arguments: argparse.Namespace) -> None:
 def program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: a command; gives the exit status."""
     world = "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
-    known = info.facts(comm, world)
+    known, on = info.facts(comm, world), None if arguments.machine is None else machine(arguments.machine)
     if arguments.command == "info":
         waits = info.waiting(comm, world)
         if comm.rank == 0:
             print("\n".join(info.lines(known, comm, world, waits)))
         results, peaks = Results(), Peaks(comm)
     else:
-        results, peaks = _multiply(comm, arguments, world)
+        results, peaks = _multiply(comm, arguments, world, on)
     if comm.rank == 0:
         _show(results, peaks, known, comm.size)
-    content = report.report(known, world, comm.size, words, results, peaks.measured)
+    content = report.report(known, world, comm.size, words, results, peaks.measured, on)
     leave(arguments.json, lambda path: report.write(path, content), "--json", comm)
     return 0 if results.right else WRONG
 
 
-def _multiply(comm: pdla.Communicator, arguments: argparse.Namespace, world: str) -> tuple[Results, Peaks]:
-    bench = Bench(comm, Checker(comm), Peaks(comm))
+def _multiply(
+    comm: pdla.Communicator, arguments: argparse.Namespace, world: str, on: Machine | None
+) -> tuple[Results, Peaks]:
+    bench = Bench(comm, Checker(comm), Peaks(comm), machine=on)
     if arguments.command == "gemm":
         results = _gemm(replace(bench, repeats=arguments.repeats, explain=True), arguments)
     else:
-        results = suite.predicted(comm.size) if world == "dry" else suite.run(bench)
+        results = suite.predicted(comm.size, on) if world == "dry" else suite.run(bench)
     return results, bench.peaks
 
 
@@ -92,7 +96,7 @@ def _gemm(bench: Bench, arguments: argparse.Namespace) -> Results:
     comm, case = bench.comm, _case(arguments, bench.comm.size)
     try:
         if arguments.dry_run:
-            return Results([predict(case, comm.size)])
+            return Results([predict(case, comm.size, bench.machine)])
         make = file_operands((arguments.a, arguments.b)) if arguments.a else random_operands
         A, B = make(case, pdla.ProcessGrid(case.grid, comm=comm))
         case = file_case(case, A, B) if arguments.a else case

@@ -11,6 +11,7 @@ from pdla.bench.gemm import Bench, Row, predict
 from pdla.bench.progress import Progress
 from pdla.errors import PlanError
 from pdla.matmul.planner import ON_GRID
+from pdla.model.machine import Machine
 
 SIDE, MANY_RANKS_SIDE = 1536, 1024  # of the square product, or the next multiple of the ranks
 MANY = 16  # ranks that a machine of few cores takes long to run
@@ -80,12 +81,12 @@ def left_out(case: Case, reason: Exception) -> str:
     return f"{case.algorithm} on {case.grid[0]} x {case.grid[1]}, {case.title}: {reason}"
 
 
-def predicted(ranks: int) -> Results:
-    """The suite's figures for any number of ranks, without times."""
+def predicted(ranks: int, machine: Machine | None = None) -> Results:
+    """The suite's figures for any number of ranks, without times but for those on a machine."""
     results = Results()
     for case in made_up(ranks):
         try:
-            results.rows.append(predict(case, ranks))
+            results.rows.append(predict(case, ranks, machine))
         except PlanError as reason:
             results.left_out.append(left_out(case, reason))
     return results

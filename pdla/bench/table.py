@@ -15,7 +15,7 @@ from rich.text import Text
 from pdla.bench.check import WRONG
 from pdla.bench.gemm import Row
 
-WIDTH = 160  # columns, where the output is no terminal
+WIDTH = 180  # columns, where the output is no terminal
 
 WIDEST = 34  # columns of a cell, which then takes another line
 WORDS = ("algorithm", "grid", "layout", "checked")  # headings of columns that are no numbers
@@ -40,8 +40,8 @@ def show(rows: Iterable[Row], left_out: Iterable[str], notes: Iterable[str]) -> 
 
 def tables(rows: list[Row]) -> list[Table]:
     """Rows of the same product together, under its title; columns equally wide in all of them."""
-    timed = any(row.checks for row in rows)
-    lines = [(row, cells(row, timed)) for row in rows]
+    timed, foretold = any(row.checks for row in rows), any(row.predicted for row in rows)
+    lines = [(row, cells(row, timed, foretold)) for row in rows]
     widths = [max(len(text) for cell in column for text in cell) for column in zip(*(c for _, c in lines), strict=True)]
     groups = groupby(lines, key=lambda line: line[0].case.title)
     return [_table(title, list(group), widths) for title, group in groups]
@@ -56,8 +56,9 @@ def _table(title: str, lines: list[tuple[Row, list[Cell]]], widths: list[int]) -
     return made
 
 
-def cells(row: Row, timed: bool) -> list[Cell]:
-    return [*_how(row), *(_times(row) if timed else []), *_volumes(row), *(_checked(row) if timed else [])]
+def cells(row: Row, timed: bool, foretold: bool) -> list[Cell]:
+    told = [("predicted ms", f"{1e3 * row.predicted.seconds:.3g}" if row.predicted else "–")] if foretold else []
+    return [*_how(row), *(_times(row) if timed else []), *told, *_volumes(row), *(_checked(row) if timed else [])]
 
 
 def _how(row: Row) -> list[Cell]:
@@ -79,7 +80,16 @@ def _times(row: Row) -> list[Cell]:
         ("min ms", f"{1e3 * min(seconds):.1f}" if seconds else "–"),
         ("GFLOP/s", f"{rate / 1e9:.1f}" if rate else "–"),
         ("of peak", f"{row.share_of_peak:.0%}" if row.share_of_peak else "–"),
+        ("comp/comm/wait", _split(row)),
     ]
+
+
+def _split(row: Row) -> str:
+    """Shares of the counted run: computing, communicating, waiting."""
+    told = row.split
+    if told is None:
+        return "–"
+    return "/".join(f"{part / told.seconds:.0%}" for part in (told.computing, told.communicating, told.waiting))
 
 
 def _volumes(row: Row) -> list[Cell]:

@@ -57,6 +57,7 @@ Send = Callable[[], MPI.Request]
 Landing = tuple[int, Array, Array]  # source, out, where its elements arrive
 _POLLS = 200  # polls before a rank that shares its core sleeps between them
 _NAP, _GROWTH, _LONGEST = 100e-6, 10, 5e-3  # its first naps, in seconds; how many until they are twice as long; the longest
+_LONGEST_FAR = 1e-3  # where it waits for a network, too, which does nothing unless it is asked to
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ class Node:
     def crowded(self) -> bool:
         return self.ranks > self.cores or config.settings.crowded
 
-    def pause(self, polls: int) -> None:
+    def pause(self, polls: int, longest: float = _LONGEST) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
         if polls > _POLLS and self.crowded:
-            time.sleep(min(_LONGEST, _NAP * max(1.0, (polls - _POLLS) / _GROWTH)))
+            time.sleep(min(longest, _NAP * max(1.0, (polls - _POLLS) / _GROWTH)))
         else:
             os.sched_yield()
 
@@ -325,10 +326,10 @@ class MPIComm(Communicator):
 
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
         """Wait until `ready` says so, which lets MPI work."""
-        polls, start = 0, time.monotonic()
+        polls, start, longest = 0, time.monotonic(), _LONGEST if self.nodes == 1 else _LONGEST_FAR
         while not ready():
             polls += 1
-            self.node.pause(polls)
+            self.node.pause(polls, longest)
             if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
                 give_up(self._describe(call))
 

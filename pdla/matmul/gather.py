@@ -1,7 +1,8 @@
 """All at once: every rank gathers the blocks of A and B that it needs, and multiplies each where it arrives.
 
 On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words in (pc - 1) + (pr - 1)
-messages, and needs as much workspace. Agarwal, Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
+messages, and needs as much workspace, and B's own block's where thin tiles of B are put together. Agarwal, Balle, Gustavson,
+Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pdla.matmul.operands import ALL, Memo, Sink, as_stored, assemble, blocks, g
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
-THIN = 128  # indices of k up to which tiles of B are put together: going over C once more takes longer than what is hidden
+THIN, FEW = 128, 2  # tiles of B of so few indices of k are put together, if there are more: going over C for each takes longer
 
 
 class Product(NamedTuple):
@@ -61,8 +62,8 @@ class Script:
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet]) -> bool:
-    """Whether B's tiles are some rows of it each, and few."""
-    return len(tiles) > 1 and all(len(rows) <= THIN and len(cols) == len(whole[1]) for rows, cols in tiles)
+    """Whether B's tiles are a few rows of it each, and many."""
+    return len(tiles) > FEW and all(len(rows) <= THIN and len(cols) == len(whole[1]) for rows, cols in tiles)
 
 
 def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:

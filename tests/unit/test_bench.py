@@ -259,6 +259,8 @@ def test_gemm_in_threads_explains_itself(capsys, tmp_path):
     (row,) = valid(tmp_path / "out.json")["rows"]
     assert (row["m"], row["n"], row["k"], row["transa"], row["panel"]) == (30, 20, 25, "C", 5)
     assert (row["grid"], row["algorithm"], row["dtype"]) == ([2, 3], "summa", "complex64")
+    assert {span[0] for span in row["split"]["timeline"]["spans"]} == set(range(6))
+    assert row["predicted"] is None
 
 
 @pytest.mark.parametrize("P", [1, 7, 4096])

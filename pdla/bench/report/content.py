@@ -1,24 +1,37 @@
-"""The JSON that a run leaves behind; schema.json says what is in it."""
+"""The JSON that a run leaves behind, and rows read back from it; schema.json says what is in it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from pdla.bench.case import Case
 from pdla.bench.gemm import Row
+from pdla.bench.split import Span, Split, Timeline
 from pdla.bench.suite import Results
+from pdla.model.machine import Machine
 
 SCHEMA = Path(__file__).with_name("schema.json")
-VERSION = 1  # of the schema: more when a field goes or changes its meaning
+VERSION = 2  # of the schema: more when a field goes or changes its meaning
+DIGITS = 9  # of a span's seconds behind the point
 
 
 def report(
-    known: Mapping[str, Any], world: str, ranks: int, arguments: list[str], results: Results, peaks: Mapping[str, float]
+    known: Mapping[str, Any],
+    world: str,
+    ranks: int,
+    arguments: list[str],
+    results: Results,
+    peaks: Mapping[str, float],
+    machine: Machine | None = None,
 ) -> dict[str, Any]:
-    """Everything of a run; `known` as info.facts gives it, peaks in FLOP/s by dtype, of all ranks together."""
+    """Everything of a run; `known` as info.facts gives it, peaks in FLOP/s by dtype, of all ranks together.
+
+    machine  the described one that times were foretold on, if any
+    """
     return {
         "schema": VERSION,
         "arguments": arguments,
@@ -26,6 +39,7 @@ def report(
         "ranks": ranks,
         **known,
         "peak_flops_per_second": dict(peaks),
+        "predicted_on": None if machine is None else asdict(machine),
         "rows": [entry(row) for row in results.rows],
         "left_out": results.left_out,
     }
@@ -35,10 +49,37 @@ def entry(row: Row) -> dict[str, Any]:
     """A row, with what follows from it."""
     values = asdict(row)
     del values["explained"]
+    for split in (values["split"], values["predicted"]):
+        if split is not None:
+            split["timeline"]["spans"] = [_short(span) for span in split["timeline"]["spans"]]
     derived = {"flops_per_second": row.flops_per_second, "multiple_of_bound": row.multiple_of_bound, "right": row.right}
     return {**values.pop("case"), **values, **derived}
 
 
+def _short(span: Span) -> Span:
+    return span._replace(start=round(span.start, DIGITS), end=round(span.end, DIGITS))
+
+
 def write(path: str, content: Mapping[str, Any]) -> None:
     """Write a report; OSError where that cannot be done."""
-    Path(path).write_text(json.dumps(content, indent=1) + "\n")
+    Path(path).write_text(json.dumps(content) + "\n")
+
+
+# ---------------------------------------------------------------------------------------------- back
+
+
+def row(values: Mapping[str, Any]) -> Row:
+    """The row of an entry, `auto` resolved; KeyError or TypeError where it is none."""
+    case = Case(**{one.name: values[one.name] for one in fields(Case)} | {"grid": tuple(values["grid"])})
+    kept = {one.name: values[one.name] for one in fields(Row) if one.name in values}
+    return Row(**kept | {
+        "case": case, "checks": tuple(values["checks"]), "seconds": tuple(values["seconds"]),
+        "split": _split(values["split"]), "predicted": _split(values["predicted"]),
+    })  # fmt: skip
+
+
+def _split(values: Mapping[str, Any] | None) -> Split | None:
+    if values is None:
+        return None
+    spans = tuple(Span(*span) for span in values["timeline"]["spans"])
+    return Split(**{**values, "timeline": Timeline(spans, tuple(values["timeline"]["left_out"]))})

@@ -1,0 +1,57 @@
+"""What share of a link exchanges reach: pdla's, whose long messages travel in pieces, and one MPI message each.
+
+python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
+Each rank receives 6 MB: in groups of 2, 4 and 16 from every other rank, or from the one before it.
+"""
+
+import sys
+import time
+from statistics import median
+
+import numpy as np
+from mpi4py import MPI
+
+import pdla
+
+BYTES, TURNS = 6_000_000, 4
+
+
+def seconds(comm, work):
+    """Collective: of the slowest rank, the median of a few turns."""
+    taken = []
+    for _ in range(TURNS + 1):
+        comm.barrier()
+        start = time.perf_counter()
+        work()
+        taken.append(max(comm.share(time.perf_counter() - start)))
+    return median(taken[1:])
+
+
+def in_messages(mpi, x, outs):
+    """All-gather by a message to and from each other rank."""
+    others = [r for r in range(mpi.size) if r != mpi.rank]
+    receiving = [mpi.Irecv(outs[r], r) for r in others]
+    MPI.Request.Waitall(receiving + [mpi.Isend(x, r) for r in others])
+
+
+def main(megabits):
+    comm, rate = pdla.world(), megabits * 1e6 / 8
+    print_ = print if comm.rank == 0 else lambda *_: None
+    print_(f"{'':20}{'one message':>12}{'in pieces':>12}   of {megabits:g} Mbit/s")
+    for size in (p for p in (2, 4, 16) if comm.size % p == 0):
+        first = comm.rank // size * size
+        group, mpi = comm.split(range(first, first + size), "group"), MPI.COMM_WORLD.Split(first, comm.rank)
+        x = np.ones(BYTES // 8 // (size - 1))
+        outs = [np.empty_like(x) for _ in range(size)]
+        works = (lambda: in_messages(mpi, x, outs)), (lambda: group.allgather(x, outs).wait())  # noqa: B023
+        shares = [x.nbytes * (size - 1) / rate / seconds(comm, work) for work in works]
+        print_(f"all-gather of {size:<6}" + "".join(f"{share:12.0%}" for share in shares))
+    x, out = np.ones(BYTES // 8), np.empty(BYTES // 8)
+    ahead, back = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    works = (lambda: MPI.COMM_WORLD.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
+    shares = [x.nbytes / rate / seconds(comm, work) for work in works]
+    print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""`report`: what result files say, as a table, as plots, as one page."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pdla.bench import table
+from pdla.bench.arguments import Parser
+from pdla.bench.report import page, plots
+from pdla.bench.report.lines import lines, read
+from pdla.bench.stop import refuse
+
+
+def add(to: Parser) -> None:
+    """Its arguments."""
+    to.add_argument("results", nargs="+", metavar="RESULT.json", help="what --json has written")
+    to.add_argument("--html", metavar="FILE", help="write one page, which needs nothing else, to FILE")
+    to.add_argument("--plots", metavar="DIR", help="write figures into DIR (matplotlib)")
+    to.add_argument("--format", choices=("svg", "png"), default="svg", help="of the figures (default svg)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write what is asked for; without a wish print the table. Gives the exit status; raises Stop."""
+    files = read(arguments.results)
+    shown = lines(files)
+    if not (arguments.html or arguments.plots):
+        rows = sorted((row for file in files for row in file.rows), key=lambda row: row.case.title)
+        table.show(rows, [], ["; ".join(filter(None, file.about.values())) for file in files])
+    if arguments.plots:
+        print("\n".join(plots.save(shown, arguments.plots, arguments.format)))
+    if arguments.html:
+        try:
+            Path(arguments.html).write_text(page.page(files, shown))
+        except OSError as error:
+            raise refuse(f"--html: {error}") from error
+        print(f"written: {arguments.html}")
+    return 0

@@ -1,0 +1,146 @@
+"""What there is to show of result files: a line for each row, with what its file says about ranks, peaks and links."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from pdla.bench.gemm import Row
+from pdla.bench.report.content import VERSION, row
+from pdla.bench.split import Split
+from pdla.bench.stop import refuse
+from pdla.model.machine import Machine
+
+LARGE = 1 << 14  # side of a product at full rate
+
+
+@dataclass(frozen=True)
+class File:
+    """One result file: its name, its content, its rows."""
+
+    name: str
+    content: Mapping[str, Any]
+    rows: tuple[Row, ...]
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What it is, where it was run and how, in words."""
+        known, ranks = self.content, self.content["ranks"]
+        host, told = known["machine"], known["predicted_on"]
+        where = f"{ranks} rank{'s' if ranks > 1 else ''}, {known['world']}"
+        where += "" if known["world"] == "dry" else f", {host['hosts']} x {host['processor']}"
+        predicted = f"predicted on {told['name'] or 'the default machine'}" if told else ""
+        command = " ".join(["python -m pdla.bench", *known["arguments"]])
+        return {"file": self.name, "where": where, "predicted": predicted, "command": command, "version": _version(known)}
+
+
+def _version(known: Mapping[str, Any]) -> str:
+    commit = known["versions"]["commit"]
+    return f"pdla {known['versions']['pdla']}" + (f", commit {commit[:10]}{commit[40:]}" if commit else "")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row as it is drawn. Rates and bytes a second are of all ranks together; other bytes are a rank's, maximum over ranks.
+
+    seconds  the median of the repeats;  flops: of all ranks together
+    intensity  flops for each byte received, in the mean over ranks if all receive alike; None where nothing is received
+    peak, link  what bounds its rate: FLOP/s of local GEMMs, bytes a second over the links; None where nobody knows
+    """
+
+    label: str
+    file: str
+    ranks: int
+    product: str
+    dtype: str
+    algorithm: str
+    grid: str
+    seconds: float | None
+    flops: int
+    share_of_peak: float | None
+    split: Split | None
+    predicted: Split | None
+    received: int
+    formula: float | None
+    bound: float
+    multiple: float | None
+    messages: int
+    workspace: int
+    checks: str
+    right: bool
+    intensity: float | None
+    peak: float | None
+    link: float | None
+
+
+def read(paths: Sequence[str]) -> list[File]:
+    """The files; raises Stop for one that is no result of this version of the benchmark."""
+    return [_read(Path(path)) for path in paths]
+
+
+def _read(path: Path) -> File:
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise refuse(error) from error
+    except ValueError as error:
+        raise refuse(f"{path}: {error}") from error
+    found = content.get("schema") if isinstance(content, dict) else None
+    if found != VERSION:
+        wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
+        raise refuse(f"{path}: schema {found!r}; a report is made of files of {wanted}")
+    try:
+        return File(path.name, content, tuple(row(values) for values in content["rows"]))
+    except (KeyError, TypeError) as error:
+        raise refuse(f"{path}: a row lacks or has {error}; see schema.json of pdla.bench.report") from error
+
+
+def lines(files: Sequence[File]) -> list[Line]:
+    """Every row of every file, those of one product together."""
+    made = [_line(file, row, alone=len(files) == 1) for file in files for row in file.rows]
+    order = {product: number for number, product in reversed(list(enumerate(line.product for line in made)))}
+    return sorted(made, key=lambda line: order[line.product])
+
+
+def _line(file: File, row: Row, alone: bool) -> Line:
+    grid = "x".join(map(str, row.case.grid))
+    ranks, case, told = file.content["ranks"], row.case, file.content["predicted_on"]
+    machine = None if told is None else Machine(**told)
+    peak = file.content["peak_flops_per_second"].get(case.dtype)
+    return Line(
+        label=f"{row.algorithm} {grid}" + ("" if alone else f", {file.name}"),
+        file=file.name,
+        ranks=ranks,
+        product=case.title,
+        dtype=case.dtype,
+        algorithm=row.algorithm,
+        grid=grid,
+        seconds=median(row.seconds) if row.seconds else None,
+        flops=case.flops,
+        share_of_peak=row.share_of_peak,
+        split=row.split,
+        predicted=row.predicted,
+        received=row.bytes_received,
+        formula=row.bytes_by_formula,
+        bound=row.bytes_lower_bound,
+        multiple=row.multiple_of_bound,
+        messages=row.messages,
+        workspace=row.peak_workspace,
+        checks=", ".join(row.checks),
+        right=row.right,
+        intensity=case.flops / ranks / row.bytes_received if row.bytes_received else None,
+        peak=peak or (None if machine is None else ranks * _rate(machine, case.dtype)),
+        link=None if machine is None else ranks * machine.rate(far=machine.home(ranks - 1) > 0),
+    )
+
+
+def _rate(machine: Machine, dtype: str) -> float:
+    """FLOP/s of a rank in large products."""
+    parts = 8 if np.dtype(dtype).kind == "c" else 2
+    return parts * LARGE**3 / machine.gemm(LARGE, LARGE, LARGE, dtype)

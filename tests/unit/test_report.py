@@ -1,0 +1,165 @@
+"""Reports: what a result file holds, what is read back, the table and the plots."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import results
+
+from pdla.bench import report
+from pdla.bench.arguments import Parser
+from pdla.bench.case import Case
+from pdla.bench.gemm import predict
+from pdla.bench.report import content, lines, page, plots
+from pdla.bench.stop import Stop
+from pdla.bench.table import tables
+from pdla.model.machine import Machine
+
+SECONDS = {"gather": (0.02, 0.01, 0.03), "summa": (0.005,), "3d": ()}
+
+
+@pytest.fixture
+def files(tmp_path):
+    return [results.written(tmp_path / f"{p}x{q}.json", (p, q), SECONDS) for p, q in ((1, 1), (1, 2), (2, 2))]
+
+
+def run(*words):
+    parser = Parser("report")
+    report.add(parser)
+    return report.run(parser.parse_args(words))
+
+
+def test_files_obey_the_schema(files):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads(report.SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for file in files:
+        found = json.loads(Path(file).read_text())
+        jsonschema.validate(found, schema)
+    found["rows"][0]["split"]["timeline"]["spans"][0][0] = "rank 0"
+    with pytest.raises(jsonschema.ValidationError, match="rank 0"):
+        jsonschema.validate(found, schema)
+    found["predicted_on"]["flops"] = "many"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(found, schema)
+
+
+def test_rows_are_read_back(tmp_path):
+    (made,) = results.rows((2, 2), {"cannon": (0.5, 0.25)})
+    there_and_back = content.row(json.loads(json.dumps(report.entry(made))))
+    assert there_and_back == replace(made, explained="")
+
+
+def test_a_machine_foretells_a_row():
+    row = predict(Case(64, 64, 64, algorithm="summa", grid=(2, 2)), 4, Machine())
+    assert row.seconds == () and row.split is None
+    assert row.predicted.seconds > row.predicted.computing == pytest.approx(2 * Machine().gemm(32, 32, 32, "float64"))
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [("{", "Expecting"), ("[]", "schema None"), ('{"schema": 1}', "schema 1"), ('{"schema": 2, "rows": [{}]}', "lacks")],
+)
+def test_other_files_are_refused_in_one_line(tmp_path, text, quoted):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(Stop, match=quoted) as stopped:
+        run(str(path))
+    assert "other.json" in str(stopped.value) and "\n" not in str(stopped.value)
+
+
+def test_without_options_the_table_is_printed(files, capsys):
+    assert run(*files) == 0
+    out = capsys.readouterr().out
+    for word in ("gather", "2x2", "50%/30%/20%", "predicted ms", "1x2.json; 2 ranks"):
+        assert word in out
+
+
+def test_splits_and_predictions_have_columns_where_there_are_any():
+    (row,) = results.rows((1, 2), {"gather": (0.5,)})
+    headings = [[column.header for column in tables([one])[0].columns] for one in (row, replace(row, predicted=None))]
+    assert "predicted ms" in headings[0] and "predicted ms" not in headings[1]
+    assert "comp/comm/wait" in headings[1]
+
+
+def test_lines_of_one_product_stand_together(files):
+    found = lines.lines(lines.read([*files, files[0]]))
+    assert [line.label for line in found[:2]] == ["gather 1x1, 1x1.json", "summa 1x1, 1x1.json"]
+    assert (found[0].seconds, found[2].seconds, found[0].ranks) == (0.02, None, 1)
+    assert [line.product for line in found] == sorted(line.product for line in found)
+
+
+def test_a_line_knows_its_roof(files):
+    line = lines.lines(lines.read(files))[3]
+    assert (line.ranks, line.peak, line.link) == (2, 1e9, 2 * Machine().bandwidth)
+    assert line.intensity == 2 * 64 * 48 * 32 / 2 / line.received
+    assert lines._rate(Machine(), "complex64") == pytest.approx(2 * Machine().flops, rel=1e-2)
+
+
+# ---------------------------------------------------------------------------------------------- plots
+
+
+@pytest.mark.parametrize("form", ["svg", "png"])
+def test_plots_are_written(files, tmp_path, capsys, form):
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "plots"
+    assert run(*files, "--plots", str(folder), "--format", form) == 0
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{form}" for name in ("split", "roofline", "scaling", "volume")}
+    assert capsys.readouterr().out.count("written: ") == 4
+
+
+def test_figures_show_the_numbers(files):
+    pytest.importorskip("matplotlib")
+    made = lines.lines(lines.read(files))
+    bars = plots.split(made).axes[0].patches
+    assert sum(bar.get_width() for bar in bars[:3]) == pytest.approx(results.RUN.seconds)
+    assert sum(bar.get_width() for bar in bars[3:6]) == pytest.approx(results.FORETOLD.seconds)
+    volumes = [bar.get_width() for bar in plots.volume(made).axes[0].patches]
+    assert volumes == [line.multiple for line in made if line.multiple is not None] and len(volumes) == 6
+    curve = plots.scaling(made).axes[0].lines[0]
+    assert [*zip(*curve.get_data(), strict=True)] == [(1, 0.02), (2, 0.02), (4, 0.02)]
+    points = {tuple(map(float, one.get_xydata()[0])) for one in plots.roofline(made).axes[0].lines if len(one.get_xydata()) == 1}
+    assert (made[3].intensity, made[3].flops / 0.02) in points
+
+
+def test_what_has_no_figure_is_told(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    file = results.written(tmp_path / "one.json", (1, 1), SECONDS)
+    assert run(file, "--plots", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    assert "left out: scaling, which needs one product on two or more numbers of ranks" in out
+    assert "left out: volume" in out and "left out: roofline" in out
+
+
+def test_without_matplotlib_one_line_names_the_command(files, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "find_spec", lambda name: None)
+    with pytest.raises(Stop, match=r"pip install 'pdla\[plot\]'"):
+        run(*files, "--plots", str(tmp_path))
+
+
+@pytest.mark.parametrize("option", ["--plots", "--html"])
+def test_what_cannot_be_written_is_one_line(files, tmp_path, option):
+    if option == "--plots":
+        pytest.importorskip("matplotlib")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Stop, match=option):
+        run(*files, option, str(tmp_path / "file" / "here"))
+
+
+# ---------------------------------------------------------------------------------------------- the page's text
+
+
+def test_data_cannot_end_their_script():
+    text = page.safe({"name": "</script><!-- & \u2028"})
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"name": "</script><!-- & \u2028"}
+
+
+def test_the_page_needs_nothing_else(files):
+    found = lines.read(files)
+    text = page.page(found, lines.lines(found))
+    assert text.count("<script") == text.count("</script>") == 2
+    assert "/* data */" not in text and "/* page" not in text
+    for word in ("http://", "https://", "src=", "@import", "url("):
+        assert word not in text.replace("http://www.w3.org/2000/svg", "")
