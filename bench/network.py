@@ -43,8 +43,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
     parser.add_argument("--sides", default=",".join(JOBS), help=f"default {','.join(JOBS)}")
     parser.add_argument("--turns", type=int, default=3, help="times that sides of one job take turns (default 3)")
-    parser.add_argument("--unchecked", action="store_true", help="do not check the products first, which takes two of each")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds that all jobs on a cluster may take (default 1200)")
+    parser.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
+    parser.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
     parser.add_argument("--json", metavar="FILE", help="write everything to FILE")
     return parser.parse_args()
 
@@ -61,7 +61,8 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
     for name in given.sides.split(","):
         found = cluster.FOLDER / "results"
         found.write_text("")
-        spec = {"work": [{"sizes": sizes, "sides": JOBS[name]} for sizes in work], "check": not given.unchecked, "turns": given.turns}
+        spec = {"check": not given.unchecked, "turns": given.turns}
+        spec["work"] = [{"sizes": sizes, "sides": JOBS[name]} for sizes in work]
         start = under_open_mpi if name == "ScaLAPACK" else cluster.mpirun
         status = start(given.hosts, ranks, [sys.executable, "-m", "sides.job", json.dumps(spec | {"results": str(found)})])
         lines = [json.loads(line) for line in found.read_text().splitlines()]
