@@ -31,11 +31,15 @@ class Move:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of the work, sums of what has come among it, and of the bytes over the links to ranks on the same node and on others."""
+    """Of the work, sums of what has come among it, and of the bytes over the links to ranks on the same node and on others.
+
+    begun  of what each message takes however small, and the product of each; some of it behind other things
+    """
 
     work: float
     near: float
     far: float
+    begun: float = 0.0
 
     @property
     def least(self) -> float:
@@ -45,7 +49,7 @@ class Seconds:
     @property
     def promise(self) -> float:
         """Nothing overlapped."""
-        return self.work + self.near + self.far
+        return self.work + self.near + self.far + self.begun
 
 
 def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, itemsize: int) -> Seconds:

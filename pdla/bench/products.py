@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log, prod, sqrt
 from typing import Any
 
@@ -193,8 +193,9 @@ def guess(product: Product, table: Table, machine: Machine) -> Guess:
     work = machine.gemm(m, n, k, product.dtype)
     told = ((seconds(moved, work, placed, machine, product.itemsize), placed) for placed in placements(sizes, machine.node))
     best, placed = min(told, key=lambda one: one[0].promise)
+    begun = boxes.messages(table.box) * (machine.call + machine.far_latency)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, (table.A, table.B, table.C), strict=True))
-    return Guess(Choice(table, tuple(placed)), best, held * product.itemsize)
+    return Guess(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
 
 
 # ---------------------------------------------------------------------------------------------- dry runs
