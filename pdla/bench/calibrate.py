@@ -165,7 +165,7 @@ def _link(comm: Communicator, step: int) -> tuple[float, float, float]:
             pending.wait()
 
     one = _timed(comm, lambda: comm.shift(small, into[0], step).wait(), 50)
-    gap = min(one, (_timed(comm, many, 5) - one) / (AT_ONCE - 1))
+    gap = min(one, max(0.0, _timed(comm, many, 5) - one) / (AT_ONCE - 1))
     whole = _timed(comm, lambda: comm.shift(large, into[1], step).wait())
     return gap, one - gap, MESSAGE / max(1e-9, whole - one)
 

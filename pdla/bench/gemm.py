@@ -15,6 +15,7 @@ from pdla.bench.case import LAYOUT, Case, Operands, integer_operands, random_ope
 from pdla.bench.check import WRONG, Checker
 from pdla.bench.peak import Peaks, elapsed
 from pdla.bench.split import Split, Work, foretold, measured
+from pdla.errors import PlanError
 from pdla.matmul.plan import Figures
 from pdla.matmul.planner import SCHEDULES
 from pdla.model import received_lower_bound
@@ -81,13 +82,21 @@ class Bench:
         total = ledger.total(self.comm)
         row = figures(case, plan, (A, B), worst(total))
         row = replace(row, checks=checks, bytes_from_far=total["max_bytes_from_far"], split=split)
-        if self.comm.rank == 0:
-            row = replace(
-                row,
-                explained=plan.explain() if self.explain else "",
-                predicted=on_machine(case, plan.algorithm, self.comm.size, self.machine),
-            )
+        explained = plan.explain() if self.explain and self.comm.rank == 0 else ""
+        row = replace(row, explained=explained, predicted=self._predicted(case, plan.algorithm))
         return self._timed(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
+
+    def _predicted(self, case: Case, algorithm: str) -> Split | None:
+        """Collective: at rank 0, where the time would go on the machine, if there is one; a PlanError is every rank's."""
+        told, fault = None, ""
+        if self.comm.rank == 0:
+            try:
+                told = on_machine(case, algorithm, self.comm.size, self.machine)
+            except PlanError as error:
+                fault = str(error)
+        if self.machine is not None and (fault := self.comm.share(fault)[0]):
+            raise PlanError(fault)
+        return told
 
     def _checked(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
         """First on small integers in the same shapes, then on the data themselves."""
