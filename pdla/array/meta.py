@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from math import prod
 from typing import Any, Protocol
 
@@ -34,6 +35,15 @@ def _touch(*arrays: Any) -> None:
         meter.touch(sum(x.nbytes for x in arrays))
 
 
+@lru_cache(maxsize=1024)
+def _ghost(shape: tuple[int, ...]) -> np.ndarray:
+    """One element that looks like an array of this shape, to be indexed."""
+    return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), shape, (0,) * len(shape), writeable=False)
+
+
+_broadcast = lru_cache(maxsize=4096)(np.broadcast_shapes)
+
+
 class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that has shape and dtype and no elements; NumPy's elementwise functions and operators give Metas."""
 
@@ -57,19 +67,18 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Meta:
-        ghost = np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), self.shape, (0,) * len(self.shape))
-        return Meta(ghost[key].shape, self.dtype)
+        return Meta(_ghost(self.shape)[key].shape, self.dtype)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if isinstance(value, (Meta, np.ndarray)):
-            np.broadcast_shapes(self[key].shape, value.shape)
+            _broadcast(self[key].shape, value.shape)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method == "at":
             return None
         if ufunc is np.matmul:
             a, b = inputs
-            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            batch = _broadcast(a.shape[:-2], b.shape[:-2])
             if a.shape[-1] != b.shape[-2]:
                 raise ValueError(f"cannot multiply {a} by {b}")
             made = Meta((*batch, a.shape[-2], b.shape[-1]), np.result_type(a.dtype, b.dtype))
@@ -79,7 +88,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
             return NotImplemented
         shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
         types = [x.dtype if isinstance(x, (Meta, np.ndarray, np.generic)) else type(x) for x in inputs]
-        made = Meta(np.broadcast_shapes(*shapes), ufunc.resolve_dtypes((*types, None))[-1])
+        made = Meta(_broadcast(*shapes), ufunc.resolve_dtypes((*types, None))[-1])
         _touch(made, *(x for x in inputs if isinstance(x, Meta)))
         return made
 
