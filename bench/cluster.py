@@ -32,6 +32,8 @@ TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "mount": "
 MOST = 250  # hosts that one network of addresses has room for
 FOLDER = Path("/dev/shm/cluster")  # in memory that only the cluster sees
 SWITCH = "switch"
+RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")  # as tc writes it, in bits a second
+UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 CONGESTION = "reno"  # of TCP: bbr, which probes for the rate, leaves a fifth of the links unused where both directions are full
 QUEUE = "30ms"  # at the rate of the link, that may wait at either end, about as in a switch: with longer ones hosts share unevenly
 NEW_MOUNTS, NEW_PIDS, DIE_WITH_PARENT = 0x00020000, 0x20000000, 1  # of Linux' unshare and prctl
@@ -75,7 +77,7 @@ def parse(words):
 
 def check(given):
     """Refuse what cannot be run."""
-    rate = re.fullmatch(r"(\d+(?:\.\d+)?)[kmg]?bit", given.rate)
+    rate = RATE.fullmatch(given.rate)
     if not rate or float(rate[1]) == 0:
         raise Refused(f"--rate {given.rate} is no rate of a link: write 200mbit, 1gbit or 64kbit")
     if not 1 <= given.hosts <= MOST or given.ranks < 1 or not 0 <= given.limit < float("inf"):
@@ -94,6 +96,12 @@ def check(given):
             raise Refused(f"{tool!r} is not on PATH: Debian's package {package} brings it")
     if not (BIN / "mpiexec.hydra").exists():
         raise Refused(f"no mpich in {BIN}: `pip install pdla[mpich]` brings it")
+
+
+def bytes_a_second(rate):
+    """Of a rate as tc writes it."""
+    number, unit = RATE.fullmatch(rate).groups()
+    return float(number) * UNITS[unit] / 8
 
 
 def is_program(command):

@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -28,7 +26,9 @@ from typing import Any
 from claims import dry, page, tables
 from claims.cases import CASES, MPI_TREES
 from claims.claims import CLAIMS
+from cluster import RATE, bytes_a_second
 
+from pdla.bench.info import processor
 from pdla.model.machine import Machine
 
 BENCH = Path(__file__).resolve().parent
@@ -41,7 +41,6 @@ HOSTS, PER_HOST = 16, 4
 MACHINES = ("a100x4", "v100x4")
 PARTS = ("full", "steps", "placement", "calibrated", "measured", "same")
 DRY = PARTS[:3]
-UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 # Hosts do not know that their ranks share the cores with other hosts': a thread that looks often takes them from who computes.
 SHARED_CORES = {"PDLA_PROGRESS": "0.01", "OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
 
@@ -57,7 +56,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=10, help="of each pass on the cluster (default 10)")
     parser.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
     given = parser.parse_args()
-    if not re.fullmatch(r"\d+(\.\d+)?[kmg]?bit", given.rate) or given.repeats < 1:
+    if not RATE.fullmatch(given.rate) or given.repeats < 1:
         parser.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
     return given
 
@@ -86,9 +85,8 @@ class Results:
 
 
 def about() -> dict[str, Any]:
-    cpu = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     return {
-        "cpu": cpu[0] if cpu else platform.machine(),
+        "cpu": processor(),
         "cores": CORES,
         "date": time.strftime("%B %Y"),
         "load": os.getloadavg()[0],
@@ -140,12 +138,6 @@ def emulated(told: dict[str, Any]) -> Machine:
         core, call=core.call * crowd, **per_core, **network, network=rate, injection=rate, node=PER_HOST, overlap=1.0,
         name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
     )  # fmt: skip
-
-
-def bytes_a_second(rate: str) -> float:
-    """Of a rate as tc writes it, in bits."""
-    number, unit = re.fullmatch(r"([\d.]+)([kmg]?)bit", rate).groups()  # type: ignore[union-attr]
-    return float(number) * UNITS[unit] / 8
 
 
 # ---------------------------------------------------------------------------------------------- measured

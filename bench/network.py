@@ -31,7 +31,6 @@ PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
 JOBS = {"pdla": PDLA, "by hand": (("by_hand", ""),), "ScaLAPACK": (("pdgemm", "64"), ("pdgemm", "256"))}
 PEERS = ("by_hand", "pdgemm")
 WIDTH = 170  # columns, where the output is no terminal
-BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "bit": 1.0}
 
 
 def arguments() -> argparse.Namespace:
@@ -93,11 +92,6 @@ def under_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
 # ---------------------------------------------------------------------------------------------- figures
 
 
-def bytes_a_second(rate: str) -> float:
-    number = rate.rstrip("kmgbit")
-    return float(number) * BITS[rate[len(number) :]] / 8
-
-
 class Row:
     """One product on one cluster: the lines of its sides."""
 
@@ -119,7 +113,7 @@ class Row:
         ours, alone = self.best("ours", "native"), self.best("ceiling")
         if ours is None or alone is None:
             return None
-        return median(ours["seconds"]) / (ours["volume"] / bytes_a_second(self.first["rate"]) + median(alone["seconds"]))
+        return median(ours["seconds"]) / (ours["volume"] / cluster.bytes_a_second(self.first["rate"]) + median(alone["seconds"]))
 
     def cells(self) -> list[str]:
         sizes = " x ".join(str(self.first[name]) for name in "mnk")

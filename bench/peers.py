@@ -28,6 +28,8 @@ from sides.figures import Row, exported, left_out, table, verdict
 from sides.launch import CORES, TORCH, Job, jobs, unfit
 from sides.product import Product
 
+from pdla.bench.info import processor
+
 RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
 MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
@@ -106,8 +108,9 @@ def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: d
 
 
 def machine() -> dict[str, object]:
-    cpu = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
-    return {"cpu": cpu[:1], "cores": CORES, "load": os.getloadavg(), "python": platform.python_version(), "time": time.ctime()}
+    return {
+        "cpu": [processor()], "cores": CORES, "load": os.getloadavg(), "python": platform.python_version(), "time": time.ctime(),
+    }  # fmt: skip
 
 
 def main() -> int:

@@ -11,25 +11,19 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from claims.cases import CASES, Case
+from sides import meeting
 
 import pdla
 from pdla import config
 
-LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")
 PROBES = "probes"  # stands among the names of cases
 TRIES, FEW, AT_ONCE = 20, 3, 16
 MEGABYTE, PIECE = 1 << 20, 48 << 10  # bytes; a piece is about what the ranks of 1-D exchange
-
-
-def on_link() -> int:
-    """Bytes that this host's link has received so far; 0 where there is no such link."""
-    return int(LINK.read_text()) if LINK.exists() else 0
 
 
 def homes(comm: Any) -> list[int]:
@@ -40,14 +34,14 @@ def homes(comm: Any) -> list[int]:
 def timed(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     """Collective: what the work gives, and its figures. The kernel's count has two barriers in it."""
     comm.barrier()
-    before = on_link()
+    before = meeting.received()
     comm.barrier()
     start = time.perf_counter()
     with pdla.record() as ledger:
         result = work()
     end = time.perf_counter()
     comm.barrier()
-    told = comm.share((start, end, ledger.bytes_received, ledger.bytes_from_far, ledger.messages, on_link() - before))
+    told = comm.share((start, end, ledger.bytes_received, ledger.bytes_from_far, ledger.messages, meeting.received() - before))
     starts, ends, received, far, messages, links = zip(*told, strict=True)
     kernel = sum(links[rank] for rank in set(homes(comm)))
     counted = {"bytes": max(received), "far": sum(far), "messages": max(messages), "kernel": kernel}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import platform
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -19,6 +19,7 @@ import numpy as np
 
 from pdla import nn
 from pdla.bench.arguments import Parser
+from pdla.bench.info import processor
 from pdla.bench.leave import leave
 from pdla.comm.base import Communicator
 from pdla.comm.clock import current as clock
@@ -65,7 +66,7 @@ def measured(comm: Communicator) -> Machine:
         flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
         bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
         node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or near),
-        name=f"{comm.size} ranks on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{_processor()}",
+        name=f"{comm.size} ranks on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{os.cpu_count()} cores of {processor()}",
         source=f"measured by `pdla.bench calibrate`, {comm.size} ranks at once, on {datetime.date.today()}, NumPy {np.__version__}",
     )  # fmt: skip
     return comm.share(_rounded(machine))[0]
@@ -76,14 +77,6 @@ def _rounded(machine: Machine) -> Machine:
     figures = asdict(machine)
     figures.update((name, float(f"{x:.4g}")) for name, x in asdict(machine).items() if isinstance(x, float))
     return Machine(**figures)
-
-
-def _processor() -> str:
-    """What the processor calls itself, and how many cores of it a node has."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} cores of {names[0]}" if names else platform.machine()
 
 
 def _timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:

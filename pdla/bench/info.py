@@ -30,7 +30,7 @@ def facts(comm: pdla.Communicator, world: str) -> dict[str, Any]:
     machine = {
         "hosts": len(set(hosts)),
         "host": here[0],
-        "processor": _processor(),
+        "processor": processor(),
         "system": platform.platform(),
         "cores": len({core for host, cores in everyone if host == here[0] for core in cores}),
         "cores_a_rank": len(here[1]),
@@ -50,7 +50,8 @@ def _mpi() -> dict[str, str]:
     return mpi.version()
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the processor calls itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

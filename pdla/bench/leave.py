@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pdla
 from pdla.bench.stop import refuse
 
 
-def leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator) -> None:
-    """Collective: rank 0 writes what an option asks for; where it cannot, every rank stops."""
+def leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
+    """Write what an option asks for; where that cannot be done, stop. Collective over comm, if given: rank 0 writes."""
     fault = ""
-    if path and comm.rank == 0:
+    if path and (comm is None or comm.rank == 0):
         try:
             write(path)
         except OSError as error:
             fault = str(error)
-    if path and (fault := comm.share(fault)[0]):
+    if path and comm is not None:
+        fault = comm.share(fault)[0]
+    if fault:
         raise refuse(f"{option} {path}: {fault}")
+
+
+def write_json(path: str, content: Mapping[str, Any]) -> None:
+    """OSError where that cannot be done."""
+    Path(path).write_text(json.dumps(content, indent=1) + "\n")

@@ -9,8 +9,9 @@ from typing import Any
 
 from pdla.bench import problem
 from pdla.bench.arguments import Parser, machine, positive
+from pdla.bench.leave import leave, write_json
 from pdla.bench.networks import STATES, Net
-from pdla.bench.problem import Problem, leave, record, write_csv, write_json
+from pdla.bench.problem import Problem, record, write_csv
 from pdla.bench.search import Found
 from pdla.bench.stop import refuse
 
@@ -36,8 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     table = lines(rows, ranks, isinstance(of, Net))
     print("\n".join([problem.heading(of, on, f"on {ranks} ranks"), *table, "", *notes(found, of)]))
     content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.described(of), "rows": rows}
-    leave("--csv", arguments.csv, lambda path: write_csv(path, rows))
-    leave("--json", arguments.json, lambda path: write_json(path, content))
+    leave(arguments.csv, lambda path: write_csv(path, rows), "--csv")
+    leave(arguments.json, lambda path: write_json(path, content), "--json")
     return 0
 
 

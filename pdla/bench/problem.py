@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import inf
 from pathlib import Path
@@ -118,19 +116,6 @@ def described(of: Problem) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------------------------------- files
-
-
-def leave(option: str, path: str | None, write: Callable[[str], object]) -> None:
-    """Write what an option asks for; raises Stop where that cannot be done."""
-    try:
-        if path:
-            write(path)
-    except OSError as error:
-        raise refuse(f"{option} {path}: {error}") from error
-
-
-def write_json(path: str, content: Mapping[str, Any]) -> None:
-    Path(path).write_text(json.dumps(content, indent=1) + "\n")
 
 
 def write_csv(path: str, rows: list[dict[str, Any]]) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 
 from pdla.bench import networks, problem, products
 from pdla.bench.arguments import Parser, machine, positive
+from pdla.bench.leave import leave, write_json
 from pdla.bench.networks import SCHEMES, Net
-from pdla.bench.problem import Problem, leave, record, write_json
+from pdla.bench.problem import Problem, record
 from pdla.bench.products import Product
 from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
@@ -61,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     if isinstance(of, Net):
         print("\n" + "\n".join(schemes(points)))
     content = {"command": "scale", "machine": asdict(on), "problem": problem.described(of), "grows": how, "rows": entries(points)}
-    leave("--json", arguments.json, lambda path: write_json(path, content))
+    leave(arguments.json, lambda path: write_json(path, content), "--json")
     title = problem.heading(of, on, how or "the same on any number of ranks")
-    leave("--plot", arguments.plot, lambda path: plot(points, path, title))
+    leave(arguments.plot, lambda path: plot(points, path, title), "--plot")
     return 0
 
 

@@ -144,7 +144,6 @@ class Round:
         self.turns = deque(onward)
         self.lock = threading.Lock()
         self.left = len(requests)
-        self.here: set[int] = set()
         self.come: deque[int] = deque()
         self.fault = ""
 
@@ -168,10 +167,9 @@ class Round:
                 self._check(size, status)
                 self.missing[message] -= 1
                 if not self.missing[message]:
-                    self.here.add(message)
                     self.come.append(message)
         sent: list[MPI.Request] = []
-        while self.turns and self.turns[0] in self.here and not self.fault:
+        while self.turns and not self.missing[self.turns[0]] and not self.fault:
             sent += [send() for send in self.onward[self.turns.popleft()]]
         self.requests += sent
         self.left += len(sent) - len(ended)  # last: who reads 0 finds all that has come

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from clocks import Ahead
 
 import pdla
 from pdla.bench.split import RANKS, SPANS, Part, covered, foretold, measured, together
@@ -62,17 +63,6 @@ def test_ranks_that_compute_and_wait_are_told_apart():
     assert told[0].busiest >= 0.05 > told[0].computing > 0
     assert told[0].waiting == pytest.approx(told[0].seconds - told[0].computing)
     assert {(span.what, span.tag) for span in told[0].timeline.spans} == {("sleep", "nap")}
-
-
-class Ahead:
-    """A clock that is so many seconds ahead of the machine's."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    @property
-    def time(self):
-        return time.perf_counter() + self.seconds
 
 
 def test_clocks_of_different_nodes_are_set():

@@ -5,13 +5,13 @@ of one category and id).
 """
 
 import json
-import time
 from collections import Counter
 from itertools import pairwise
 from math import isfinite
 
 import numpy as np
 import pytest
+from clocks import Ahead
 
 import pdla
 from pdla.comm.clock import current as current_clock
@@ -98,17 +98,6 @@ def test_an_empty_ledger(tmp_path):
         pass
     ledger.save_trace(tmp_path / "none.json")
     assert [row["ph"] for row in checked(tmp_path / "none.json")] == ["M"]
-
-
-class Ahead:
-    """A clock that is so many seconds ahead of the machine's."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    @property
-    def time(self):
-        return time.perf_counter() + self.seconds
 
 
 def test_clocks_are_aligned(tmp_path):

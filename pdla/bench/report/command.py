@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pdla.bench import table
 from pdla.bench.arguments import Parser
+from pdla.bench.leave import leave
 from pdla.bench.report import page, plots
 from pdla.bench.report.lines import lines, read
-from pdla.bench.stop import refuse
 
 
 def add(to: Parser) -> None:
@@ -30,9 +30,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plots:
         print("\n".join(plots.save(shown, arguments.plots, arguments.format)))
     if arguments.html:
-        try:
-            Path(arguments.html).write_text(page.page(files, shown))
-        except OSError as error:
-            raise refuse(f"--html: {error}") from error
+        leave(arguments.html, lambda path: Path(path).write_text(page.page(files, shown)), "--html")
         print(f"written: {arguments.html}")
     return 0
