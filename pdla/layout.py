@@ -146,26 +146,54 @@ class Block:
         unit = index // self.unit
         return unit // (size + 1) if unit < longer * (size + 1) else longer + (unit - longer * (size + 1)) // size
 
+    def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
+        """The cut of the indices from start to stop alone."""
+        shares = [self.share(n, parts, i) for i in range(parts)]
+        ends = [0, *(int(held.stops[-1]) if len(held) else n for held in shares)]
+        return Cuts(self.axis, tuple(ends)).part(n, parts, start, stop)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Cyclic:
-    """Blocks of `block` indices dealt out in turn along an axis, the first to coordinate `source` (ScaLAPACK's)."""
+    """Blocks of `block` indices dealt out in turn along an axis, the first to coordinate `source` (ScaLAPACK's).
+
+    first  indices of the first block, where it is shorter than the others, as it is in part of a matrix; 0: as long as they
+    """
 
     axis: str
     block: int
     source: int = 0
+    first: int = 0
 
     def __post_init__(self) -> None:
         if self.block < 1 or self.source < 0:
             raise LayoutError(f"{self!r}: block must be at least 1 and source at least 0")
+        if not 0 <= self.first <= self.block:
+            raise LayoutError(f"{self!r}: the first block has at most {self.block} indices (0: as many)")
+        if self.first == self.block:
+            object.__setattr__(self, "first", 0)  # one way of writing it
+
+    def __repr__(self) -> str:
+        first = f", first={self.first}" if self.first else ""
+        return f"Cyclic(axis={self.axis!r}, block={self.block}, source={self.source}{first})"
+
+    @property
+    def missing(self) -> int:
+        """Indices that the first block lacks."""
+        return self.block - self.first if self.first else 0
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
-        first = (i - self.source) % parts * self.block
-        starts = np.arange(first, n, parts * self.block, dtype=np.int64)
-        return IndexSet(starts, np.minimum(starts + self.block, n)).merged()
+        turn = (i - self.source) % parts * self.block - self.missing
+        starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
+        return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
 
     def owner(self, n: int, parts: int, index: int) -> int:
-        return (index // self.block + self.source) % parts
+        return ((index + self.missing) // self.block + self.source) % parts
+
+    def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
+        """The cut of the indices from start to stop alone."""
+        turn, done = divmod(start + self.missing, self.block)
+        return Cyclic(self.axis, self.block, (self.source + turn) % parts, self.block - done)
 
 
 @dataclass(frozen=True)
@@ -186,6 +214,10 @@ class Cuts:
 
     def owner(self, n: int, parts: int, index: int) -> int:
         return int(np.searchsorted(self.boundaries, index, "right")) - 1
+
+    def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
+        """The cut of the indices from start to stop alone."""
+        return Cuts(self.axis, tuple(min(max(end, start), stop) - start for end in self.boundaries))
 
 
 @dataclass(frozen=True)
@@ -350,6 +382,19 @@ class Layout:
         """Shape of the block that the rank at `coords` holds."""
         rows, cols = self.indices(shape, sizes, coords)
         return len(rows), len(cols)
+
+    def part(self, shape: Shape, sizes: Mapping[str, int], rows: tuple[int, int], cols: tuple[int, int]) -> Layout:
+        """The layout of the rows and columns [start, stop) alone, each element where it is.
+
+        LayoutError for a dimension that is cut along several axes: part of a cut within a cut is no such cut.
+        """
+        made: list[Any] = []
+        for name, n, cuts, (start, stop) in zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True):
+            cuts = effective(cuts, sizes) if (start, stop) != (0, n) else cuts
+            if len(cuts) > 1 and (start, stop) != (0, n):
+                raise LayoutError(f"{name} {start} to {stop} of {n} in {self!r}: cut along several axes; redistribute first")
+            made.append(cuts if (start, stop) == (0, n) else tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts))
+        return Layout(*made, self.partial)
 
     def owner(self, index: tuple[int, int], shape: Shape, sizes: Mapping[str, int]) -> dict[str, int]:
         """Coordinates, along the axes that cut, of the ranks that hold the element (row, column)."""

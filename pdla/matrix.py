@@ -89,6 +89,19 @@ class DistMatrix:
         """The complex conjugate, a view; a real matrix is its own."""
         return self._like(self.base, conjugated=not self.conjugated)
 
+    def __getitem__(self, key: Any) -> DistMatrix:
+        """A[i:j, k:l]: those rows and columns, a view: what is written to it is written to A. Local; nothing moves.
+
+        Slices without a step, counted as in NumPy. Raises ShapeError for others, LayoutError where a dimension of which a part
+        is asked for is cut along several axes.
+        """
+        rows, cols = (_ends(self, name, part) for name, part in zip(("rows", "columns"), _two(self, key), strict=True))
+        layout = self.layout.part(self.shape, self.grid.sizes, rows, cols)
+        here, there = (held.overlay(IndexSet.interval(*ends))[0] for held, ends in zip(self.indices, (rows, cols), strict=True))
+        stored = self.xp.take(self.stored, here, there)
+        shape = (rows[1] - rows[0], cols[1] - cols[0])
+        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout)
+
     # ------------------------------------------------------------------ elementwise, local
 
     def copy(self) -> DistMatrix:
@@ -211,3 +224,17 @@ class DistMatrix:
         seen: dict[Any, bytes] = {}
         pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def _two(X: DistMatrix, key: Any) -> tuple[Any, Any]:
+    if isinstance(key, tuple) and len(key) == 2:
+        return key
+    raise ShapeError(f"A[{key!r}] of a matrix of shape {X.shape}: give rows and columns, as A[i:j, k:l]")
+
+
+def _ends(X: DistMatrix, name: str, part: Any) -> tuple[int, int]:
+    """[start, stop) of a slice of the rows or the columns."""
+    if not isinstance(part, slice) or part.step not in (None, 1):
+        raise ShapeError(f"{name} {part!r} of a matrix of shape {X.shape}: give a slice without a step, as A[i:j, k:l]")
+    start, stop, _ = part.indices(X.shape[name == "columns"])
+    return start, max(start, stop)

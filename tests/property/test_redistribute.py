@@ -39,7 +39,8 @@ def cuts(draw, n, axes, parts):
         elif kind == "balanced":
             made.append(Balanced(axis, draw(st.integers(1, 6))))
         elif kind == "cyclic":
-            made.append(Cyclic(axis, draw(st.integers(1, 6)), draw(st.integers(0, parts[axis] - 1))))
+            block = draw(st.integers(1, 6))
+            made.append(Cyclic(axis, block, draw(st.integers(0, parts[axis] - 1)), draw(st.integers(0, block))))
         else:
             inner = draw(st.lists(st.integers(0, n), min_size=parts[axis] - 1, max_size=parts[axis] - 1))
             made.append(Cuts(axis, (0, *sorted(inner), n)))

@@ -17,7 +17,8 @@ SPECS = [
     ("depth", "row", "col"),
     Cyclic("col", 2),
     Cyclic("col", 1, source=2),
-    (Cyclic("row", 3), "depth"),
+    Cyclic("col", 4, source=1, first=3),
+    (Cyclic("row", 3, first=1), "depth"),
     ("col", Cyclic("depth", 2, source=1)),
     (Cyclic("row", 2), Cyclic("col", 1)),
     Balanced("depth", 4),
@@ -200,12 +201,38 @@ def test_two_ways_of_writing_one_cut_are_one_cut():
         (lambda: Cuts("row", (0, 3, 2)), "never fall"),
         (lambda: Cyclic("row", 0), "block must be at least 1"),
         (lambda: Cyclic("row", 1, -1), "source at least 0"),
+        (lambda: Cyclic("row", 4, first=5), "the first block has at most 4 indices"),
         (lambda: Balanced("row", 0), "unit must be at least 1"),
     ],
 )
 def test_layouts_that_make_no_sense(make, message):
     with pytest.raises(LayoutError, match=message):
         make()
+
+
+PARTS = [None, "col", Cyclic("col", 2), Cyclic("col", 4, source=1, first=3), Cuts("col", (0, 0, 8, 13)), Balanced("col", 5)]
+
+
+@pytest.mark.parametrize("spec", PARTS, ids=str)
+def test_part_of_a_layout_leaves_every_index_where_it_is(spec):
+    for start, stop in ((a, b) for a in range(14) for b in range(a, 14)):
+        part = Layout(spec).part((13, 1), SIZES, (start, stop), (0, 1))
+        part.check((stop - start, 1), SIZES)
+        for where in places(("col",)):
+            kept = [index - start for index in held(spec, 13, where) if start <= index < stop]
+            assert part.indices((stop - start, 1), SIZES, where)[0].indices().tolist() == kept
+
+
+def test_part_of_a_cut_within_a_cut_is_an_error_but_the_whole_is_not():
+    layout = Layout(("row", "col"), "depth")
+    assert layout.part((12, 9), SIZES, (0, 12), (2, 4)).rows == layout.rows
+    with pytest.raises(LayoutError, match="rows 1 to 12 of 12 in .* cut along several axes"):
+        layout.part((12, 9), SIZES, (1, 12), (0, 9))
+
+
+def test_a_first_block_as_long_as_the_others_is_none_of_its_own():
+    assert Cyclic("row", 4, first=4) == Cyclic("row", 4)
+    assert repr(Cyclic("row", 4, first=3)) == "Cyclic(axis='row', block=4, source=0, first=3)"
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,64 @@ def on_a_grid(program, *args, ranks=5):
     return pdla.run(ranks, lambda comm: program(ProcessGrid((2, 2)), *args))
 
 
+# ---------------------------------------------------------------------------------------------- parts
+
+
+PARTS = [np.s_[:, :], np.s_[2:6, 1:4], np.s_[-3:, :-1], np.s_[3:3, 2:], np.s_[6:2, :]]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=str)
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if len(layout.cols) < 2], ids=repr)
+def test_a_part_is_a_view(layout, part):
+    whole = numbers(dtype="complex128")
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, layout)
+        turned = A.H[part[1], part[0]].gather()
+        mine = A[part]
+        gathered = mine.gather()
+        mine.local[...] = 7
+        return gathered, turned, A.gather()
+
+    written = whole.copy()
+    written[part] = 7
+    for gathered, turned, after in on_a_grid(program):
+        assert np.array_equal(gathered, whole[part])
+        assert np.array_equal(turned, whole.conj().T[part[1], part[0]])
+        assert np.array_equal(after, written)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_parts_of_one_matrix_multiply_into_another_part_of_it(block):
+    """The step of an LU factorisation: the rest of the matrix less a column panel times a row panel."""
+    whole = numbers((11, 11))
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, Layout(Cyclic("row", block), Cyclic("col", block)))
+        pdla.gemm(-1, A[3:, :3], A[:3, 3:], 1, A[3:, 3:])
+        return A.gather()
+
+    updated = whole.copy()
+    updated[3:, 3:] -= whole[3:, :3] @ whole[:3, 3:]
+    assert all(np.array_equal(after, updated) for after in on_a_grid(program))
+
+
+def test_parts_that_overlap_are_no_operand_and_result():
+    def program(grid):
+        A = pdla.zeros((8, 8), grid, Layout(Cyclic("row", 2), Cyclic("col", 2)))
+        with pytest.raises(ShapeError, match="shares memory"):
+            pdla.gemm(1, A[:4, :4], A[4:, :4], 0, A[3:7, :4])
+
+    on_a_grid(program)
+
+
+@pytest.mark.parametrize("key", [3, np.s_[1:2], np.s_[::2, :], np.s_[1, :], np.s_[:, None]], ids=str)
+def test_what_is_no_part(key):
+    A = pdla.zeros((4, 4), ProcessGrid((1,), comm=pdla.run(1, lambda comm: comm)[0]), Layout())
+    with pytest.raises(ShapeError, match="matrix of shape"):
+        A[key]
+
+
 # ---------------------------------------------------------------------------------------------- views and operators
 
 
