@@ -28,6 +28,7 @@ class Settings:
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
     plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
+    pblas_flops PDLA_PBLAS_FLOPS: operations a process from which a call of PBLAS is worth a plan the first time it is met.
     """
 
     check: bool = True
@@ -42,6 +43,7 @@ class Settings:
     subcomms: int = 128
     plans: int = 128
     keep: int = 64 * 2**20
+    pblas_flops: float = 4e9
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -74,6 +76,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
         plans=int(number("PLANS", int, default.plans)),
         keep=int(number("KEEP", int, default.keep)),
+        pblas_flops=float(number("PBLAS_FLOPS", float, default.pblas_flops)),
     )
 
 

@@ -31,7 +31,8 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     """A matrix on the caller's own block, without a copy: what pdla writes to it, the caller sees, and the other way.
 
-    local  2-D array of this rank's block (any strides); on idle ranks of size 0 (or None). Collective.
+    local  2-D array of this rank's block (any strides; one that lies column by column travels so); on idle ranks of size 0 (or
+           None). Collective.
     Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ.
     """
     with agreed(grid.comm, f"from_local(shape={tuple(shape)}, {grid!r}, {layout!r})"):
@@ -40,12 +41,20 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
         if grid.active and block.shape != expected:
             raise ShapeError(f"the local block has shape {block.shape}; {layout!r} wants {expected} of {tuple(shape)}")
-    dtypes = {d for d in grid.comm.share(block.dtype if grid.active else None) if d is not None}
+    said = [word for word in grid.comm.share((block.dtype, _order(block)) if grid.active else None) if word is not None]
+    dtypes, orders = {dtype for dtype, _ in said}, {order for _, order in said}
     if len(dtypes) > 1:
         raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
     if not grid.active:
         block = namespace(block).empty((0, 0), dtypes.pop())
-    return DistMatrix(block, (int(shape[0]), int(shape[1])), grid, layout)
+    by_columns = "F" in orders and "C" not in orders
+    return DistMatrix(block.T if by_columns else block, (int(shape[0]), int(shape[1])), grid, layout, transposed=by_columns)
+
+
+def _order(block: Any) -> str:
+    """How a block lies in memory: "C" by rows, "F" by columns, "" where that is one."""
+    down, across = block.strides if min(block.shape) > 1 else (0, 0)
+    return "F" if abs(down) < abs(across) else "C" if down else ""
 
 
 def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:

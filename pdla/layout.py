@@ -394,7 +394,7 @@ class Layout:
             if len(cuts) > 1 and (start, stop) != (0, n):
                 raise LayoutError(f"{name} {start} to {stop} of {n} in {self!r}: cut along several axes; redistribute first")
             made.append(cuts if (start, stop) == (0, n) else tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts))
-        return Layout(*made, self.partial)
+        return Layout(made[0], made[1], self.partial)
 
     def owner(self, index: tuple[int, int], shape: Shape, sizes: Mapping[str, int]) -> dict[str, int]:
         """Coordinates, along the axes that cut, of the ranks that hold the element (row, column)."""

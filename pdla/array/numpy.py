@@ -143,4 +143,4 @@ def _mixed(x: np.ndarray) -> np.ndarray:
 
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether two arrays have elements in common, as parts of one array need not; True where that is too hard to tell."""
-    return np.may_share_memory(x, y, max_work=10_000)
+    return np.may_share_memory(x, y, max_work=10_000)  # type: ignore[arg-type]

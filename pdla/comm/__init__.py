@@ -37,6 +37,13 @@ def as_communicator(comm: Any) -> Communicator:
     raise GridError(f"{comm!r} is not a communicator: give None, an mpi4py communicator or one of pdla's")
 
 
+def from_fortran(handle: int) -> Communicator:
+    """A pdla communicator from an MPI communicator as Fortran, or C's MPI_Comm_c2f, names it. Collective the first time."""
+    from pdla.comm import mpi
+
+    return mpi.wrap(mpi.MPI.Comm.f2py(handle))
+
+
 def abort_on_exception() -> None:
     """From here on an uncaught exception on one rank ends the whole MPI job, its traceback printed; one line in a program.
 

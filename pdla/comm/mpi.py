@@ -507,7 +507,8 @@ def watched(call: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    """End the job, this rank's exception printed."""
     sys.stdout.flush()
     say("".join(traceback.format_exception(kind, error, trace)))
     time.sleep(_HEARD)
@@ -523,9 +524,9 @@ def abort_on_exception() -> None:
 
     def end_in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_type is not SystemExit:
-            _end_job(args.exc_type, args.exc_value, args.exc_traceback)
+            end_job(args.exc_type, args.exc_value, args.exc_traceback)
 
-    sys.excepthook = _end_job
+    sys.excepthook = end_job
     threading.excepthook = end_in_thread
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
+from pdla.layout import IndexSet
 from pdla.linalg.stairs import Block
 from pdla.linalg.travel import held_by, travel, wanted_by
 from pdla.matrix import DistMatrix
@@ -17,3 +22,11 @@ def reflect(C: DistMatrix, hermitian: bool) -> None:
 
     held = held_by(C.layout, C.shape, C.grid)
     travel(C.xp, C.grid.comm, held, [C.stored], transposed, C.stored.T, below=1, conjugate=hermitian)
+
+
+def make_real(xp: Any, x: Any, rows: IndexSet, cols: IndexSet) -> None:
+    """The diagonal of a block of these rows and columns loses its imaginary part, as BLAS takes and leaves Hermitian matrices."""
+    here, there, _ = rows.overlay(cols)
+    for i, j in zip(np.arange(x.shape[0])[here], np.arange(x.shape[1])[there], strict=True):
+        element = x[i : i + 1, j : j + 1]
+        xp.copy(element, (element + xp.reinterpret(element, True)) * 0.5)

@@ -21,7 +21,7 @@ from pdla.grid import ProcessGrid
 from pdla.layout import IndexSet, Layout, axes_of, block_bounds, effective, shares
 from pdla.linalg import checks
 from pdla.linalg.cover import Cover, covers
-from pdla.linalg.mirror import reflect
+from pdla.linalg.mirror import make_real, reflect
 from pdla.linalg.stairs import Block, packed, unpack, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.travel import held_by, travel, wanted_by
@@ -61,7 +61,7 @@ def herk(
 ) -> DistMatrix:  # fmt: skip
     """One triangle of C = alpha A A^H + beta C, alpha and beta real; see syrk. Real matrices: the same as syrk.
 
-    The diagonal of A A^H comes out real, exactly; that of C is taken as it is.
+    The diagonal of C comes out real, exactly; imaginary parts that it had are not read.
     """
     return _rank_k("herk", A, alpha, beta, out, lower, layout, mirror)
 
@@ -98,6 +98,8 @@ def _zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout) -> DistMatrix:
 def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
     """Collective: the lower triangle of C."""
     n, grid = A.shape[0], A.grid
+    if hermitian and beta != 0:
+        make_real(C.xp, C.stored, *C.indices)
     deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
     places = {int(rank): place for place, rank in enumerate(grid.ranks.ravel())}
     place = places.get(grid.comm.rank)
@@ -159,7 +161,7 @@ def _products(xp: Any, held: Block, a: Any, tiles: list[Block], alpha: complex, 
         x = buffer(xp, (len(tile.rows), len(tile.cols)), a.dtype)
         below(xp, xp.take(a, rows, ALL), xp.take(b, cols, ALL), x, whole(tile).counts, alpha)
         if hermitian:
-            _make_real(xp, x, tile)
+            make_real(xp, x, tile.rows, tile.cols)
         made.append(x)
     return made
 
@@ -178,14 +180,6 @@ def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, d
     h = len(counts) // 2
     below(xp, a[:h], b, x[:h], counts[:h], alpha, done)
     below(xp, a[h:], b, x[h:], counts[h:], alpha, done)
-
-
-def _make_real(xp: Any, x: Any, tile: Block) -> None:
-    """The diagonal loses what rounding left of its imaginary part."""
-    rows, cols, _ = tile.rows.overlay(tile.cols)
-    for i, j in zip(np.arange(x.shape[0])[rows], np.arange(x.shape[1])[cols], strict=True):
-        element = x[i : i + 1, j : j + 1]
-        xp.copy(element, (element + xp.reinterpret(element, True)) * 0.5)
 
 
 def _sums(A: DistMatrix, deal: Deal, place: int | None, tiles: list[Any]) -> list[Any]:

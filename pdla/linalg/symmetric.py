@@ -10,7 +10,7 @@ from pdla.comm.agree import agreed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.mirror import reflect
+from pdla.linalg.mirror import make_real, reflect
 from pdla.matmul import matmul
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
@@ -36,7 +36,7 @@ def hemm(
     A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
     out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
 ) -> DistMatrix:  # fmt: skip
-    """The same for a Hermitian A. Its diagonal is taken as it is: it should be real. See symm."""
+    """The same for a Hermitian A. Imaginary parts of its diagonal are not read. See symm."""
     return _product("hemm", A, B, side, lower, alpha, beta, out, layout, algorithm)
 
 
@@ -56,6 +56,8 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
 def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     """Collective: a new matrix, whole, from one triangle of A."""
     A = summed(A, A.layout.summed) if A.layout.partial else A
-    made = A.copy()
-    reflect(made if lower else made.T, hermitian and A.dtype.kind == "c")
+    made, hermitian = A.copy(), hermitian and A.dtype.kind == "c"
+    reflect(made if lower else made.T, hermitian)
+    if hermitian:
+        make_real(made.xp, made.stored, *made.indices)
     return made

@@ -226,7 +226,7 @@ def test_part_of_a_layout_leaves_every_index_where_it_is(spec):
 def test_part_of_a_cut_within_a_cut_is_an_error_but_the_whole_is_not():
     layout = Layout(("row", "col"), "depth")
     assert layout.part((12, 9), SIZES, (0, 12), (2, 4)).rows == layout.rows
-    with pytest.raises(LayoutError, match="rows 1 to 12 of 12 in .* cut along several axes"):
+    with pytest.raises(LayoutError, match=r"rows 1 to 12 of 12 in .* cut along several axes"):
         layout.part((12, 9), SIZES, (1, 12), (0, 9))
 
 

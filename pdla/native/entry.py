@@ -1,0 +1,67 @@
+"""What the shared libraries find on the Python side: C's arguments read, the work called, errors brought back.
+
+The caller has initialised MPI and will finalise it. mpi4py finds the MPI that the process has loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import mpi4py
+
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+
+MPICH = "libmpi.so.12"
+
+
+def _lend_a_name() -> None:
+    """mpi4py asks for MPICH by its usual name, and Debian's has another: an empty library lends it the name.
+
+    MPI itself is in the process already, and its functions are found there.
+    """
+    process, files = ctypes.CDLL(None), Path("/proc/self/maps").read_text()
+    if hasattr(process, "MPI_Init") and not hasattr(process, "ompi_mpi_comm_self") and MPICH not in files:
+        ctypes.CDLL(str(Path(__file__).with_name(MPICH)), ctypes.RTLD_GLOBAL)
+
+
+_lend_a_name()
+
+SCALARS = {"s": "float", "d": "double", "c": "float", "z": "double"}
+
+
+def serve_pblas(ffi: Any) -> None:
+    """Take the calls of libpdla_pblas.so. An exception once a call is under way ends the job: no other rank could go on."""
+    from pdla.comm import mpi
+    from pdla.scalapack import pblas
+    from pdla.scalapack.descriptor import Descriptor
+
+    def address(pointer: Any) -> int:
+        return int(ffi.cast("uintptr_t", pointer))
+
+    def number(pointer: Any, type: str) -> complex:
+        parts = ffi.cast(f"{SCALARS[type]} *", pointer)
+        return complex(parts[0], parts[1]) if type in "cz" else parts[0]
+
+    def read(call: Any) -> pblas.Call:
+        a, b, c = 0, 1 if call.has_b else 2, 2
+        shapes, corners = (tuple((pair[i][0], pair[i][1]) for i in (a, b, c)) for pair in (call.shape, call.at))
+        words = (chr(word) for word in call.words)
+        descriptors = tuple(Descriptor(*call.desc[i][1:11]) for i in (a, b, c))
+        dtype = pblas.np.dtype(pblas.DTYPES[chr(call.type)])
+        return pblas.Call(chr(call.routine), dtype, "".join(words), shapes, corners, descriptors)
+
+    @ffi.def_extern(error=0)
+    def pdla_take(call: Any, alpha: Any, a: Any, b: Any, beta: Any, c: Any) -> int:
+        try:
+            context = pblas.context(call.comm, (call.nprow, call.npcol), (call.myrow, call.mycol))
+            run = context.find(bytes(ffi.buffer(call)), call.flops, lambda: read(call))
+            if run is None:
+                return 0
+            scalar = chr(call.scalar)
+            context.run(run, number(alpha, scalar), address(a), address(b), number(beta, scalar), address(c))
+        except BaseException:
+            mpi.end_job(*sys.exc_info())
+        return 1

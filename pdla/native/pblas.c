@@ -1,0 +1,270 @@
+/* PBLAS's level-3 routines, taken over: each is handed to Python (pdla.scalapack.pblas), or passed on to the ScaLAPACK that comes
+ * next in the order of libraries.
+ *
+ * Passed on are calls that no product is in (a size or alpha of 0), that are too small (PDLA_PBLAS_LEAST), and all that ScaLAPACK
+ * might refuse: it then says so itself. What decides is the same on every process of the grid, but for errors that only some of
+ * them make, which ScaLAPACK answers there by ending the job.
+ */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int pdla_take(pdla_call *, void *, void *, void *, void *, void *); /* Python's */
+
+/* A descriptor whose first block may be shorter than the others (type 2); the usual one (type 1) lacks IMB and INB. */
+enum { DTYPE, CONTEXT, M, N, IMB, INB, MB, NB, RSRC, CSRC, LLD, WORDS };
+
+static long taken, passed;
+
+/* Calls taken by pdla, and passed on to ScaLAPACK, by this process so far. */
+void pdla_pblas_calls_(long *taken_, long *passed_) { *taken_ = taken; *passed_ = passed; }
+void pdla_pblas_calls(long *taken_, long *passed_) { pdla_pblas_calls_(taken_, passed_); }
+
+static int first_of_grid;
+
+__attribute__((destructor)) static void report(void)
+{
+    const char *asked = getenv("PDLA_PBLAS_REPORT");
+    if (asked && *asked && strcmp(asked, "0") && first_of_grid && taken + passed)
+        fprintf(stderr, "pdla: took %ld PBLAS calls, passed on %ld\n", taken, passed);
+}
+
+/* ------------------------------------------------------------------ the ScaLAPACK behind us */
+
+static void *next(const char *name)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    const char *library = getenv("PDLA_SCALAPACK");
+    if (!found && library) {
+        void *handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
+        found = handle ? dlsym(handle, name) : NULL;
+    }
+    if (!found) {
+        fprintf(stderr, "pdla: no %s behind libpdla_pblas.so: link ScaLAPACK after it, or name its file in PDLA_SCALAPACK\n", name);
+        abort();
+    }
+    return found;
+}
+
+#define NEXT(type, name) \
+    static type real;    \
+    if (!real) real = (type)next(name)
+
+typedef void (*gridinfo_t)(const int *, int *, int *, int *, int *);
+typedef void (*get_t)(const int *, const int *, int *);
+
+static void gridinfo(pdla_call *call, int context)
+{
+    NEXT(gridinfo_t, "blacs_gridinfo_");
+    real(&context, &call->nprow, &call->npcol, &call->myrow, &call->mycol);
+}
+
+static int communicator(int context)
+{
+    NEXT(get_t, "blacs_get_");
+    const int what = 10;
+    int comm;
+    real(&context, &what, &comm);
+    return comm;
+}
+
+/* ------------------------------------------------------------------ which calls are taken */
+
+static double least(void)
+{
+    static double flops = -1;
+    if (flops < 0) {
+        const char *asked = getenv("PDLA_PBLAS_LEAST");
+        flops = asked && *asked ? atof(asked) : 1e8;
+    }
+    return flops;
+}
+
+static int zero(const void *alpha, char type)
+{
+    switch (type) {
+    case 's': return *(const float *)alpha == 0;
+    case 'd': return *(const double *)alpha == 0;
+    case 'c': return ((const float *)alpha)[0] == 0 && ((const float *)alpha)[1] == 0;
+    default: return ((const double *)alpha)[0] == 0 && ((const double *)alpha)[1] == 0;
+    }
+}
+
+/* How many of n indices, in blocks of which the first may be shorter, the process `me` of `all` holds. */
+static int held(int n, int first, int block, int me, int source, int all)
+{
+    const int turn = (all + me - source) % all, padded = n + block - first, blocks = padded / block, rest = blocks % all;
+    const int size = blocks / all * block + (turn < rest ? block : turn == rest ? padded % block : 0);
+    return turn == 0 && n > 0 ? size - (block - first) : size;
+}
+
+static int sound(const pdla_call *call, int i)
+{
+    const int *d = call->desc[i], *at = call->at[i], *shape = call->shape[i];
+    return d[DTYPE] == 2 && d[CONTEXT] == call->desc[2][CONTEXT] && shape[0] > 0 && shape[1] > 0
+        && d[IMB] > 0 && d[INB] > 0 && d[IMB] <= d[MB] && d[INB] <= d[NB]
+        && d[RSRC] >= 0 && d[RSRC] < call->nprow && d[CSRC] >= 0 && d[CSRC] < call->npcol && at[0] > 0 && at[1] > 0
+        && at[0] - 1 <= d[M] - shape[0] && at[1] - 1 <= d[N] - shape[1]
+        && d[LLD] >= 1 && d[LLD] >= held(d[M], d[IMB], d[MB], call->myrow, d[RSRC], call->nprow);
+}
+
+static int one_of(char letter, const char *letters) { return letter && strchr(letters, letter) != NULL; }
+
+static int take(pdla_call *call, const char *letters[2], const void *alpha, const void *a, const void *b, const void *beta, void *c)
+{
+    gridinfo(call, call->desc[2][CONTEXT]);
+    if (call->nprow > 0 && call->myrow >= 0) {
+        first_of_grid = call->myrow == 0 && call->mycol == 0;
+        int fine = one_of(call->words[0], letters[0]) && one_of(call->words[1], letters[1]) && !zero(alpha, call->scalar);
+        for (int i = 0; i < 3; i++) fine = fine && ((i == 1 && !call->has_b) || sound(call, i));
+        if (fine && call->flops >= least() * call->nprow * call->npcol) {
+            call->comm = communicator(call->desc[2][CONTEXT]);
+            pdla_which_python();
+            if (pdla_take(call, (void *)alpha, (void *)a, (void *)b, (void *)beta, c)) {
+                taken++;
+                return 1;
+            }
+        }
+    }
+    passed++;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ the routines */
+
+static char upper(const char *word) { return *word >= 'a' && *word <= 'z' ? *word - 32 : *word; }
+
+static void operand(pdla_call *call, int i, int rows, int cols, const int *ia, const int *ja, const int *desc)
+{
+    call->has_b |= i == 1;
+    call->shape[i][0] = rows;
+    call->shape[i][1] = cols;
+    call->at[i][0] = *ia;
+    call->at[i][1] = *ja;
+    const int usual[WORDS] = {2, desc[1], desc[2], desc[3], desc[4], desc[5], desc[4], desc[5], desc[6], desc[7], desc[8]};
+    memcpy(call->desc[i], desc[DTYPE] == 1 ? usual : desc, sizeof usual);
+}
+
+/* 8 real operations where numbers are complex. */
+static pdla_call begin(char routine, char type, char scalar, char first, char second, double products)
+{
+    pdla_call call;
+    memset(&call, 0, sizeof call);
+    call.routine = routine;
+    call.type = type;
+    call.scalar = scalar;
+    call.words[0] = first;
+    call.words[1] = second;
+    call.flops = products * (type == 'c' || type == 'z' ? 8 : 2);
+    return call;
+}
+
+#define MATRIX(X, x) const void *X, const int *i##x, const int *j##x, const int *desc##x
+
+typedef void (*gemm_t)(const char *, const char *, const int *, const int *, const int *, const void *, MATRIX(a, a), MATRIX(b, b),
+                       const void *, void *, const int *, const int *, const int *);
+
+#define GEMM(t, letters)                                                                                                          \
+    void p##t##gemm_(const char *transa, const char *transb, const int *m, const int *n, const int *k, const void *alpha,         \
+                     MATRIX(a, a), MATRIX(b, b), const void *beta, void *c, const int *ic, const int *jc, const int *descc)       \
+    {                                                                                                                             \
+        const char ta = upper(transa), tb = upper(transb), *valid[2] = {letters, letters};                                        \
+        pdla_call call = begin('g', #t[0], #t[0], ta, tb, (double)*m * *n * *k);                                                         \
+        operand(&call, 0, ta == 'N' ? *m : *k, ta == 'N' ? *k : *m, ia, ja, desca);                                               \
+        operand(&call, 1, tb == 'N' ? *k : *n, tb == 'N' ? *n : *k, ib, jb, descb);                                               \
+        operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
+        if (take(&call, valid, alpha, a, b, beta, c)) return;                                                                     \
+        NEXT(gemm_t, "p" #t "gemm_");                                                                                             \
+        real(transa, transb, m, n, k, alpha, a, ia, ja, desca, b, ib, jb, descb, beta, c, ic, jc, descc);                         \
+    }
+
+typedef void (*symm_t)(const char *, const char *, const int *, const int *, const void *, MATRIX(a, a), MATRIX(b, b), const void *,
+                       void *, const int *, const int *, const int *);
+
+#define SYMM(t, name, routine)                                                                                                    \
+    void p##t##name##_(const char *side, const char *uplo, const int *m, const int *n, const void *alpha, MATRIX(a, a),           \
+                       MATRIX(b, b), const void *beta, void *c, const int *ic, const int *jc, const int *descc)                   \
+    {                                                                                                                             \
+        const char s = upper(side), *valid[2] = {"LR", "LU"};                                                                     \
+        const int order = s == 'L' ? *m : *n;                                                                                     \
+        pdla_call call = begin(routine, #t[0], #t[0], s, upper(uplo), (double)*m * *n * order);                                          \
+        operand(&call, 0, order, order, ia, ja, desca);                                                                           \
+        operand(&call, 1, *m, *n, ib, jb, descb);                                                                                 \
+        operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
+        if (take(&call, valid, alpha, a, b, beta, c)) return;                                                                     \
+        NEXT(symm_t, "p" #t #name "_");                                                                                           \
+        real(side, uplo, m, n, alpha, a, ia, ja, desca, b, ib, jb, descb, beta, c, ic, jc, descc);                                \
+    }
+
+typedef void (*syrk_t)(const char *, const char *, const int *, const int *, const void *, MATRIX(a, a), const void *, void *,
+                       const int *, const int *, const int *);
+
+/* alpha and beta of herk are real. */
+#define SYRK(t, name, routine, letters, scalar)                                                                                   \
+    void p##t##name##_(const char *uplo, const char *trans, const int *n, const int *k, const void *alpha, MATRIX(a, a),          \
+                       const void *beta, void *c, const int *ic, const int *jc, const int *descc)                                 \
+    {                                                                                                                             \
+        const char u = upper(uplo), tr = upper(trans), *valid[2] = {"LU", letters};                                               \
+        pdla_call call = begin(routine, #t[0], scalar, u, tr, (double)*n * *n * *k / 2);                                                 \
+        operand(&call, 0, tr == 'N' ? *n : *k, tr == 'N' ? *k : *n, ia, ja, desca);                                               \
+        operand(&call, 2, *n, *n, ic, jc, descc);                                                                                 \
+        if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
+        NEXT(syrk_t, "p" #t #name "_");                                                                                           \
+        real(uplo, trans, n, k, alpha, a, ia, ja, desca, beta, c, ic, jc, descc);                                                 \
+    }
+
+typedef void (*tran_t)(const int *, const int *, const void *, MATRIX(a, a), const void *, void *, const int *, const int *,
+                       const int *);
+
+/* A word that is moved counts as so many operations: a core does them in the time of a word. */
+#define WORD 200.0
+
+#define TRAN(t, name, letter)                                                                                                     \
+    void p##t##name##_(const int *m, const int *n, const void *alpha, MATRIX(a, a), const void *beta, void *c, const int *ic,     \
+                       const int *jc, const int *descc)                                                                           \
+    {                                                                                                                             \
+        const char *valid[2] = {"TC", "N"};                                                                                       \
+        pdla_call call = begin('a', #t[0], #t[0], letter, 'N', WORD * *m * *n);                                                          \
+        operand(&call, 0, *n, *m, ia, ja, desca);                                                                                 \
+        operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
+        if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
+        NEXT(tran_t, "p" #t #name "_");                                                                                           \
+        real(m, n, alpha, a, ia, ja, desca, beta, c, ic, jc, descc);                                                              \
+    }
+
+typedef void (*geadd_t)(const char *, const int *, const int *, const void *, MATRIX(a, a), const void *, void *, const int *,
+                        const int *, const int *);
+
+#define GEADD(t)                                                                                                                  \
+    void p##t##geadd_(const char *trans, const int *m, const int *n, const void *alpha, MATRIX(a, a), const void *beta, void *c,  \
+                      const int *ic, const int *jc, const int *descc)                                                             \
+    {                                                                                                                             \
+        const char tr = upper(trans), *valid[2] = {"NTC", "N"};                                                                   \
+        pdla_call call = begin('a', #t[0], #t[0], tr, 'N', WORD * *m * *n);                                                              \
+        operand(&call, 0, tr == 'N' ? *m : *n, tr == 'N' ? *n : *m, ia, ja, desca);                                               \
+        operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
+        if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
+        NEXT(geadd_t, "p" #t "geadd_");                                                                                           \
+        real(trans, m, n, alpha, a, ia, ja, desca, beta, c, ic, jc, descc);                                                       \
+    }
+
+#define FOR_ALL(t) GEMM(t, "NTC") SYMM(t, symm, 's') GEADD(t)
+FOR_ALL(s)
+FOR_ALL(d)
+FOR_ALL(c)
+FOR_ALL(z)
+SYRK(s, syrk, 'k', "NTC", 's')
+SYRK(d, syrk, 'k', "NTC", 'd')
+SYRK(c, syrk, 'k', "NT", 'c')
+SYRK(z, syrk, 'k', "NT", 'z')
+SYRK(c, herk, 'j', "NC", 's')
+SYRK(z, herk, 'j', "NC", 'd')
+SYMM(c, hemm, 'h')
+SYMM(z, hemm, 'h')
+TRAN(s, tran, 'T')
+TRAN(d, tran, 'T')
+TRAN(c, tranu, 'T')
+TRAN(z, tranu, 'T')
+TRAN(c, tranc, 'C')
+TRAN(z, tranc, 'C')

@@ -1,0 +1,136 @@
+"""ScaLAPACK's descriptors: integers that say how a matrix is dealt out over a BLACS grid, and where it lies in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.comm.agree import agreed
+from pdla.create import from_local
+from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.grid import ProcessGrid, balanced_shape
+from pdla.layout import Cut, Cyclic, Layout, effective
+from pdla.matrix import DistMatrix
+from pdla.redistribute import local_shape
+
+USUAL, SHORT = 1, 2  # types of descriptors: nine integers; eleven, of which two are the lengths of the first blocks
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """DESC_(1:9) or DESC_(1:11), in Fortran's names; the leading dimension lld may differ from rank to rank.
+
+    imb, inb  rows and columns of the first blocks, mb and nb where they are as long as the others
+    """
+
+    context: int
+    m: int
+    n: int
+    imb: int
+    inb: int
+    mb: int
+    nb: int
+    rsrc: int
+    csrc: int
+    lld: int
+
+    @staticmethod
+    def read(desc: Sequence[int]) -> Descriptor:
+        """From nine or eleven integers. LayoutError for what describes no dense matrix."""
+        words = [int(word) for word in desc]
+        if (words[:1], len(words)) not in (([USUAL], 9), ([SHORT], 11)):
+            raise LayoutError(f"desc={words}: a dense matrix has nine integers, the first {USUAL}, or eleven, the first {SHORT}")
+        made = Descriptor(*words[1:4], *words[4:6], *words[4:]) if len(words) == 9 else Descriptor(*words[1:])
+        if min(made.m, made.n, made.rsrc, made.csrc) < 0 or min(made.imb, made.inb, made.mb, made.nb, made.lld) < 1:
+            raise LayoutError(f"desc={words}: m, n, rsrc and csrc are at least 0, blocks and lld at least 1")
+        return made
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.m, self.n
+
+    @property
+    def words(self) -> np.ndarray:
+        """As C integers: nine, or eleven where a first block is shorter."""
+        short = (self.imb, self.inb) != (self.mb, self.nb)
+        first = (SHORT, self.context, self.m, self.n, self.imb, self.inb) if short else (USUAL, self.context, self.m, self.n)
+        return np.array([*first, self.mb, self.nb, self.rsrc, self.csrc, self.lld], np.intc)
+
+    def layout(self, axes: Sequence[str]) -> Layout:
+        """As pdla writes it, on a grid with these two axes."""
+        return Layout(Cyclic(axes[0], self.mb, self.rsrc, self.imb), Cyclic(axes[1], self.nb, self.csrc, self.inb))
+
+
+def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMatrix:
+    """A matrix on a ScaLAPACK code's own memory, without a copy: what pdla writes to it, the code sees. Collective.
+
+    desc   the descriptor's nine integers, or eleven; the context is not looked at, `grid` says it
+    local  this rank's block, column by column: one-dimensional, of lld or more elements a column; or two-dimensional, in
+           any order, with at least as many rows and columns as the rank holds
+    grid   a ProcessGrid of two axes, rows first; or a communicator (None: the world), which stands for its ranks in row-major
+           order on the near-square grid of BLACS codes, balanced_shape(size)
+
+    Part of it, sub(A) = A(ia:ia+m-1, ja:ja+n-1), is A[ia-1:ia-1+m, ja-1:ja-1+n]. Raises LayoutError, GridError or ShapeError, on
+    every rank.
+    """
+    if not isinstance(grid, ProcessGrid):
+        made = ProcessGrid(1, comm=grid)
+        grid = ProcessGrid(balanced_shape(made.comm.size), comm=made.comm)
+    with agreed(grid.comm, f"from_descriptor({list(map(int, desc))[:-1]}, {grid!r})"):
+        said = Descriptor.read(desc)
+        if len(grid.axes) != 2:
+            raise GridError(f"{grid!r}: a descriptor's grid has two axes, rows and columns")
+        layout = said.layout(grid.axes)
+        layout.check(said.shape, grid.sizes)
+        block = _block(local, said, local_shape(said.shape, layout, grid)) if grid.active else None
+    return from_local(block, said.shape, grid, layout)
+
+
+def _block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
+    """The rank's rows and columns of an array that may be longer."""
+    rows, cols = shape
+    block = namespace(local).asarray(local)
+    if block.ndim == 1:
+        if said.lld < rows or block.size < said.lld * cols:
+            raise ShapeError(f"{block.size} elements, lld={said.lld}: this rank's {rows} x {cols} need lld x {cols}, lld >= {rows}")
+        return block[: said.lld * cols].reshape(cols, said.lld)[:, :rows].T
+    if block.ndim != 2 or block.shape[0] < rows or block.shape[1] < cols:
+        raise ShapeError(f"the local array has shape {block.shape}; this rank holds {rows} x {cols} of {said.shape}")
+    return block[:rows, :cols]
+
+
+def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
+    """The descriptor of A for ScaLAPACK routines that are to work on A.local, as C integers. Not collective.
+
+    Nine integers; eleven for a part of a matrix that begins within a block. A's local block must lie column by column, as
+    from_descriptor's do and any `order="F"` array does. LayoutError for a matrix that lies otherwise, or is dealt out as no
+    descriptor can say; `A.redistribute` brings it into another layout.
+    """
+    if len(A.grid.axes) != 2:
+        raise LayoutError(f"{A!r}: a descriptor's grid has two axes, rows and columns")
+    if A.layout.partial or A.conjugated:
+        raise LayoutError(f"{A!r}: a descriptor can say neither partial sums nor conjugates")
+    row, col = (_dealt(A, *cuts) for cuts in zip(A.shape, (A.layout.rows, A.layout.cols), A.grid.axes, strict=True))
+    rows, cols = A.stored.shape
+    down, across = A.stored.strides
+    if (rows > 1 and down != A.dtype.itemsize) or (cols > 1 and across % A.dtype.itemsize):
+        raise LayoutError(f"{A!r}: its block must lie column by column (order='F'): strides {A.stored.strides}")
+    lld = max(1, across // A.dtype.itemsize if cols > 1 else rows)
+    imb, inb = row.first or row.block, col.first or col.block
+    return Descriptor(context, *A.shape, imb, inb, row.block, col.block, row.source, col.source, lld).words
+
+
+def _dealt(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyclic:
+    """How a dimension is dealt out along an axis, in blocks of equal length."""
+    cuts, ranks = effective(cuts, A.grid.sizes), A.grid.sizes[axis]
+    if ranks == 1 and not cuts:
+        return Cyclic(axis, max(n, 1))
+    if len(cuts) == 1 and cuts[0].axis == axis:
+        same = cuts[0] if isinstance(cuts[0], Cyclic) else Cyclic(axis, max(1, -(-n // ranks)))
+        if Layout(cuts[0]).same_cuts(Layout(same), (n, 1), A.grid.sizes):
+            return same
+    raise LayoutError(f"{A!r}: {n} indices cut by {cuts!r} are not dealt out in equal blocks along {axis!r}; redistribute first")

@@ -1,0 +1,216 @@
+"""What a call of PBLAS does when libpdla_pblas.so hands it over: windows on the caller's memory, a plan, a product.
+
+A plan is made the second time a call is met, or at once for work enough (PDLA_PBLAS_FLOPS); from then on it is found by the
+call's own words, and runs without a message of agreement. All processes of the grid decide alike: by what they all were given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.comm import from_fortran
+from pdla.comm.agree import agree
+from pdla.comm.base import Communicator
+from pdla.comm.ledger import buffer
+from pdla.comm.workspace import Workspace, within
+from pdla.grid import ProcessGrid
+from pdla.layout import IndexSet, Selection
+from pdla.linalg.rank_k import fill
+from pdla.linalg.symmetric import mirrored
+from pdla.matmul import plan as plans
+from pdla.matmul.operands import Memo, route
+from pdla.matmul.plan import Plan, Wish
+from pdla.matmul.planner import Operand
+from pdla.matrix import DistMatrix
+from pdla.model.machine import Machine
+from pdla.redistribute import local_shape, start
+from pdla.scalapack.descriptor import Descriptor
+
+DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
+AUTO = Wish("auto", None, None, None, None)
+Run = Callable[[complex, int, int, complex, int], None]  # (alpha, a, b, beta, c), a to c the addresses of the local blocks
+REMEMBERED = 4096  # calls met but not planned
+
+
+@dataclass(frozen=True)
+class Call:
+    """One routine and all its arguments but addresses and scalars, as every process of the grid gives them."""
+
+    routine: str  # g: gemm; s, h: symm, hemm; k, j: syrk, herk; a: geadd, tran
+    dtype: np.dtype
+    words: str  # transa transb; side uplo; uplo trans; trans
+    shapes: tuple[tuple[int, int], ...]  # of sub(A), sub(B), sub(C); without B the latter two are both C's
+    corners: tuple[tuple[int, int], ...]
+    descriptors: tuple[Descriptor, ...]
+
+    @property
+    def said(self) -> str:
+        """In words that are the same on every process."""
+        alike = [d.words[2:-1].tolist() for d in self.descriptors]
+        return f"{self.routine} {self.words} {self.dtype} {self.shapes} {self.corners} {alike}"
+
+
+class Context:
+    """The grid of a BLACS context, its calls, and the workspace they share. It lives as long as the context's communicator."""
+
+    def __init__(self, comm: Communicator, shape: tuple[int, int], here: tuple[int, int]) -> None:
+        """Collective over comm."""
+        places = comm.share(here)
+        self.grid = ProcessGrid(shape, comm=comm, order=[places.index(place) for place in np.ndindex(*shape)])
+        self.calls: dict[bytes, Run] = {}
+        self.met: Counter[bytes] = Counter()
+        self.workspace = Workspace()
+
+    def find(self, key: bytes, flops: float, read: Callable[[], Call]) -> Run | None:
+        """What runs a call; None where it is not worth a plan. Collective for a call that is planned now."""
+        if key in self.calls:
+            self.calls[key] = self.calls.pop(key)  # the latest last
+            return self.calls[key]
+        self.met[key] += 1
+        if flops < config.settings.pblas_flops * self.grid.size and self.met[key] < 2:
+            if len(self.met) > REMEMBERED:
+                self.met.clear()
+            return None
+        call = read()
+        agree(self.grid.comm, call.said)
+        self.calls[key] = BIND[call.routine](self, [Window.of(call, i, self.grid) for i in range(3)], call)
+        while len(self.calls) > config.settings.plans:
+            del self.calls[next(iter(self.calls))]
+        return self.calls[key]
+
+    def run(self, run: Run, *arguments: Any) -> None:
+        with within(self.workspace):
+            run(*arguments)
+        self.workspace.trim(config.settings.keep)
+
+
+def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Context:
+    """The context of a BLACS grid's communicator, named as in Fortran; collective the first time."""
+    comm: Any = from_fortran(handle)
+    if not hasattr(comm, "_context"):
+        comm._context = Context(comm, shape, here)
+    return comm._context
+
+
+# ---------------------------------------------------------------------------------------------- windows on the caller's memory
+
+
+@dataclass(frozen=True)
+class Window:
+    """sub(X) of a matrix in the caller's memory, of which only the address is still to be told."""
+
+    like: DistMatrix  # part of the matrix, its block without memory
+    offset: int  # bytes from the address to the part's first element
+    strides: tuple[int, int]
+
+    @staticmethod
+    def of(call: Call, i: int, grid: ProcessGrid) -> Window:
+        desc, (row, col), (m, n) = call.descriptors[i], call.corners[i], call.shapes[i]
+        size = call.dtype.itemsize
+        whole = desc.layout(grid.axes)
+        rows, cols = (row - 1, row - 1 + m), (col - 1, col - 1 + n)
+        layout = whole.part(desc.shape, grid.sizes, rows, cols)
+        held = whole.indices(desc.shape, grid.sizes, grid.coords or {})
+        first = [_first(x.overlay(IndexSet.interval(*ends))[0]) for x, ends in zip(held, (rows, cols), strict=True)]
+        shape = local_shape((m, n), layout, grid)
+        like = DistMatrix(np.empty(shape[::-1], call.dtype), (m, n), grid, layout, transposed=True)
+        return Window(like, (first[0] + first[1] * desc.lld) * size, (desc.lld * size, size))
+
+    def at(self, address: int) -> DistMatrix:
+        """The part of the matrix whose block begins at an address."""
+        x = self.like
+        cols, rows = x.base.shape
+        if not x.base.size:
+            return x
+        memory = (ctypes.c_char * ((cols - 1) * self.strides[0] + rows * self.strides[1])).from_address(address + self.offset)
+        base = np.ndarray((cols, rows), x.dtype, memory, 0, self.strides)
+        return DistMatrix(base, x.shape, x.grid, x.layout, transposed=True)
+
+
+def _first(positions: Selection) -> int:
+    assert isinstance(positions, slice)
+    return positions.start
+
+
+TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": lambda X: X.T, "C": lambda X: X.H}
+
+
+# ---------------------------------------------------------------------------------------------- the routines
+
+
+def _planned(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
+    return plans.make(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine())
+
+
+def gemm(context: Context, windows: list[Window], call: Call) -> Run:
+    """sub(C) = alpha op(sub(A)) op(sub(B)) + beta sub(C)."""
+    A, B, C = windows
+    turn_a, turn_b = (TURNS[word] for word in call.words)
+    plan = _planned(context, turn_a(A.like), turn_b(B.like), C.like)
+
+    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+        plan.run(turn_a(A.at(a)), turn_b(B.at(b)), C.at(c), alpha, beta, context.workspace)
+
+    return run
+
+
+def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -> Run:
+    """sub(C) = alpha sub(A) sub(B) + beta sub(C), or B A: one triangle of A is read."""
+    A, B, C = windows
+    left, lower = call.words[0] == "L", call.words[1] == "L"
+    whole = DistMatrix(A.like.stored, A.like.shape, A.like.grid, A.like.layout)
+    plan = _planned(context, *((whole, B.like) if left else (B.like, whole)), C.like)
+
+    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+        whole, other = mirrored(A.at(a), lower, hermitian), B.at(b)
+        plan.run(*((whole, other) if left else (other, whole)), C.at(c), alpha, beta, context.workspace)
+
+    return run
+
+
+def syrk(context: Context, windows: list[Window], call: Call, hermitian: bool) -> Run:
+    """One triangle of sub(C) = alpha sub(A) sub(A)^T + beta sub(C), or A^T A."""
+    A, _, C = windows
+    lower, turn = call.words[0] == "L", TURNS[call.words[1]]
+
+    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+        X, Y = turn(A.at(a)), C.at(c)
+        if not lower:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
+            X, Y = X.conj() if hermitian else X, Y.T
+        fill(X, Y, alpha, beta, hermitian)
+
+    return run
+
+
+def add(context: Context, windows: list[Window], call: Call) -> Run:
+    """sub(C) = alpha op(sub(A)) + beta sub(C)."""
+    A, _, C = windows
+    turn, memo = TURNS[call.words[0]], Memo()
+
+    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+        X, Y = turn(A.at(a)), C.at(c)
+        home = buffer(Y.xp, Y.stored.shape, Y.dtype)
+        start(X, route(X, Y.layout, Y.grid, memo), Y.grid.comm, home)()
+        Y.xp.scale(home, alpha)
+        Y.xp.combine(Y.stored, beta, home)
+
+    return run
+
+
+Bind = Callable[[Context, list[Window], Call], Run]
+BIND: dict[str, Bind] = {
+    "g": gemm,
+    "s": partial(symm, hermitian=False),
+    "h": partial(symm, hermitian=True),
+    "k": partial(syrk, hermitian=False),
+    "j": partial(syrk, hermitian=True),
+    "a": add,
+}
