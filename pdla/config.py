@@ -28,7 +28,7 @@ class Settings:
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
     plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
-    pblas_flops PDLA_PBLAS_FLOPS: operations a process from which a call of PBLAS is worth a plan the first time it is met.
+    pblas_flops PDLA_PBLAS_FLOPS: operations a process, all repetitions of a call of PBLAS together, from which it is worth a plan.
     """
 
     check: bool = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -32,6 +33,15 @@ def over(memory: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def look(memory: np.ndarray, begin: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Memory from a byte on, seen as an array."""
     return np.ndarray(shape, dtype, memory, begin)
+
+
+def at(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int, int]) -> np.ndarray:
+    """Somebody else's memory as an array; strides in bytes, none below 0."""
+    if not prod(shape):
+        return np.empty(shape, dtype)
+    size = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + dtype.itemsize
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    return np.ndarray(shape, dtype, memory, 0, strides)
 
 
 def asarray(x: Any) -> np.ndarray:

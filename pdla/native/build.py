@@ -12,6 +12,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import cffi
@@ -27,27 +28,59 @@ typedef struct {
 } pdla_call;
 """
 
-ALIAS = "libmpi.so.12"  # as MPICH is called, but for Debian's: see entry.py
+ALIAS = "libmpi.so.12"  # as MPICH is called, but for Debian's: see start.py
+
+INTERFACE = """
+extern "Python" {
+    void py_grid(int comm, int axes, int *shape, int64_t *grid, int *status, char *said);
+    void py_local_shape(int64_t grid, int64_t m, int64_t n, char *layout, int64_t *rows, int64_t *cols, int *status, char *said);
+    void py_matrix(int64_t grid, char type, int64_t m, int64_t n, char *layout, void *local, int64_t down, int64_t across,
+                   int64_t *matrix, int *status, char *said);
+    void py_part(int64_t matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t *part, int *status, char *said);
+    void py_gemm(char opa, char opb, void *alpha, int64_t A, int64_t B, void *beta, int64_t C, int *status, char *said);
+    void py_copy(char op, int64_t A, int64_t C, int *status, char *said);
+    void py_free(int64_t handle, int *status, char *said);
+}
+"""
+
+
+START = """
+import pdla.native.start
+from _{name} import ffi
+from pdla.native import {module}
+{module}.serve(ffi)
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library: types that C and Python share, Python's functions as C sees them, C's source, and the module that answers."""
+
+    types: str
+    functions: str
+    source: str
+    module: str
+
 
 LIBRARIES = {
-    "pdla_pblas": (
-        CALL + 'extern "Python" int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);',
-        "pblas.c",
-        "serve_pblas",
+    "pdla_pblas": Library(
+        CALL, 'extern "Python" int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);', "pblas.c", "pblas"
     ),
+    "pdla": Library("", INTERFACE, "pdla.c", "interface"),
 }
 
 
 def build(name: str, folder: Path) -> Path:
     """lib<name>.so in a folder."""
-    declared, source, serve = LIBRARIES[name]
+    library = LIBRARIES[name]
     ffi = cffi.FFI()
     ffi.embedding_api("")
-    ffi.cdef(declared)
-    types = CALL if "pdla_call" in declared else ""
-    ffi.embedding_init_code(f"from _{name} import ffi\nfrom pdla.native import entry\nentry.{serve}(ffi)")
-    text = f'#define PDLA_PYTHON L"{sys.executable}"\n' + (HERE / "start.c").read_text() + (HERE / source).read_text()
-    ffi.set_source(f"_{name}", types + text, libraries=["dl"], extra_compile_args=["-Wno-deprecated-declarations"])
+    ffi.cdef(library.types + library.functions)
+    ffi.embedding_init_code(START.format(name=name, module=library.module))
+    head = f'#define PDLA_PYTHON L"{sys.executable}"\n#include <stdint.h>\n' + library.types
+    text = head + "".join((HERE / source).read_text() for source in ("start.c", library.source))
+    flags = ["-Wno-deprecated-declarations"]  # Py_SetProgramName, without which there is no virtual environment
+    ffi.set_source(f"_{name}", text, libraries=["dl"], include_dirs=[str(HERE)], extra_compile_args=flags)
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(ffi.compile(tmpdir=scratch, target=f"lib{name}.so"))
         folder.mkdir(parents=True, exist_ok=True)

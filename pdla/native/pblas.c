@@ -71,15 +71,20 @@ static int communicator(int context)
 
 /* ------------------------------------------------------------------ which calls are taken */
 
-static double least(void)
+static double least = -1; /* operations a process: smaller calls are passed on */
+
+static double least_of_all(void)
 {
-    static double flops = -1;
-    if (flops < 0) {
+    if (least < 0) {
         const char *asked = getenv("PDLA_PBLAS_LEAST");
-        flops = asked && *asked ? atof(asked) : 1e8;
+        least = asked && *asked ? atof(asked) : 1e8;
     }
-    return flops;
+    return least;
 }
+
+/* From now on instead of PDLA_PBLAS_LEAST; the same on every process. */
+void pdla_pblas_least(double flops) { least = flops; }
+void pdla_pblas_least_(const double *flops) { least = *flops; }
 
 static int zero(const void *alpha, char type)
 {
@@ -118,7 +123,7 @@ static int take(pdla_call *call, const char *letters[2], const void *alpha, cons
         first_of_grid = call->myrow == 0 && call->mycol == 0;
         int fine = one_of(call->words[0], letters[0]) && one_of(call->words[1], letters[1]) && !zero(alpha, call->scalar);
         for (int i = 0; i < 3; i++) fine = fine && ((i == 1 && !call->has_b) || sound(call, i));
-        if (fine && call->flops >= least() * call->nprow * call->npcol) {
+        if (fine && call->flops >= least_of_all() * call->nprow * call->npcol) {
             call->comm = communicator(call->desc[2][CONTEXT]);
             pdla_which_python();
             if (pdla_take(call, (void *)alpha, (void *)a, (void *)b, (void *)beta, c)) {

@@ -1,13 +1,13 @@
 """What a call of PBLAS does when libpdla_pblas.so hands it over: windows on the caller's memory, a plan, a product.
 
-A plan is made the second time a call is met, or at once for work enough (PDLA_PBLAS_FLOPS); from then on it is found by the
-call's own words, and runs without a message of agreement. All processes of the grid decide alike: by what they all were given.
+A plan is made once a call, with all its repetitions so far, is work enough to pay for one (PDLA_PBLAS_FLOPS); from then on it is
+found by the call's own words, and runs without a message of agreement. All processes of the grid decide alike: by what they all
+were given in this context.
 """
 
 from __future__ import annotations
 
-import ctypes
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
+from pdla.array.numpy import at
 from pdla.comm import from_fortran
 from pdla.comm.agree import agree
 from pdla.comm.base import Communicator
@@ -66,7 +67,7 @@ class Context:
         places = comm.share(here)
         self.grid = ProcessGrid(shape, comm=comm, order=[places.index(place) for place in np.ndindex(*shape)])
         self.calls: dict[bytes, Run] = {}
-        self.met: Counter[bytes] = Counter()
+        self.met: defaultdict[bytes, float] = defaultdict(float)  # operations of calls not planned
         self.workspace = Workspace()
 
     def find(self, key: bytes, flops: float, read: Callable[[], Call]) -> Run | None:
@@ -74,8 +75,8 @@ class Context:
         if key in self.calls:
             self.calls[key] = self.calls.pop(key)  # the latest last
             return self.calls[key]
-        self.met[key] += 1
-        if flops < config.settings.pblas_flops * self.grid.size and self.met[key] < 2:
+        self.met[key] += flops
+        if self.met[key] < config.settings.pblas_flops * self.grid.size:
             if len(self.met) > REMEMBERED:
                 self.met.clear()
             return None
@@ -127,11 +128,7 @@ class Window:
     def at(self, address: int) -> DistMatrix:
         """The part of the matrix whose block begins at an address."""
         x = self.like
-        cols, rows = x.base.shape
-        if not x.base.size:
-            return x
-        memory = (ctypes.c_char * ((cols - 1) * self.strides[0] + rows * self.strides[1])).from_address(address + self.offset)
-        base = np.ndarray((cols, rows), x.dtype, memory, 0, self.strides)
+        base = at(address + self.offset, x.base.shape, x.dtype, self.strides)
         return DistMatrix(base, x.shape, x.grid, x.layout, transposed=True)
 
 

@@ -1,43 +1,21 @@
-"""What the shared libraries find on the Python side: C's arguments read, the work called, errors brought back.
-
-The caller has initialised MPI and will finalise it. mpi4py finds the MPI that the process has loaded.
-"""
+"""The calls that libpdla_pblas.so hands over: C's arguments read, the work called."""
 
 from __future__ import annotations
 
-import ctypes
 import sys
-from pathlib import Path
 from typing import Any
 
-import mpi4py
+import numpy as np
 
-mpi4py.rc.initialize = mpi4py.rc.finalize = False
-
-MPICH = "libmpi.so.12"
-
-
-def _lend_a_name() -> None:
-    """mpi4py asks for MPICH by its usual name, and Debian's has another: an empty library lends it the name.
-
-    MPI itself is in the process already, and its functions are found there.
-    """
-    process, files = ctypes.CDLL(None), Path("/proc/self/maps").read_text()
-    if hasattr(process, "MPI_Init") and not hasattr(process, "ompi_mpi_comm_self") and MPICH not in files:
-        ctypes.CDLL(str(Path(__file__).with_name(MPICH)), ctypes.RTLD_GLOBAL)
-
-
-_lend_a_name()
+from pdla.comm import mpi
+from pdla.scalapack import pblas
+from pdla.scalapack.descriptor import Descriptor
 
 SCALARS = {"s": "float", "d": "double", "c": "float", "z": "double"}
 
 
-def serve_pblas(ffi: Any) -> None:
+def serve(ffi: Any) -> None:
     """Take the calls of libpdla_pblas.so. An exception once a call is under way ends the job: no other rank could go on."""
-    from pdla.comm import mpi
-    from pdla.scalapack import pblas
-    from pdla.scalapack.descriptor import Descriptor
-
     def address(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
@@ -50,7 +28,7 @@ def serve_pblas(ffi: Any) -> None:
         shapes, corners = (tuple((pair[i][0], pair[i][1]) for i in (a, b, c)) for pair in (call.shape, call.at))
         words = (chr(word) for word in call.words)
         descriptors = tuple(Descriptor(*call.desc[i][1:11]) for i in (a, b, c))
-        dtype = pblas.np.dtype(pblas.DTYPES[chr(call.type)])
+        dtype = np.dtype(pblas.DTYPES[chr(call.type)])
         return pblas.Call(chr(call.routine), dtype, "".join(words), shapes, corners, descriptors)
 
     @ffi.def_extern(error=0)

@@ -1,0 +1,160 @@
+"""pdla.h's functions: C's arguments read, handles looked up, errors brought back as numbers and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from pdla.array.numpy import at
+from pdla.comm import from_fortran
+from pdla.comm.agree import agreed
+from pdla.create import from_local
+from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, PlanError, ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import Balanced, Cuts, Cyclic, Layout
+from pdla.matmul import matmul
+from pdla.matrix import DistMatrix
+from pdla.redistribute import converted, local_shape
+
+DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
+TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": lambda X: X.T, "C": lambda X: X.H}
+NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError)  # as pdla.h counts them, from 1
+HANDLE, OTHER = 6, 7
+LONGEST = 4095  # bytes of an error's text
+
+
+class HandleError(PdlaError, KeyError):
+    """A handle that names no such thing."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Handles:
+    """What C holds by number."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+        self.numbers = count(1)
+
+    def new(self, thing: Any) -> int:
+        number = next(self.numbers)
+        self.kept[number] = thing
+        return number
+
+    def get(self, handle: int, kind: type) -> Any:
+        thing = self.kept.get(handle)
+        if not isinstance(thing, kind):
+            held = "nothing" if thing is None else f"a {type(thing).__name__}"
+            raise HandleError(f"handle {handle} is {held}, not a {kind.__name__}")
+        return thing
+
+    def free(self, handle: int) -> None:
+        if self.kept.pop(handle, None) is None:
+            raise HandleError(f"handle {handle} is nothing: freed already?")
+
+
+def layout_of(text: str) -> Layout:
+    """A layout in the words of Python, without Layout( ) around them."""
+    names = {"__builtins__": {}, "Layout": Layout, "Cyclic": Cyclic, "Cuts": Cuts, "Balanced": Balanced}
+    try:
+        return eval(f"Layout({text})", names)
+    except LayoutError:
+        raise
+    except Exception as error:
+        raise LayoutError(f"layout {text!r}: {error}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
+
+
+def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
+    """The caller's memory as an array."""
+    if min(shape) and min(down, across) < 1:
+        raise ShapeError(f"down={down}, across={across}: elements from one row, and column, to the next: at least 1")
+    return at(address, shape, dtype, (down * dtype.itemsize, across * dtype.itemsize))
+
+
+class Interface:
+    """The functions, each with C's arguments but the last two of all: where an error's number and text go."""
+
+    def __init__(self, ffi: Any) -> None:
+        self.ffi = ffi
+        self.handles = Handles()
+
+    def answering(self, function: Callable[..., None]) -> Callable[..., None]:
+        """A function whose errors go to the last two arguments."""
+
+        def call(*arguments: Any) -> None:
+            *given, status, said = arguments
+            try:
+                function(*given)
+                status[0] = 0
+            except Exception as error:
+                kinds = [number for number, kind in enumerate(NUMBERS, 1) if isinstance(error, kind)]
+                status[0] = kinds[0] if kinds else HANDLE if isinstance(error, HandleError) else OTHER
+                text = (str(error) if isinstance(error, PdlaError) else f"{type(error).__name__}: {error}").encode()[:LONGEST]
+                self.ffi.memmove(said, text + b"\0", len(text) + 1)
+
+        return call
+
+    def _words(self, pointer: Any) -> str:
+        return self.ffi.string(pointer).decode()
+
+    def _number(self, pointer: Any, dtype: np.dtype) -> complex:
+        parts = self.ffi.cast("double *" if dtype.char in "dD" else "float *", pointer)
+        return complex(parts[0], parts[1]) if dtype.kind == "c" else parts[0]
+
+    def _turned(self, op: bytes, handle: int) -> DistMatrix:
+        word = op.decode("latin-1").upper()
+        if word not in TURNS:
+            raise ShapeError(f"op={word!r}: N, T or C")
+        return TURNS[word](self.handles.get(handle, DistMatrix))
+
+    def grid(self, comm: int, axes: int, shape: Any, made: Any) -> None:
+        made[0] = self.handles.new(ProcessGrid(list(shape[0:axes]), comm=from_fortran(comm)))
+
+    def local_shape(self, grid: int, m: int, n: int, layout: Any, rows: Any, cols: Any) -> None:
+        there, how = self.handles.get(grid, ProcessGrid), layout_of(self._words(layout))
+        how.check((m, n), there.sizes)
+        rows[0], cols[0] = local_shape((m, n), how, there)
+
+    def matrix(self, grid: int, type: bytes, m: int, n: int, layout: Any, local: Any, down: int, across: int, made: Any) -> None:
+        there, kind, text = self.handles.get(grid, ProcessGrid), type.decode("latin-1"), self._words(layout)
+        with agreed(there.comm, f"pdla_matrix({kind}, {m}, {n}, {text!r}, {there!r})"):
+            if kind not in DTYPES:
+                raise ShapeError(f"type={kind!r}: s, d, c or z")
+            how, dtype = layout_of(text), np.dtype(DTYPES[kind])
+            how.check((m, n), there.sizes)
+            address = int(self.ffi.cast("uintptr_t", local))
+            block = block_at(address, local_shape((m, n), how, there), dtype, down, across)
+        made[0] = self.handles.new(from_local(block, (m, n), there, how))
+
+    def part(self, matrix: int, i0: int, i1: int, j0: int, j1: int, made: Any) -> None:
+        whole = self.handles.get(matrix, DistMatrix)
+        if not (0 <= i0 <= i1 <= whole.shape[0] and 0 <= j0 <= j1 <= whole.shape[1]):
+            raise ShapeError(f"rows {i0} to {i1}, columns {j0} to {j1} of a matrix of shape {whole.shape}")
+        made[0] = self.handles.new(whole[i0:i1, j0:j1])
+
+    def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
+        A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
+        matmul(A, B, alpha=self._number(alpha, C.dtype), beta=self._number(beta, C.dtype), out=C)
+
+    def copy(self, op: bytes, a: int, c: int) -> None:
+        A, C = self._turned(op, a), self.handles.get(c, DistMatrix)
+        with agreed(C.grid.comm, f"pdla_copy({A.described}; {C.described})"):
+            if A.grid.comm.identity != C.grid.comm.identity:
+                raise GridError("pdla_copy: A and C are on different communicators")
+            if A.shape != C.shape or A.dtype != C.dtype:
+                raise ShapeError(f"pdla_copy: op(A) is {A.shape} {A.dtype}, C {C.shape} {C.dtype}")
+        C.xp.copy(C.stored, converted(A, C.layout, C.grid).local)
+
+    def free(self, handle: int) -> None:
+        self.handles.free(handle)
+
+
+def serve(ffi: Any) -> None:
+    """Answer libpdla.so."""
+    interface = Interface(ffi)
+    for name in ("grid", "local_shape", "matrix", "part", "gemm", "copy", "free"):
+        ffi.def_extern(name=f"py_{name}")(interface.answering(getattr(interface, name)))

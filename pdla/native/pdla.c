@@ -1,0 +1,53 @@
+/* The functions of pdla.h: each calls its twin in Python (pdla.native.entry), with room for what it has to say of an error. */
+#include "pdla.h"
+
+/* Python's; declared here, since cffi defines them below. */
+static void py_grid(int, int, int *, int64_t *, int *, char *);
+static void py_local_shape(int64_t, int64_t, int64_t, char *, int64_t *, int64_t *, int *, char *);
+static void py_matrix(int64_t, char, int64_t, int64_t, char *, void *, int64_t, int64_t, int64_t *, int *, char *);
+static void py_part(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t *, int *, char *);
+static void py_gemm(char, char, void *, int64_t, int64_t, void *, int64_t, int *, char *);
+static void py_copy(char, int64_t, int64_t, int *, char *);
+static void py_free(int64_t, int *, char *);
+
+#define ROOM 4096
+
+static _Thread_local char said[ROOM];
+
+const char *pdla_error(void) { return said; }
+
+#define CALL(function, ...)            \
+    do {                               \
+        pdla_which_python();           \
+        said[0] = 0;                   \
+        int status = PDLA_OTHER;       \
+        function(__VA_ARGS__, &status, said); \
+        return status;                 \
+    } while (0)
+
+int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid) { CALL(py_grid, comm, axes, (int *)shape, grid); }
+
+int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout, int64_t *rows, int64_t *cols)
+{
+    CALL(py_local_shape, grid, m, n, (char *)layout, rows, cols);
+}
+
+int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
+                pdla_handle *matrix)
+{
+    CALL(py_matrix, grid, type, m, n, (char *)layout, local, down, across, matrix);
+}
+
+int pdla_part(pdla_handle matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, pdla_handle *part)
+{
+    CALL(py_part, matrix, i0, i1, j0, j1, part);
+}
+
+int pdla_gemm(char opa, char opb, const void *alpha, pdla_handle A, pdla_handle B, const void *beta, pdla_handle C)
+{
+    CALL(py_gemm, opa, opb, (void *)alpha, A, B, (void *)beta, C);
+}
+
+int pdla_copy(char op, pdla_handle A, pdla_handle C) { CALL(py_copy, op, A, C); }
+
+int pdla_free(pdla_handle handle) { CALL(py_free, handle); }

@@ -1,0 +1,60 @@
+! pdla from Fortran: pdla.h's functions, which tells what they do. Texts end with c_null_char: "rows='row'" // c_null_char.
+! Element (i, j) of a block in a Fortran array is 1 * i + (leading dimension) * j elements on: down = 1, across = lld.
+module pdla
+  use iso_c_binding, only: c_int, c_int64_t, c_char, c_ptr
+  implicit none
+
+  interface
+     integer(c_int) function pdla_grid(comm, axes, shape, grid) bind(c)
+       import
+       integer(c_int), value :: comm, axes
+       integer(c_int), intent(in) :: shape(*)
+       integer(c_int64_t), intent(out) :: grid
+     end function
+
+     integer(c_int) function pdla_local_shape(grid, m, n, layout, rows, cols) bind(c)
+       import
+       integer(c_int64_t), value :: grid, m, n
+       character(kind=c_char), intent(in) :: layout(*)
+       integer(c_int64_t), intent(out) :: rows, cols
+     end function
+
+     integer(c_int) function pdla_matrix(grid, type, m, n, layout, local, down, across, matrix) bind(c)
+       import
+       integer(c_int64_t), value :: grid, m, n, down, across
+       character(kind=c_char), value :: type
+       character(kind=c_char), intent(in) :: layout(*)
+       type(c_ptr), value :: local
+       integer(c_int64_t), intent(out) :: matrix
+     end function
+
+     integer(c_int) function pdla_part(matrix, i0, i1, j0, j1, part) bind(c)
+       import
+       integer(c_int64_t), value :: matrix, i0, i1, j0, j1
+       integer(c_int64_t), intent(out) :: part
+     end function
+
+     integer(c_int) function pdla_gemm(opa, opb, alpha, a, b, beta, c) bind(c)
+       import
+       character(kind=c_char), value :: opa, opb
+       type(c_ptr), value :: alpha, beta
+       integer(c_int64_t), value :: a, b, c
+     end function
+
+     integer(c_int) function pdla_copy(op, a, c) bind(c)
+       import
+       character(kind=c_char), value :: op
+       integer(c_int64_t), value :: a, c
+     end function
+
+     integer(c_int) function pdla_free(handle) bind(c)
+       import
+       integer(c_int64_t), value :: handle
+     end function
+
+     function pdla_error() bind(c)
+       import
+       type(c_ptr) :: pdla_error
+     end function
+  end interface
+end module pdla

@@ -1,0 +1,49 @@
+/* pdla from C: matrices on the caller's own memory, cut over grids of processes, and their products.
+ *
+ * MPI is the caller's to initialise and to finalise. A communicator is named as in Fortran: MPI_Comm_c2f(comm). Calls marked
+ * "collective" are made by all processes of the communicator, with the same arguments but for addresses and strides; one that
+ * fails, fails on all of them. Functions return 0, or an error number whose text pdla_error() gives. Link with -lpdla.
+ */
+#ifndef PDLA_H
+#define PDLA_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int64_t pdla_handle; /* a grid or a matrix; 0 is none */
+
+enum { PDLA_OK, PDLA_SHAPE, PDLA_LAYOUT, PDLA_GRID, PDLA_PLAN, PDLA_DISAGREE, PDLA_HANDLE, PDLA_OTHER };
+
+/* Why the last call of this thread failed; "" if none did. The text holds until the thread's next call. */
+const char *pdla_error(void);
+
+/* Collective: a grid of one to three axes, named row, col, depth; ranks go along col first, then row, then depth. */
+int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid);
+
+/* Rows and columns of this process's block. `layout` is as in Python: "rows='row', cols=Cyclic('col', 64)"; "" is copies. */
+int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout, int64_t *rows, int64_t *cols);
+
+/* Collective: an m x n matrix of type s, d, c or z whose block is at `local`: element (i, j) of the block is down * i + across * j
+ * elements on. Nothing is copied: what is written there, the caller sees. `local` must outlive the matrix. */
+int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
+                pdla_handle *matrix);
+
+/* Rows [i0, i1) and columns [j0, j1) of a matrix, on the same memory. */
+int pdla_part(pdla_handle matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, pdla_handle *part);
+
+/* Collective: C = alpha op(A) op(B) + beta C; an op is N, T or C. alpha and beta point to numbers of the matrices' type. */
+int pdla_gemm(char opa, char opb, const void *alpha, pdla_handle A, pdla_handle B, const void *beta, pdla_handle C);
+
+/* Collective: C = op(A), from one layout to another. */
+int pdla_copy(char op, pdla_handle A, pdla_handle C);
+
+/* Let go of a grid or a matrix, in any order, before or after MPI_Finalize; the caller's memory stays as it is. */
+int pdla_free(pdla_handle handle);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,25 @@
+"""Imported first by the Python in a C or Fortran program: MPI is there already, and the program's to initialise and to finalise."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import mpi4py
+
+mpi4py.rc.initialize = mpi4py.rc.finalize = False
+
+MPICH = "libmpi.so.12"
+
+
+def _lend_a_name() -> None:
+    """mpi4py asks for MPICH by its usual name, and Debian's has another: an empty library lends it the name.
+
+    MPI itself is in the process already, and its functions are found there.
+    """
+    process, files = ctypes.CDLL(None), Path("/proc/self/maps").read_text()
+    if hasattr(process, "MPI_Init") and not hasattr(process, "ompi_mpi_comm_self") and MPICH not in files:
+        ctypes.CDLL(str(Path(__file__).with_name(MPICH)), ctypes.RTLD_GLOBAL)
+
+
+_lend_a_name()
