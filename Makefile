@@ -18,10 +18,12 @@ else
 $(error MPI=$(MPI): say MPI=mpich (embedded, the default) or MPI=system (the mpirun on PATH))
 endif
 
+CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-dev scalapack-mpi-test mpich cp2k cp2k-data
+
 PY    = $(VENV)/bin/python
 READY = $(VENV)/.ready
 
-.PHONY: help bench test test-full test-unit experiments lint docs clean
+.PHONY: help bench test test-full test-unit experiments lint docs clean pblas clients test-clients
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -42,6 +44,16 @@ test-unit: $(READY)-test  ## run the tests that need no mpirun
 
 test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
+
+pblas: $(READY)-native  ## build libpdla_pblas.so and libpdla.so, which C and Fortran call, in build/native
+	$(PY) -m pdla.native.build --to build/native
+
+clients: pblas  ## compile the C and Fortran programs of bench/clients for Debian's Open MPI
+	$(MAKE) -C bench/clients
+
+test-clients: $(READY)-test  ## run C and Fortran programs over pdla, ScaLAPACK's testers and CP2K among them; as root it installs them
+	if [ "$$(id -u)" = 0 ]; then apt-get install -y -qq --no-install-recommends $(CLIENTS); fi
+	PDLA_TEST_CLIENTS=1 PDLA_TEST_TIMEOUT=600 $(PY) -m pytest tests/clients $(ARGS)
 
 experiments: $(READY)-docs  ## check the papers' claims on an emulated cluster and dry: docs/experiments.md, in 15 minutes, as root
 	$(PY) bench/experiments.py --write $(ARGS)

@@ -5,5 +5,8 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["pdla", "pdla.*"]), "pdla.cuda"],
     package_dir={"pdla": "pdla", "pdla.cuda": "cuda"},
-    package_data={"pdla": ["py.typed", "**/*.json", "**/*.toml", "**/*.html", "**/*.css", "**/*.js"], "pdla.cuda": ["*.cu"]},
+    package_data={
+        "pdla": ["py.typed", "**/*.json", "**/*.toml", "**/*.html", "**/*.css", "**/*.js", "**/*.c", "**/*.h", "**/*.f90"],
+        "pdla.cuda": ["*.cu"],
+    },
 )

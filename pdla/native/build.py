@@ -1,4 +1,4 @@
-"""python -m pdla.native.build [--to FOLDER]: the shared libraries by which C and Fortran call pdla; needs cffi and a C compiler.
+"""python -m pdla.native.build --to FOLDER: the shared libraries by which C and Fortran call pdla; needs cffi and a C compiler.
 
 They carry no MPI of their own: one build serves every MPI that mpi4py can use. The Python inside is the one that built them, its
 packages too; PDLA_PYTHON names another one's executable.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -99,11 +100,13 @@ def build_alias() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pdla.native.build", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--to", type=Path, default=HERE, metavar="FOLDER", help="where they go (default: beside this file)")
-    folder = parser.parse_args().to
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where they go, with pdla.h and pdla.f90")
+    folder = parser.parse_args().to.resolve()
     build_alias()
-    for name in LIBRARIES:
-        sys.stdout.write(f"{build(name, folder)}\n")
+    made = [build(name, folder) for name in LIBRARIES]
+    for name in ("pdla.h", "pdla.f90"):
+        made.append(Path(shutil.copy(HERE / name, folder)))
+    sys.stdout.writelines(f"{path}\n" for path in made)
 
 
 if __name__ == "__main__":

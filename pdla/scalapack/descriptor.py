@@ -117,9 +117,9 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
     row, col = (_dealt(A, *cuts) for cuts in zip(A.shape, (A.layout.rows, A.layout.cols), A.grid.axes, strict=True))
     rows, cols = A.stored.shape
     down, across = A.stored.strides
-    if (rows > 1 and down != A.dtype.itemsize) or (cols > 1 and across % A.dtype.itemsize):
+    if A.stored.size and ((rows > 1 and down != A.dtype.itemsize) or (cols > 1 and across % A.dtype.itemsize)):
         raise LayoutError(f"{A!r}: its block must lie column by column (order='F'): strides {A.stored.strides}")
-    lld = max(1, across // A.dtype.itemsize if cols > 1 else rows)
+    lld = max(1, across // A.dtype.itemsize if rows and cols > 1 else rows)
     imb, inb = row.first or row.block, col.first or col.block
     return Descriptor(context, *A.shape, imb, inb, row.block, col.block, row.source, col.source, lld).words
 

@@ -1,0 +1,186 @@
+"""C and Fortran programs over libpdla_pblas.so and libpdla.so: ours, ScaLAPACK's own testers, and an application.
+
+Built for Debian's Open MPI and run under its mpirun; skipped, with the reason, where it or ScaLAPACK is not installed. Those that
+take a minute (Debian's MPICH, whose ranks poll; CP2K) are run by `make test-clients`.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from ctypes.util import find_library
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TESTERS = Path("/usr/lib/x86_64-linux-gnu/scalapack")
+INPUTS = Path("/usr/share/scalapack")
+PACKAGES = "apt-get install gfortran libopenmpi-dev libscalapack-openmpi-dev scalapack-mpi-test"
+ALL = {"PDLA_PBLAS_LEAST": "0", "PDLA_PBLAS_FLOPS": "0", "PDLA_PBLAS_REPORT": "1"}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+slow = pytest.mark.skipif(not os.environ.get("PDLA_TEST_CLIENTS"), reason="takes a minute: make test-clients")
+
+
+def need(*programs):
+    absent = [name for name in programs if not shutil.which(name)]
+    if absent:
+        pytest.skip(f"no {', '.join(absent)} here: {PACKAGES}")
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    """The folder of the libraries, pdla.h and pdla.f90."""
+    need("cc")
+    pytest.importorskip("cffi")
+    folder = tmp_path_factory.mktemp("native")
+    subprocess.run([sys.executable, "-m", "pdla.native.build", "--to", folder], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def programs(libraries):
+    """Our clients, compiled for Open MPI."""
+    need("mpicc.openmpi", "mpif90.openmpi", "gfortran")
+    if not find_library("scalapack-openmpi"):
+        pytest.skip(f"no ScaLAPACK here: {PACKAGES}")
+    make = ["make", "-C", ROOT / "bench" / "clients", f"LIB={libraries}", f"TO={libraries}", "MPI=openmpi"]
+    made = subprocess.run(make, capture_output=True, text=True)
+    assert made.returncode == 0 and "warning" not in made.stderr, made.stderr
+    return libraries
+
+
+def run(command, ranks=4, flavour="openmpi", cwd=None, limit=110, **environment):
+    """The output of a program on so many ranks, its status 0."""
+    need(f"mpirun.{flavour}")
+    options = ["--oversubscribe", "--bind-to", "none"] if flavour == "openmpi" else []
+    mine = os.environ | AS_ROOT | ONE_THREAD | environment
+    preload = mine.pop("PRELOAD", None)
+    if preload:  # for the program alone, not for the launcher
+        command = ["env", f"LD_PRELOAD={preload}", *command]
+    job = subprocess.run(
+        [f"mpirun.{flavour}", *options, "-n", str(ranks), *map(str, command)],
+        env=mine, cwd=cwd, timeout=limit, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert job.returncode == 0, job.stdout
+    return job.stdout
+
+
+def counted(output):
+    """Calls that pdla took, by its report."""
+    return max((int(n) for n in re.findall(r"pdla: took (\d+) PBLAS calls", output)), default=0)
+
+
+def line(output):
+    return json.loads(next(text for text in output.splitlines() if text.startswith("{")))
+
+
+# ---------------------------------------------------------------------------------------------- our own
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_pdla_h_from_c(programs, ranks):
+    assert "rows: right" in run([programs / "rows_c"], ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_pdla_h_from_fortran_on_two_communicators_at_once(programs, ranks):
+    assert "blocks: right" in run([programs / "blocks_f"], ranks)
+
+
+@pytest.mark.parametrize(("ranks", "block"), [(1, 64), (4, 16), (6, 7)])
+def test_pdgemm_from_c_equals_scalapack(programs, ranks, block):
+    said = line(run([programs / "gemm_c", 150, block, 2], ranks, **ALL))
+    assert said["equal"] and said["taken"] == 4 and said["passed"] == 3
+
+
+def test_a_call_is_planned_once_its_repetitions_are_work_enough(programs):
+    least, flops = 2 * 150**3 // 4 - 1, 3 * 2 * 150**3 // 4  # the third call of those through pdla pays
+    environment = {"PDLA_PBLAS_LEAST": str(least), "PDLA_PBLAS_FLOPS": str(flops)}
+    said = line(run([programs / "gemm_c", 150, 16, 2], 4, **environment))
+    assert (said["taken"], said["passed"]) == (2, 5)
+
+
+def test_a_solver_whose_updates_are_parts_of_one_matrix(programs):
+    said = line(run([programs / "lu_f", 300, 32, 1], 4, **ALL))
+    assert said["error_pdla"] < 1e-12 and said["taken"] > 0
+
+
+def test_calls_and_contexts_leave_nothing_behind(programs):
+    said = line(run([programs / "many_c", 1000], 2, **ALL))
+    assert said["calls"] == 1000 and said["grown"] < 2  # megabytes
+
+
+ALONE = """
+extern void pdgemm_(const char *, ...);
+int main(void)
+{
+    int d[9] = {0};
+    pdgemm_("N", "N", d, d, d, d, d, d, d, d, d, d, d, d, d, d, d, d, d);
+}
+"""
+
+
+def test_without_scalapack_behind_it_says_what_is_missing(libraries, tmp_path):
+    (tmp_path / "alone.c").write_text(ALONE)
+    subprocess.run(["cc", "alone.c", "-o", "alone", f"-L{libraries}", "-lpdla_pblas"], cwd=tmp_path, check=True)
+    found = os.environ | {"LD_LIBRARY_PATH": str(libraries)}
+    job = subprocess.run(["./alone"], cwd=tmp_path, env=found, capture_output=True, text=True)
+    assert job.returncode and "link ScaLAPACK after it, or name its file in PDLA_SCALAPACK" in job.stderr
+
+
+# ---------------------------------------------------------------------------------------------- ScaLAPACK's testers
+
+
+def tester(flavour, name, folder):
+    program = TESTERS / f"{flavour}-tests" / name
+    if not program.exists():
+        pytest.skip(f"no {program}: {PACKAGES}")
+    for data in [*INPUTS.glob("*.dat"), *(INPUTS / "PBLAS").glob("*.dat")]:
+        shutil.copy(data, folder)
+    return program
+
+
+def level_3(flavour, type, folder, libraries):
+    output = run(
+        [tester(flavour, f"PBLAS/{type}pb3tst", folder)], 4, flavour, folder, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL
+    )
+    rows = re.findall(r"\|\s+P\w+\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", output)
+    assert "Error-exit tests completed." in output and "FAILED " not in output.split("Testing Summary")[0]
+    assert len(rows) >= 8 and all(total == passed != "0" for total, passed, _, _ in rows), output
+    assert counted(output) >= 64
+
+
+@pytest.mark.parametrize("type", "sdcz")
+def test_level_3_of_pblas(libraries, tmp_path, type):
+    level_3("openmpi", type, tmp_path, libraries)
+
+
+@slow
+def test_level_3_of_pblas_on_mpich(libraries, tmp_path):
+    level_3("mpich", "d", tmp_path, libraries)
+
+
+@pytest.mark.parametrize(("name", "uses"), [("xdlu", True), ("xdllt", True), ("xdqr", False)])
+def test_factorisations(libraries, tmp_path, name, uses):
+    """xdqr calls none of the routines taken over, and has to go on as before."""
+    output = run([tester("openmpi", name, tmp_path)], 4, cwd=tmp_path, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL)
+    passed, failed = (int(re.search(rf"(\d+) tests completed and {how}", output)[1]) for how in ("passed", "failed"))
+    assert passed > 100 and failed == 0, output
+    assert (counted(output) > 0) == uses
+
+
+# ---------------------------------------------------------------------------------------------- an application
+
+
+@slow
+def test_cp2k_finds_the_same_energy(libraries, tmp_path):
+    need("cp2k.psmp")
+    shutil.copy(Path(__file__).with_name("water.inp"), tmp_path)
+    command = ["cp2k.psmp", "-i", "water.inp"]
+    outputs = [run(command, 2, cwd=tmp_path, limit=500, **how, **ALL) for how in ({}, {"PRELOAD": f"{libraries}/libpdla_pblas.so"})]
+    alone, over = (float(re.search(r"ENERGY\|.*:\s+(\S+)", output)[1]) for output in outputs)
+    assert abs(alone - over) < 1e-8 and counted(outputs[1]) > 0

@@ -1,0 +1,252 @@
+"""ScaLAPACK's face from Python: descriptors there and back, and every routine that is taken over, on windows, against NumPy."""
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+import pdla
+from pdla import Cuts, Cyclic, Layout, ProcessGrid
+from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.scalapack import Descriptor, from_descriptor, to_descriptor
+from pdla.scalapack.pblas import DTYPES, Call, Context
+
+
+def numbers(shape, dtype, seed):
+    """Small integers, complex ones where the dtype is."""
+    draw = np.random.default_rng([seed, *shape])
+    x = draw.integers(-3, 4, shape)
+    return (x + 1j * draw.integers(-3, 4, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+def numroc(n, first, block, me, source, parts):
+    """Which of n indices a process holds, index by index."""
+    return [i for i in range(n) if ((i + block - first) // block + source) % parts == me]
+
+
+def dealt(whole, desc, coords, shape):
+    """This process's block in Fortran order, with lld rows, and which rows and columns it has."""
+    rows = numroc(desc.m, desc.imb, desc.mb, coords[0], desc.rsrc, shape[0])
+    cols = numroc(desc.n, desc.inb, desc.nb, coords[1], desc.csrc, shape[1])
+    block = np.full((desc.lld, len(cols)), 77, whole.dtype, order="F")
+    block[: len(rows)] = whole[np.ix_(rows, cols)]
+    return block, rows, cols
+
+
+# ---------------------------------------------------------------------------------------------- descriptors
+
+
+@pytest.mark.parametrize("words", [(1, 5, 11, 9, 3, 2, 1, 0, 9), (2, 5, 11, 9, 2, 1, 3, 2, 1, 2, 12)], ids=str)
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_code_s_own_memory_by_its_descriptor(words, flat):
+    whole = numbers((11, 9), "float64", 0)
+
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        desc = Descriptor.read(words)
+        local, _, _ = dealt(whole, desc, tuple(grid.coords.values()), (2, 3))
+        A = from_descriptor(words, local.reshape(-1, order="F") if flat else local, grid)
+        assert np.array_equal(A.gather(), whole)
+        assert np.shares_memory(A.base, local) or flat
+        assert to_descriptor(A, 5).tolist() == [*words[:-1], desc.lld] and A.transposed
+        C = from_descriptor(words, local.copy(order="F"), grid)
+        pdla.gemm(1, A, pdla.eye(9, grid, Layout()), 1, C)
+        assert np.array_equal(C.gather(), 2 * whole)
+        assert np.array_equal(to_descriptor(A[2:, 4:], 5)[2:4], (9, 5))
+
+    pdla.run(6, program)
+
+
+def test_a_communicator_stands_for_its_near_square_grid():
+    def program(comm):
+        local = np.full((3, 2), comm.rank, order="F")
+        return from_descriptor((1, 0, 6, 6, 3, 2, 0, 0, 3), local, comm).gather()
+
+    assert np.array_equal(pdla.run(6, program)[0], np.repeat(np.repeat([[0, 1, 2], [3, 4, 5]], 3, 0), 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "words"),
+    [
+        (Layout("row", "col"), (6, 9), [1, 0, 6, 9, 3, 3, 0, 0, 3]),
+        (Layout("row", "col"), (5, 8), [1, 0, 5, 8, 3, 3, 0, 0, 3]),
+        (Layout(Cyclic("row", 2, 1, 1), Cyclic("col", 4)), (7, 7), [2, 0, 7, 7, 1, 4, 2, 4, 1, 0, 3]),
+        (Layout(Cuts("row", (0, 4, 7)), Cuts("col", (0, 3, 6, 7))), (7, 7), [1, 0, 7, 7, 4, 3, 0, 0, 4]),
+    ],
+)
+def test_layouts_that_a_descriptor_can_say(layout, shape, words):
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        local = np.zeros(layout.local_shape(shape, grid.sizes, grid.coords), order="F")
+        return to_descriptor(pdla.from_local(local, shape, grid, layout)).tolist()
+
+    assert pdla.run(6, program)[0] == words
+
+
+@pytest.mark.parametrize(
+    ("layout", "order", "message"),
+    [
+        (Layout("row"), "F", "cut by .* are not dealt out in equal blocks along 'col'"),
+        (Layout("row", Cuts("col", (0, 1, 5, 7))), "F", "are not dealt out in equal blocks along 'col'"),
+        (Layout("col", "row"), "F", "are not dealt out in equal blocks along 'row'"),
+        (Layout(Cyclic("row", 2), Cyclic("col", 2)), "C", "must lie column by column"),
+    ],
+)
+def test_layouts_that_it_cannot(layout, order, message):
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        local = np.zeros(layout.local_shape((7, 7), grid.sizes, grid.coords), order=order)
+        A = pdla.from_local(local, (7, 7), grid, layout)
+        if order == "C" and min(local.shape) < 2:
+            return
+        with pytest.raises(LayoutError, match=message):
+            to_descriptor(A)
+
+    pdla.run(6, program)
+
+
+@pytest.mark.parametrize(
+    ("words", "size", "error", "message"),
+    [
+        ((1, 0, 6, 6, 3, 2, 0, 0), 6, LayoutError, "nine integers, the first 1, or eleven"),
+        ((501, 0, 6, 6, 3, 2, 0, 0, 3), 6, LayoutError, "nine integers"),
+        ((1, 0, 6, 6, 0, 2, 0, 0, 3), 6, LayoutError, "blocks and lld at least 1"),
+        ((1, 0, 6, 6, 3, 2, 2, 0, 3), 6, LayoutError, "source must be below 2"),
+        ((1, 0, 6, 6, 3, 2, 0, 0, 2), 6, ShapeError, "6 elements, lld=2: this rank's 3 x 2 need lld x 2, lld >= 3"),
+        ((1, 0, 6, 6, 3, 2, 0, 0, 3), 5, ShapeError, "5 elements, lld=3"),
+    ],
+)
+def test_descriptors_that_do_not_fit(words, size, error, message):
+    def program(comm):
+        with pytest.raises(error, match=message):
+            from_descriptor(words, np.zeros(size), ProcessGrid((2, 3)))
+
+    pdla.run(6, program)
+
+
+def test_a_grid_of_three_axes_is_none_of_a_descriptor():
+    def program(comm):
+        with pytest.raises(GridError, match="has two axes"):
+            from_descriptor((1, 0, 6, 6, 3, 2, 0, 0, 3), np.zeros(6), ProcessGrid((1, 2, 1)))
+
+    pdla.run(2, program)
+
+
+# ---------------------------------------------------------------------------------------------- routines
+
+
+@st.composite
+def operands(draw, shape, grid):
+    """A descriptor of a matrix with sub(X) of this shape somewhere in it."""
+    at = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    m, n = (size + corner - 1 + draw(st.integers(0, 3)) for size, corner in zip(shape, at, strict=True))
+    mb, nb = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    source = draw(st.integers(0, grid[0] - 1)), draw(st.integers(0, grid[1] - 1))
+    return at, Descriptor(0, m, n, draw(st.integers(1, mb)), draw(st.integers(1, nb)), mb, nb, *source, m + draw(st.integers(0, 2)))
+
+
+WORDS = {
+    "g": [a + b for a in "NTC" for b in "NTC"], "s": ["LL", "LU", "RL", "RU"], "h": ["LL", "LU", "RL", "RU"],
+    "k": ["LN", "LT", "UN", "UT"], "j": ["LN", "LC", "UN", "UC"], "a": ["NN", "TN", "CN"],
+}  # fmt: skip
+TURN = {"N": lambda x: x, "T": lambda x: x.T, "C": lambda x: x.conj().T}
+
+
+def shapes_of(routine, words, m, n, k):
+    """Shapes of sub(A), sub(B), sub(C)."""
+    if routine == "g":
+        return (m, k) if words[0] == "N" else (k, m), (k, n) if words[1] == "N" else (n, k), (m, n)
+    if routine in "sh":
+        return (m, m) if words[0] == "L" else (n, n), (m, n), (m, n)
+    if routine in "kj":
+        return (n, k) if words[1] == "N" else (k, n), (n, n), (n, n)
+    return (m, n) if words[0] == "N" else (n, m), (m, n), (m, n)
+
+
+def expected(routine, words, alpha, a, b, beta, c):
+    """What BLAS says; beta = 0 does not read C."""
+    old = beta * c if beta else np.zeros_like(c)
+    if routine == "g":
+        return alpha * (TURN[words[0]](a) @ TURN[words[1]](b)) + old
+    if routine == "a":
+        return alpha * TURN[words[0]](a) + old
+    if routine in "sh":
+        half = np.tril(a) if words[1] == "L" else np.triu(a)
+        strict = half - np.diag(np.diagonal(half))
+        diagonal = np.diagonal(half).real if routine == "h" else np.diagonal(half)
+        whole = strict + (strict.conj().T if routine == "h" else strict.T) + np.diag(diagonal)
+        return alpha * (whole @ b if words[0] == "L" else b @ whole) + old
+    x = TURN[words[1]](a)
+    if routine == "j":
+        old = old - 1j * np.diag(np.diagonal(old).imag)
+    whole = alpha * (x @ (x.conj().T if routine == "j" else x.T)) + old
+    return np.where(np.tri(*c.shape) if words[0] == "L" else np.tri(*c.shape).T, whole, c)
+
+
+@given(st.data(), st.sampled_from("gshkja"), st.sampled_from([(1, 1), (2, 2), (1, 3), (3, 2)]), st.sampled_from("sdcz"))
+def test_routines_on_windows(data, routine, shape, type):
+    type = {"s": "c", "d": "z"}.get(type, type) if routine in "hj" else type
+    words = data.draw(st.sampled_from(WORDS[routine]))
+    shapes = shapes_of(routine, words, *(data.draw(st.integers(1, 9)) for _ in range(3)))
+    places = [data.draw(operands(s, shape)) for s in shapes]
+    if routine in "kja":
+        places[1] = places[2]
+    alpha, beta = data.draw(st.sampled_from([1, 2, -1])), data.draw(st.sampled_from([0, 1, 3]))
+    if type in "cz" and routine not in "j":
+        alpha = alpha + 1j
+    corners, descriptors = zip(*places, strict=True)
+    call = Call(routine, np.dtype(DTYPES[type]), words, tuple(shapes), corners, descriptors)
+    wholes = [numbers(d.shape, call.dtype, seed) for seed, d in enumerate(descriptors)]
+    if beta == 0 and routine not in "kj":
+        wholes[2][window(call, 2)] = np.nan
+    result = wholes[2].copy()
+    a, b, c = (whole[window(call, i)] for i, whole in enumerate(wholes))
+    result[window(call, 2)] = expected(routine, words, alpha, a, b, beta, c)
+
+    def program(comm):
+        here = divmod(comm.rank, shape[1])
+        context = Context(comm, shape, here)
+        blocks = [dealt(whole, d, here, shape) for whole, d in zip(wholes, descriptors, strict=True)]
+        a, b, c = (block for block, _, _ in blocks)
+        before = a.copy(), b.copy()
+        run = context.find(b"key", 1e30, lambda: call)
+        context.run(run, alpha, a.ctypes.data, b.ctypes.data, beta, c.ctypes.data)
+        rows, cols = blocks[2][1:]
+        assert np.array_equal(c[: len(rows)], result[np.ix_(rows, cols)], equal_nan=True), (routine, words, comm.rank)
+        assert (c[len(rows) :] == 77).all() and np.array_equal(a, before[0]) and np.array_equal(b, before[1])
+
+    pdla.run(shape[0] * shape[1], program)
+
+
+def window(call, i):
+    (row, col), (m, n) = call.corners[i], call.shapes[i]
+    return np.s_[row - 1 : row - 1 + m, col - 1 : col - 1 + n]
+
+
+def simple(n=8):
+    desc = Descriptor(0, n, n, 2, 2, 2, 2, 0, 0, n)
+    return Call("g", np.dtype(np.float64), "NN", ((n, n),) * 3, ((1, 1),) * 3, (desc,) * 3)
+
+
+def test_a_call_is_planned_once_its_work_pays(monkeypatch):
+    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, pblas_flops=100))
+
+    def program(comm):
+        context = Context(comm, (2, 2), divmod(comm.rank, 2))
+        met = [context.find(b"often", 150, simple) is None for _ in range(4)]
+        assert met == [True, True, False, False]  # 400 operations for 4 processes
+        assert context.find(b"large", 400, simple) is not None
+        assert context.find(b"seldom", 150, simple) is None
+
+    pdla.run(4, program)
+
+
+def test_processes_that_disagree_are_told():
+    def program(comm):
+        context = Context(comm, (2, 2), divmod(comm.rank, 2))
+        with pytest.raises(pdla.errors.AgreementError, match="ranks disagree"):
+            context.find(b"key", 1e30, lambda: simple(8 + (comm.rank == 3)))
+
+    pdla.run(4, program)
