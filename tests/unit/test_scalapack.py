@@ -72,7 +72,7 @@ def test_a_communicator_stands_for_its_near_square_grid():
     [
         (Layout("row", "col"), (6, 9), [1, 0, 6, 9, 3, 3, 0, 0, 3]),
         (Layout("row", "col"), (5, 8), [1, 0, 5, 8, 3, 3, 0, 0, 3]),
-        (Layout(Cyclic("row", 2, 1, 1), Cyclic("col", 4)), (7, 7), [2, 0, 7, 7, 1, 4, 2, 4, 1, 0, 3]),
+        (Layout(Cyclic("row", 2, 1, 1), Cyclic("col", 4)), (7, 7), [2, 0, 7, 7, 1, 4, 2, 4, 1, 0, 4]),
         (Layout(Cuts("row", (0, 4, 7)), Cuts("col", (0, 3, 6, 7))), (7, 7), [1, 0, 7, 7, 4, 3, 0, 0, 4]),
     ],
 )

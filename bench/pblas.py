@@ -1,0 +1,112 @@
+"""PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run: python bench/pblas.py [--json FILE]
+
+A C program (bench/clients/gemm.c) calls pdgemm_ in turns: taken by libpdla_pblas.so, and passed on to ScaLAPACK. Native pdla
+multiplies matrices dealt out as it likes best, from Python, under the same MPI. The two jobs alternate, --rounds times; figures are
+medians over all, of the slowest process; every process has one BLAS thread. Each product is compared with ScaLAPACK's, element for
+element. Builds what it runs in a scratch folder: needs Debian's libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from sides.launch import AS_ROOT, BENCH, OPEN_MPI, Job, no_scalapack
+
+START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PDLA_THREADS": "1"}
+LIMIT = 600  # seconds of a job
+
+
+def arguments() -> argparse.Namespace:
+    as_written = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="pblas.py", description=__doc__, formatter_class=as_written)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--sizes", default="1024,2048,4096", help="n of n x n x n")
+    parser.add_argument("--blocks", default="64,256")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5, help="products of each side in a job")
+    parser.add_argument("--json", metavar="FILE", type=Path)
+    return parser.parse_args()
+
+
+def built(folder: Path) -> Path:
+    """The C program, with the libraries beside it."""
+    for command in (
+        [sys.executable, "-m", "pdla.native.build", "--to", folder],
+        ["make", "-C", BENCH / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return folder / "gemm_c"
+
+
+def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> dict[str, Any]:
+    command = [*START, str(asked.ranks), program, str(n), str(block), str(asked.turns)]
+    environment = os.environ | ONE_THREAD | AS_ROOT | {"PDLA_PBLAS_FLOPS": "0"}
+    said = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
+    return json.loads(said[said.index("{") :])
+
+
+def native(asked: argparse.Namespace, n: int, folder: Path) -> list[float]:
+    results = folder / "native.json"
+    results.unlink(missing_ok=True)
+    job = Job("pdla", (("ours", "native"),), lambda ranks: [*START, str(ranks), sys.executable], environment=OPEN_MPI | AS_ROOT)
+    work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
+    failed = job.run(asked.ranks, json.dumps({"work": work, "check": True, "turns": 2, "results": str(results)}), LIMIT)
+    if failed:
+        sys.exit(f"native pdla: {failed}")
+    return json.loads(results.read_text())["seconds"]
+
+
+def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        program = built(Path(scratch))
+        for _ in range(asked.rounds):
+            for n in map(int, asked.sizes.split(",")):
+                own = native(asked, n, Path(scratch))
+                for block in map(int, asked.blocks.split(",")):
+                    said = through_c(program, asked, n, block)
+                    row = rows.setdefault((n, block), {**said, "native": [], "pdla": [], "scalapack": []})
+                    row["equal"] = row["equal"] and said["equal"]
+                    row["native"] += own
+                    for side in ("pdla", "scalapack"):
+                        row[side] += said[side]
+    return list(rows.values())
+
+
+def table(rows: list[dict[str, Any]], ranks: int) -> Table:
+    made = Table(title=f"n x n x n, float64, {ranks} ranks; medians, ms", caption="equal: to ScaLAPACK's product of integers")
+    for name in ("n", "block", "ScaLAPACK", "through pdla", "native pdla", "ScaLAPACK / through", "through / native", "equal"):
+        made.add_column(name, justify="right")
+    for row in rows:
+        alone, through, own = (median(row[side]) for side in ("scalapack", "pdla", "native"))
+        figures = [f"{seconds * 1e3:.1f}" for seconds in (alone, through, own)]
+        ratios = [f"{alone / through:.2f}", f"{through / own:.2f}"]
+        made.add_row(f"{row['n']}", f"{row['block']}", *figures, *ratios, "yes" if row["equal"] else "NO")
+    return made
+
+
+def main() -> None:
+    asked = arguments()
+    no_compiler = "" if shutil.which("mpicc.openmpi") else "no mpicc.openmpi here; as root: apt-get install libopenmpi-dev"
+    if missing := no_scalapack() or no_compiler:
+        sys.exit(f"pblas.py: {missing}")
+    rows = measured(asked)
+    Console(width=None if sys.stdout.isatty() else 110).print(table(rows, asked.ranks))
+    if asked.json:
+        asked.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
