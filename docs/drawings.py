@@ -26,6 +26,7 @@ LAYOUTS = {
     "ragged": (Layout(rows="row", cols="col"), (2, 3), (5, 7)),
     "nested": (Layout(rows=("row", "col")), (2, 2), (6, 6)),
     "cyclic": (Layout(rows=pdla.Cyclic("row", 1), cols=pdla.Cyclic("col", 2)), (2, 2), (6, 8)),
+    "part": (Layout(rows=pdla.Cyclic("row", 1, source=1), cols=pdla.Cyclic("col", 2, source=1, first=1)), (2, 2), (5, 5)),
     "cuts": (Layout(rows=pdla.Cuts("row", (0, 1, 6)), cols="col"), (2, 2), (6, 6)),
     "units": (Layout(cols=pdla.Balanced("col", unit=4)), (1, 2), (2, 12)),
     "depth": (Layout(rows=("depth", "row"), cols="col"), (2, 2, 2), (8, 6)),

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -460,7 +461,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             ours = MPIComm(comm.Dup(), *node(comm))
             ours.shared_limit = shareable(comm) if config.settings.shared and ours.board() else 0
         comm.Set_attr(_key(), ours)
-        _share_out(ours.node)
+        _share_out(ours)
     return ours
 
 
@@ -473,10 +474,19 @@ def _key() -> int:
 _shared_out = threading.Event()
 
 
-def _share_out(here: Node) -> None:
-    if not _shared_out.is_set():
-        _shared_out.set()
-        blas.hold(config.settings.threads or blas.share_cores(here.ranks))
+def _share_out(ours: MPIComm) -> None:
+    """BLAS threads for this rank, at the first communicator; the first rank of a node warns where its cores are too few."""
+    if _shared_out.is_set():
+        return
+    _shared_out.set()
+    threads, here = config.settings.threads or blas.share_cores(ours.node.ranks), ours.node
+    blas.hold(threads)
+    if threads > 1 and threads * here.ranks > here.cores and ours.homes[ours.rank] == ours.rank:
+        warnings.warn(
+            f"{here.ranks} ranks x {threads} BLAS threads on a node of {here.cores} cores: set PDLA_THREADS="
+            f"{max(1, here.cores // here.ranks)}, or have the launcher bind each rank to cores of its own",
+            stacklevel=2,
+        )
 
 
 # ---------------------------------------------------------------------------------------------- how it ends

@@ -99,3 +99,11 @@ elif comm.rank == 1:
     said = "has waited 1 s (PDLA_TIMEOUT) for other ranks in"
     assert f"[rank 0 of 3] {said} split('row') on 'all' (3 ranks, this is rank 0 of them)" in job.stdout
     assert f"[rank 1 of 3] {said} wrapping a communicator of 3 ranks" in job.stdout
+
+
+def test_more_blas_threads_than_cores_are_warned_of_once_a_node():
+    cores = len(os.sched_getaffinity(0))
+    job = run_job("", ranks=2, PDLA_THREADS=str(cores))
+    said = f"2 ranks x {cores} BLAS threads on a node of {cores} cores: set PDLA_THREADS={max(1, cores // 2)}"
+    assert job.returncode == 0 and job.stdout.count(said) == (cores > 1)
+    assert "BLAS threads" not in run_job("", ranks=2, PDLA_THREADS="1").stdout
