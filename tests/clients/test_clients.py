@@ -31,14 +31,18 @@ def need(*programs):
         pytest.skip(f"no {', '.join(absent)} here: {PACKAGES}")
 
 
+def build(folder, **environment):
+    need("cc")
+    pytest.importorskip("cffi")
+    command = [sys.executable, "-m", "pdla.native.build", "--to", folder]
+    subprocess.run(command, env=os.environ | environment, check=True, capture_output=True)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory):
     """The folder of the libraries, pdla.h and pdla.f90."""
-    need("cc")
-    pytest.importorskip("cffi")
-    folder = tmp_path_factory.mktemp("native")
-    subprocess.run([sys.executable, "-m", "pdla.native.build", "--to", folder], check=True, capture_output=True)
-    return folder
+    return build(tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="session")
@@ -157,6 +161,20 @@ def level_3(flavour, type, folder, libraries):
 @pytest.mark.parametrize("type", "sdcz")
 def test_level_3_of_pblas(libraries, tmp_path, type):
     level_3("openmpi", type, tmp_path, libraries)
+
+
+def test_the_c_part_is_clean_under_sanitizers(libraries, tmp_path):
+    """libpdla_pblas.so once more, instrumented, under a whole tester: what it reads and writes out of bounds ends the job."""
+    need("gcc")
+    asked = [["gcc", f"-print-file-name={name}.so"] for name in ("libasan", "libubsan")]
+    found = [subprocess.check_output(command, text=True).strip() for command in asked]
+    if not all(map(os.path.isabs, found)):
+        pytest.skip("no libasan and libubsan of gcc here")
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
+    build(tmp_path, CC="gcc", CFLAGS=flags, LDFLAGS=flags)
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "PRELOAD": f"{':'.join(found)}:{tmp_path}/libpdla_pblas.so"}
+    output = run([tester("openmpi", "PBLAS/cpb3tst", tmp_path)], 4, cwd=tmp_path, **options, **ALL)
+    assert counted(output) >= 64 and "ERROR: AddressSanitizer" not in output and "runtime error" not in output
 
 
 @slow
