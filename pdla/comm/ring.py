@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pdla.comm.broadcast import Messages
 
-LONG = 128 << 10  # bytes of all pieces together from which it is faster than sending directly
+LONG = 256 << 10  # bytes of all pieces together from which it is faster than sending directly
 
 
 def pays(nbytes: int, ranks: int, nodes: int) -> bool:
