@@ -1,19 +1,23 @@
-"""What share of a link exchanges reach: pdla's, whose long messages travel in pieces, and one MPI message each.
+"""What share of a link exchanges reach, and how long all-gathers take: directly, around the nodes, and MPI's own.
 
 python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
-Each rank receives 6 MB: in groups of 2, 4 and 16 from every other rank, or from the one before it.
+Shares: each rank receives 6 MB, in groups of 2, 4 and 16 from every other rank, or from the one before it; by one MPI message
+each, and by pdla, whose long messages travel in pieces. Then milliseconds of an all-gather over all ranks, by KiB of a piece.
 """
 
 import sys
 import time
+from math import inf
 from statistics import median
 
 import numpy as np
 from mpi4py import MPI
 
 import pdla
+from pdla.comm import ring
 
 BYTES, TURNS = 6_000_000, 4
+PIECES = 1, 4, 16, 64, 256  # KiB
 
 
 def seconds(comm, work):
@@ -34,6 +38,23 @@ def in_messages(mpi, x, outs):
     MPI.Request.Waitall(receiving + [mpi.Isend(x, r) for r in others])
 
 
+def gathered(comm, x, outs, long):
+    """An all-gather, around the nodes from so many bytes on."""
+    ring.LONG = long
+    comm.allgather(x, outs).wait()
+
+
+def milliseconds(comm, kib):
+    """Collective: of an all-gather of pieces of so many KiB."""
+    x, whole = np.ones(kib * 128), np.empty((comm.size, kib * 128))
+    ways = (
+        lambda: gathered(comm, x, [*whole], inf),
+        lambda: gathered(comm, x, [*whole], 0),
+        lambda: MPI.COMM_WORLD.Allgather(x, whole),
+    )
+    return [1e3 * seconds(comm, way) for way in ways]
+
+
 def main(megabits):
     comm, rate = pdla.world(), megabits * 1e6 / 8
     print_ = print if comm.rank == 0 else lambda *_: None
@@ -43,7 +64,7 @@ def main(megabits):
         group, mpi = comm.split(range(first, first + size), "group"), MPI.COMM_WORLD.Split(first, comm.rank)
         x = np.ones(BYTES // 8 // (size - 1))
         outs = [np.empty_like(x) for _ in range(size)]
-        works = (lambda: in_messages(mpi, x, outs)), (lambda: group.allgather(x, outs).wait())  # noqa: B023
+        works = (lambda: in_messages(mpi, x, outs)), (lambda: gathered(group, x, outs, inf))  # noqa: B023
         shares = [x.nbytes * (size - 1) / rate / seconds(comm, work) for work in works]
         print_(f"all-gather of {size:<6}" + "".join(f"{share:12.0%}" for share in shares))
     x, out = np.ones(BYTES // 8), np.empty(BYTES // 8)
@@ -51,6 +72,9 @@ def main(megabits):
     works = (lambda: MPI.COMM_WORLD.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
     shares = [x.nbytes / rate / seconds(comm, work) for work in works]
     print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
+    print_(f"{'KiB':>20}{'directly':>12}{'around':>12}{'MPI':>12}   ms, all-gather of {comm.size} on {comm.nodes} nodes")
+    for kib in PIECES:
+        print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds(comm, kib)))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import permutations, product
 from math import isqrt, prod
 
+from pdla.comm import ring
 from pdla.layout import Block, Cut, Layout, Shape
 from pdla.model.machine import Machine
 
@@ -21,12 +22,13 @@ Sizes = Mapping[str, int]  # ranks along each axis, the slowest first: along the
 @dataclass(frozen=True)
 class Move:
     """Words that the first rank receives from those that differ from it along some axes, and how many of them it adds up, in how
-    many steps."""
+    many steps; the others it gathers, and has `whole` words then."""
 
     axes: tuple[str, ...]
     words: int
     added: int = 0
     steps: int = 0
+    whole: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, 
     """`work`: seconds of products."""
     near = far = 0.0
     for move in moves:
-        group = prod(sizes[axis] for axis in move.axes)
-        outside = (group - neighbours(move.axes, sizes, machine.node)) / (group - 1)
-        near += move.words * (1 - outside)
-        far += move.words * outside
+        group, here = prod(sizes[axis] for axis in move.axes), neighbours(move.axes, sizes, machine.node)
+        shared = here if ring.pays(itemsize * move.whole, group, -(-group // here)) else 1
+        outside = (move.added + (move.words - move.added) / shared) * (group - here) / (group - 1)
+        near += move.words - outside
+        far += outside
         work += machine.touch(2 * itemsize * move.added, move.steps)
     return Seconds(work, itemsize * near / machine.rate(False), itemsize * far / machine.rate(True))
 
@@ -85,7 +88,8 @@ def gather(shape: Shape, held: Layout, needed: Layout, sizes: Sizes) -> Iterator
     """A matrix gathered over the axes that cut it and are not to."""
     axes = tuple(axis for axis in held.axes if axis not in needed.axes and sizes[axis] > 1)
     if axes:
-        yield Move(axes, block(shape, needed, sizes) - block(shape, held, sizes))
+        whole = block(shape, needed, sizes)
+        yield Move(axes, whole - block(shape, held, sizes), whole=whole)
 
 
 def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes) -> Iterator[Move]:
@@ -106,7 +110,7 @@ def reduced(words: int, axes: tuple[str, ...], sizes: Sizes) -> Iterator[Move]:
     if axes:
         ranks = prod(sizes[axis] for axis in axes)
         own = -(-words // ranks)
-        yield Move(axes, (ranks - 1) * own + words - own, (ranks - 1) * own, ranks - 1)
+        yield Move(axes, (ranks - 1) * own + words - own, (ranks - 1) * own, ranks - 1, words)
 
 
 # ---------------------------------------------------------------------------------------------- grids and nodes

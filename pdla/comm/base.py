@@ -9,14 +9,14 @@ order. A world (MPI, threads, dry) provides one round of messages, `_exchange`, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from types import ModuleType
 from typing import Any
 
 from pdla import config
-from pdla.comm import broadcast
+from pdla.comm import broadcast, ring
 from pdla.comm.board import Board
 from pdla.comm.clock import now
 from pdla.comm.ledger import Event, buffer, current, tag
@@ -80,13 +80,21 @@ class Communicator(ABC):
         """On how many nodes the ranks run."""
         return len(set(self.homes)) or 1
 
+    @cached_property
+    def _circle(self) -> ring.Nodes:
+        return ring.Nodes(self.homes)
+
+    @cached_property
+    def _route(self) -> ring.Route:
+        return self._circle.route(self.rank)
+
+    def _around(self, nbytes: int) -> bool:
+        """Whether so many bytes, all pieces together, are gathered around the nodes."""
+        return ring.pays(nbytes, self.size, self.nodes)
+
     def _far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
-
-    def _from_far(self, recvs: Iterable[tuple[int, Array]]) -> int:
-        """Bytes of messages from ranks on other nodes."""
-        return sum(x.nbytes for source, x in recvs if self._far(source)) if self.nodes > 1 else 0
 
     # ------------------------------------------------------------------ what a world provides
 
@@ -94,7 +102,8 @@ class Communicator(ABC):
     def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
 
-        recvs[i] is sent on to the ranks onward[i] as soon as it is there and all of `onward` before it have been.
+        It gives the number of each of `recvs` when that is there. recvs[i] is sent on to the ranks onward[i] as soon as it is
+        there and all of `onward` before it have been.
         """
 
     @abstractmethod
@@ -127,17 +136,25 @@ class Communicator(ABC):
     def _round(
         self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
     ) -> Pending:
-        arrivals = self._exchange(verb, [*sends.items()], [*recvs.items()], {})
-        received, far = sum(x.nbytes for x in recvs.values()), self._from_far(recvs.items())
-        return Pending(arrivals, result, (verb, self.axis, received, len(recvs), "", far))
+        coming = [*recvs.items()]
+        return self._pending(verb, self._exchange(verb, [*sends.items()], coming, {}), coming, result)
+
+    def _pending(
+        self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
+        owners: Sequence[int] = (),
+    ) -> Pending:  # fmt: skip
+        """What has been started, counted. owners[i]: whose recvs[i] is, where not his who sends it."""
+        whose = owners or [source for source, _ in recvs]
+        received, far = sum(x.nbytes for _, x in recvs), 0
+        if self.nodes > 1:
+            far = sum(x.nbytes for source, x in recvs if self._far(source))
+        return Pending((whose[i] for i in arrivals), result, (verb, self.axis, received, len(recvs), way, far))
 
     def bcast(self, x: Array, root: int) -> Pending:
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
         way, chunk = self._way(x.nbytes), config.settings.bcast_chunk
         m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
-        arrivals = self._exchange("bcast", m.sends, m.recvs, m.onward)
-        received = x.nbytes if m.recvs else 0
-        return Pending(arrivals, lambda: x, ("bcast", self.axis, received, len(m.recvs), way, self._from_far(m.recvs)))
+        return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
 
     def asked_way(self, nbytes: int) -> str:
         """How so many bytes are to be broadcast here."""
@@ -185,11 +202,17 @@ class Communicator(ABC):
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
     def allgather(self, x: Array, outs: Sequence[Array | None], verb: str = "allgather") -> Pending:
-        """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is."""
+        """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is.
+
+        Between nodes long pieces go around them (pdla/comm/ring.py). Each rank receives what others have, however.
+        """
         own = outs[self.rank]
         if own is not None and own is not x:
             self.xp.copy(own, x)
         others = [r for r in range(self.size) if r != self.rank]
+        if self.nodes > 1 and self._around(x.nbytes + sum(outs[r].nbytes for r in others)):  # type: ignore[union-attr]
+            m, owners = ring.messages(self._route, x, outs)
+            return self._pending(verb, self._exchange(verb, *m), m.recvs, lambda: outs, "ring", owners)
         sends = dict.fromkeys(others, x) if x.size else {}
         return self._round(verb, sends, {r: out for r in others if (out := outs[r]) is not None and out.size}, lambda: outs)
 

@@ -51,16 +51,16 @@ class DryComm(Communicator):
 
     def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         if self.clock is None:
-            return iter([source for source, _ in recvs])
+            return iter(range(len(recvs)))
         clock = self.clock
         left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
-        due = [(source, clock.received(x.nbytes, self._far(source))) for source, x in recvs]
+        due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
         return self._arrivals(clock, due, left)
 
-    def _arrivals(self, clock: Clock, due: list[tuple[int, float]], left: float) -> Iterator[int]:
-        for source, when in due:
+    def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
+        for i, when in enumerate(due):
             clock.wait(when)
-            yield source
+            yield i
         clock.wait(left)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
@@ -75,13 +75,17 @@ class DryComm(Communicator):
             meta.copy(mine, mine)
             addends.clear()
 
-        yield self._half(addends[0].nbytes, peers if own else 0, add)
-        yield self._half((x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0), lambda: None)
+        around = self._around(x.nbytes)
+        yield self._half(addends[0].nbytes, peers if own else 0, self._peers[1], add)
+        yield self._half(
+            (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0),
+            self._circle.carried(self.rank) if around else self._peers[1], lambda: None, "ring" if around else "",
+        )  # fmt: skip
 
-    def _half(self, size: int, messages: int, end: Callable[[], None]) -> Pending:
-        """So many bytes from all other ranks, in so many messages."""
+    def _half(self, size: int, messages: int, outside: int, end: Callable[[], None], way: str = "") -> Pending:
+        """So many bytes of all other ranks, in so many messages; so many of them come from other nodes."""
         clock, due = self.clock, 0.0
-        far, far_messages = (figure * self._peers[1] // max(1, self.size - 1) for figure in (size, messages))
+        far, far_messages = (figure * outside // max(1, self.size - 1) for figure in (size, messages))
         if clock is not None and size:
             parts = (size - far, False, messages - far_messages), (far, True, far_messages)
             due = max(way(*part) for part in parts if part[0] for way in (clock.received, clock.sent))
@@ -92,7 +96,7 @@ class DryComm(Communicator):
             end()
             yield from ()
 
-        return Pending(wait(), lambda: None, ("allreduce", self.axis, size, messages, "", far))
+        return Pending(wait(), lambda: None, ("allreduce", self.axis, size, messages, way, far))
 
     @cached_property
     def _peers(self) -> tuple[int, int]:

@@ -55,7 +55,7 @@ _LETS_WORK = 8  # polls of shared memory from one call of MPI to the next: other
 _HEARD = 0.5  # seconds in which the launcher passes on what was printed: an aborted job's last words may be lost
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
 Send = Callable[[], MPI.Request]
-Landing = tuple[int, Array, Array]  # source, out, where its elements arrive
+Landing = tuple[Array, Array]  # out, where its elements arrive
 _POLLS = 200  # polls before a rank that shares its core sleeps between them
 _NAP, _GROWTH, _LONGEST = 100e-6, 10, 5e-3  # its first naps, in seconds; how many until they are twice as long; the longest
 _LONGEST_FAR = 1e-3  # where it waits for a network, too, which does nothing unless it is asked to
@@ -254,21 +254,20 @@ class MPIComm(Communicator):
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         verb, _, tag = call.rstrip(")").partition("(tag=")
-        arrivals = self._post(call, int(tag), [*sends.items()], [*recvs.items()], {})
-        size, far = sum(x.nbytes for x in recvs.values()), self._from_far(recvs.items())
-        return Pending(arrivals, lambda: result, (verb, self.axis, size, len(recvs), "", far))
+        coming = [*recvs.items()]
+        return self._pending(verb, self._post(call, int(tag), [*sends.items()], coming, {}), coming, lambda: result)
 
     def _post(self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
-        landings = [(source, out, self._landing(out)) for source, out in recvs]
-        boxes = [(i, source, piece) for i, (source, _, box) in enumerate(landings) for piece in _pieces(box, self._far(source))]
+        landings = [(out, self._landing(out)) for _, out in recvs]
+        boxes = [(i, source, piece) for i, (source, _) in enumerate(recvs) for piece in _pieces(landings[i][1], self._far(source))]
         requests = [self.mpi.Irecv(_spec(piece), source, tag) for _, source, piece in boxes]
         packed: dict[int, Array] = {}
         for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
             if id(x) not in packed:
                 packed[id(x)] = self._packed(x)
             requests += [send() for send in self._sends(packed[id(x)], to, tag)]
-        later = {i: [send for to in onward[i] for send in self._sends(landings[i][2], to, tag)] for i in onward}
+        later = {i: [send for to in onward[i] for send in self._sends(landings[i][1], to, tag)] for i in onward}
         return self._arrivals(call, Round(requests, [(i, piece.nbytes) for i, _, piece in boxes], later), landings)
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
@@ -285,7 +284,7 @@ class MPIComm(Communicator):
         return box
 
     def _arrivals(self, call: str, round_: Round, landings: Sequence[Landing]) -> Iterator[int]:
-        """The sources of (source, out, where its elements land) in order of arrival: the first requests are theirs."""
+        """The numbers of `landings` in order of arrival: the first requests are theirs."""
         self._under_way[id(round_)] = round_
         if self._progress is not None:
             self._progress.begin(round_)
@@ -297,10 +296,11 @@ class MPIComm(Communicator):
             if round_.fault:
                 raise AgreementError(f"{call} on {self.axis!r}: {round_.fault} than rank {self.rank} expects")
             while round_.come:
-                source, out, box = landings[round_.come.popleft()]
+                i = round_.come.popleft()
+                out, box = landings[i]
                 if box is not out:
                     self.xp.copy(out, box)
-                yield source
+                yield i
         del self._under_way[id(round_)]
         if self._progress is not None:
             self._progress.finish(round_)
@@ -311,7 +311,7 @@ class MPIComm(Communicator):
             return super().bcast(x, root)
         mine = self.rank == root
         box = self._packed(x) if mine else self._landing(x)
-        landings = [] if mine else [(root, x, box)]
+        landings = [] if mine else [(x, box)]
         arrivals = self._arrivals("bcast", Round([self.mpi.Ibcast(_spec(box), root)], [(0, -1)] * len(landings), {}), landings)
         received = 0 if mine else x.nbytes
         far = received if self._far(root) else 0  # MPI does not say which way the bytes took

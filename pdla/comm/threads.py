@@ -134,7 +134,7 @@ class ThreadComm(Communicator):
             self._copy(out, self._fetch(call, key, source), source, call)
             if i in onward:
                 sent += self._send(call, key, [(to, out) for to in onward[i]])
-            yield source
+            yield i
         with self.world.lock:
             for to, message in sent:
                 self._await_copy(message, call, key[-1], to)
@@ -143,9 +143,9 @@ class ThreadComm(Communicator):
         self.world.wait_until(self.me, lambda: message.copied, lambda: self._describe(call, number, [self.ranks[to]]))
 
     def _in_turn(self, recvs: Pieces, onward: Onward) -> list[tuple[int, int, Array]]:
-        """What others wait for first; then in ring order from this rank on, so that not all read from rank 0 at once."""
+        """What others wait for first, in order; then in ring order from this rank on, so that not all read from rank 0 at once."""
         turns = ((i, source, out) for i, (source, out) in enumerate(recvs))
-        return sorted(turns, key=lambda turn: (turn[0] not in onward, (turn[1] - self.rank) % self.size))
+        return sorted(turns, key=lambda turn: 0 if turn[0] in onward else 1 + (turn[1] - self.rank) % self.size)
 
     def _fetch(self, call: str, key: tuple, source: int) -> Message:
         slot = (self.name, key, source, self.rank)
@@ -193,9 +193,9 @@ class ThreadComm(Communicator):
         tag = call.partition("(")[2]
         (peer,) = [*sends, *recvs]
         number = next(self._tags[(tag, peer, bool(sends))])
-        arrivals = self._post(call, (tag, number), [*sends.items()], [*recvs.items()], {})
-        size, far = sum(x.nbytes for x in recvs.values()), self._from_far(recvs.items())
-        return Pending(arrivals, lambda: result, (call.partition("(")[0], self.axis, size, len(recvs), "", far))
+        coming = [*recvs.items()]
+        arrivals = self._post(call, (tag, number), [*sends.items()], coming, {})
+        return self._pending(call.partition("(")[0], arrivals, coming, lambda: result)
 
     def share(self, value: Any) -> list[Any]:
         key, world = (self.name, "share", next(self._calls)), self.world

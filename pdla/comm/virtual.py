@@ -151,11 +151,11 @@ class Round:
         self.turns = deque(onward)
         self.sent: list[Letter] = []
         self.gone: list[Letter] = []
-        self.awaited = {i: (source, self._ask(source, out)) for i, source, out in comm._in_turn(recvs, onward)}
+        self.awaited = {i: (source, self._ask(i, source, out)) for i, source, out in comm._in_turn(recvs, onward)}
 
-    def _ask(self, source: int, out: Array) -> Letter:
+    def _ask(self, i: int, source: int, out: Array) -> Letter:
         letter, both = self._letter(source, self.comm.rank, out)
-        letter.call, letter.came = self.call.partition("(")[0], lambda letter: self._arrived(source, letter)
+        letter.call, letter.came = self.call.partition("(")[0], lambda letter: self._arrived(i, letter)
         if both:
             self.comm.world.paired(letter, self.comm.me)
         return letter
@@ -186,8 +186,8 @@ class Round:
         comm._check_fit(self.call, source, x if sending else letter.value, to, letter.value if sending else x)
         return letter, True
 
-    def _arrived(self, source: int, letter: Letter) -> None:
-        self.came.append((source, letter))
+    def _arrived(self, i: int, letter: Letter) -> None:
+        self.came.append((i, letter))
         while self.turns and self.awaited[self.turns[0]][1].done < inf:
             self._send_on(self.turns.popleft())
 
@@ -200,13 +200,13 @@ class Round:
             self.comm.world.fail(self.comm.me, error)
 
     def arrivals(self) -> Iterator[int]:
-        """Each rank whose message is there, in order of arrival; then this rank's own must be where they go."""
+        """The number of each message that is there, in order of arrival; then this rank's own must be where they go."""
         lane = self.comm.lane
         for _ in self.recvs:
             self._wait(lambda: bool(self.came), lambda: (one for one, letter in self.awaited.values() if letter.done == inf))
-            source, letter = self.came.popleft()
+            i, letter = self.came.popleft()
             lane.rest(letter.done, letter)
-            yield source
+            yield i
         self._wait(
             lambda: len(self.gone) == len(self.sent),
             lambda: (self.comm.ranks.index(letter.receiver) for letter in self.sent if letter.done == inf),

@@ -150,14 +150,17 @@ def relabelled(kept: Sequence[Kept], order: np.ndarray) -> np.ndarray:
     return ranks[np.argsort(places)] if total[ranks, places].sum() > total[order, here].sum() else order
 
 
-def outside(shape: Sequence[int], order: np.ndarray, homes: np.ndarray) -> list[float]:
-    """Along each axis of the grid, the share of a rank's peers that are on other nodes, for the rank that has most."""
+def outside(shape: Sequence[int], order: np.ndarray, homes: np.ndarray, sums: Sequence[bool]) -> list[float]:
+    """Along each axis of the grid, the share of a rank's words that come from other nodes, for the rank that has most.
+
+    Where they are for a sum, that of its peers there; else the ranks of a node bring each piece there once.
+    """
     where = homes[order].reshape(shape)
     shares = []
     for axis, p in enumerate(where.shape):
         lines = np.moveaxis(where, axis, -1)
-        same = (lines[..., :, None] == lines[..., None, :]).sum(axis=-1) - 1 if p > 1 else np.zeros(1)
-        shares.append(float((1 - same.min() / (p - 1)) if p > 1 else 0.0))
+        same = int((lines[..., :, None] == lines[..., None, :]).sum(axis=-1).min())
+        shares.append((p - same) / max(1, p - 1) / (1 if sums[axis] else same))
     return shares
 
 

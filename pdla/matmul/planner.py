@@ -315,8 +315,9 @@ def _by_sizes(q: Question, table: Table) -> float:
 
 
 def _distance(q: Question, homes: np.ndarray, table: Table, order: np.ndarray) -> float:
-    """How much longer words take than within a node, by the axis with most peers outside."""
-    return 1 + (q.machine.distance - 1) * max(outside(table.shape, order, homes))
+    """How much longer words take than within a node, by the axis along which most come from outside."""
+    sums = [carried == "k" for _, carried in table.carries]
+    return 1 + (q.machine.distance - 1) * max(outside(table.shape, order, homes, sums))
 
 
 def _relabelled(q: Question, found: list[Way]) -> list[Way]:

@@ -1,0 +1,151 @@
+"""All-gathers around the nodes: each piece comes once to each rank, and once over each node's link, wherever ranks run."""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import record, run
+from pdla.comm import ring
+from pdla.matmul.placing import outside
+from pdla.model.machine import Machine
+
+HOMES = {
+    "two nodes": [0, 0, 2, 2],
+    "one rank a node": [0, 1, 2, 3, 4],
+    "interleaved": [0, 1, 2, 0, 1, 2, 0, 1, 2],
+    "unequal": [5, 5, 5, 5, 1, 7, 7, 7, 0, 0],
+    "unequal and interleaved": [3, 0, 3, 1, 1, 3, 0, 3, 3, 1, 3, 3, 0],
+    "one alone": [0, 1, 1, 1, 1, 1, 1],
+}
+every_place = pytest.mark.parametrize("homes", HOMES.values(), ids=HOMES)
+# A second carries 1e6 bytes near, 5e5 far (a node's 1e6 shared by two); 1 ms and 10 ms until they come.
+NODES = Machine(
+    flops=1e9, call=0.0, gap=0.0, memory=inf, bandwidth=1e6, latency=1e-3, network=2e6, far_latency=1e-2, node=2, injection=1e6
+)
+TENTH = 12_500  # elements, 0.1 s on a link within a node
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """However short the pieces are."""
+    monkeypatch.setattr(ring, "LONG", 0)
+
+
+def numbers(rank, shape):
+    """Small integers that tell ranks and places apart."""
+    return ((np.arange(np.prod(shape)).reshape(shape) * 7 + rank * 3) % 11).astype("float64")
+
+
+def shape_of(rank):
+    return ((rank * rank + rank) % 5, 3)  # some are empty
+
+
+def gathering(comm, homes, turned=False):
+    """Who came, in that order, each there when it comes; the pieces; and the event."""
+    comm.homes = homes
+    real, shapes, came = comm.xp.name == "numpy", [shape_of(r) for r in range(comm.size)], []
+    x = comm.xp.empty(shapes[comm.rank], "float64")
+    if real:
+        x = numbers(comm.rank, shapes[comm.rank])
+    outs = [comm.xp.empty(shape[::-1], "float64").T if turned else comm.xp.empty(shape, "float64") for shape in shapes]
+    with record() as ledger:
+        for owner in comm.allgather(x, [None if r == comm.rank else out for r, out in enumerate(outs)]):
+            if real:
+                np.testing.assert_array_equal(outs[owner], numbers(owner, shapes[owner]))
+            came.append(owner)
+    (event,) = ledger.events
+    return came, (event.what, event.bytes, event.messages, event.far, event.way)
+
+
+@every_place
+@pytest.mark.parametrize("turned", [False, True], ids=["C", "transposed"])
+def test_every_piece_comes_once_to_each_rank_and_once_to_each_node(always, homes, turned):
+    told = run(len(homes), gathering, homes, turned)
+    sizes = [8 * shape_of(r)[0] * shape_of(r)[1] for r in range(len(homes))]
+    full = {r for r, size in enumerate(sizes) if size}
+    far = dict.fromkeys(homes, 0)
+    for rank, (came, event) in enumerate(told):
+        assert sorted(came) == sorted(full - {rank})
+        assert event[:3] == ("allgather", sum(sizes) - sizes[rank], len(full - {rank})) and event[4] == "ring"
+        far[homes[rank]] += event[3]
+    assert far == {home: sum(size for size, there in zip(sizes, homes, strict=True) if there != home) for home in homes}
+    assert [pdla.dry_run(len(homes), gathering, homes, rank=r)[0][1] for r in range(len(homes))] == [event for _, event in told]
+
+
+@every_place
+def test_a_node_shares_what_it_fetches_among_its_ranks(homes):
+    nodes = ring.Nodes(homes)
+    for rank, home in enumerate(homes):
+        sources = [hop.source for hop in nodes.route(rank).hops]
+        assert nodes.carried(rank) == sum(homes[source] != home for source in sources)
+    for there in nodes.ranks:
+        carried = [nodes.carried(rank) for rank in there]
+        assert sum(carried) == len(homes) - len(there)
+    if len({len(there) for there in nodes.ranks}) == 1:
+        assert {nodes.carried(rank) for rank in range(len(homes))} == {len(nodes.ranks) - 1}
+
+
+@every_place
+def test_sums_have_the_same_bits_on_nodes_as_anywhere(always, homes):
+    def program(comm, homes):
+        comm.homes = homes
+        return comm.allreduce(np.random.default_rng(comm.rank).random((29, 3))).wait()
+
+    here, there = run(len(homes), program, ()), run(len(homes), program, homes)
+    assert all((x == here[0]).all() and (y == here[0]).all() for x, y in zip(here, there, strict=True))
+
+
+@every_place
+def test_dry_halves_are_counted_as_threads_count_theirs(always, homes):
+    def program(comm):
+        comm.homes = homes
+        with record() as ledger:
+            x = comm.xp.empty((3 * comm.size,), "float64")
+            for half in comm.halves(x, x):
+                half.wait()
+        return [(e.what, e.bytes, e.messages, e.far, e.way) for e in ledger.events]
+
+    real = run(len(homes), program)
+    assert [way for *_, way in real[0]] == ["", "ring"]
+    assert [pdla.dry_run(len(homes), program, rank=r)[0] for r in range(len(homes))] == real
+
+
+def test_short_pieces_are_sent_directly():
+    def program(comm, homes, length):
+        comm.homes = homes
+        outs = [comm.xp.empty((length,), "int8") for _ in range(comm.size)]
+        with record() as ledger:
+            comm.allgather(outs[comm.rank], outs).wait()
+        return ledger.events[0].way, ledger.bytes_from_far
+
+    piece = ring.LONG // 4
+    assert run(4, program, [0, 0, 2, 2], piece) == [("ring", piece)] * 4
+    assert run(4, program, [0, 0, 2, 2], piece - 1) == [("", 2 * (piece - 1))] * 4
+    assert run(4, program, [0, 0, 0, 0], piece) == run(4, program, (), piece) == [("", 0)] * 4
+    assert run(2, program, [0, 1], 4 * piece) == [("", 4 * piece)] * 2
+
+
+@pytest.mark.parametrize(("nodes", "seconds"), [(2, 0.21 + 0.101), (3, 0.42 + 0.101)])
+def test_the_time_around_the_nodes(nodes, seconds):
+    """Each rank carries one piece of each other node, which take 0.2 s a hop behind each other, and sends it to its neighbour."""
+
+    def program(comm):
+        outs = [comm.xp.empty((TENTH,), "float64") for _ in range(comm.size)]
+        comm.allgather(outs[comm.rank], outs).wait()
+
+    every = pdla.dry_run_all(2 * nodes, program, machine=NODES)
+    assert [ledger.seconds for ledger in every.ledgers] == pytest.approx([seconds] * 2 * nodes)
+    assert {ledger.bytes_from_far for ledger in every.ledgers} == {(nodes - 1) * 8 * TENTH}
+    _, alone = pdla.dry_run(2 * nodes, program, machine=NODES)
+    assert alone.seconds == pytest.approx(0.01 + 0.2 * (nodes - 1))  # who is taken alone does not wait for its neighbours'
+
+
+def test_a_plan_counts_words_from_other_nodes_as_they_come():
+    """A 4 x 4 grid on nodes of 4: a row on each. Up a column 3 of 3 peers are outside, and nobody shares what comes from them;
+    of 16 ranks in a row 12 of 15 are, and four of a node fetch a piece each."""
+    homes, order = np.repeat(np.arange(4), 4), np.arange(16)
+    assert outside((4, 4), order, homes, (False, True)) == [1.0, 0.0]
+    assert outside((1, 16), order, homes, (True, False)) == [0.0, pytest.approx(12 / 15 / 4)]
+    assert outside((1, 16), order, homes, (False, True)) == [0.0, pytest.approx(12 / 15)]
