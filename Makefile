@@ -21,7 +21,7 @@ endif
 PY    = $(VENV)/bin/python
 READY = $(VENV)/.ready
 
-.PHONY: help bench test test-full test-unit experiments lint docs clean
+.PHONY: help bench test test-full test-unit cuda experiments lint docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -42,6 +42,9 @@ test-unit: $(READY)-test  ## run the tests that need no mpirun
 
 test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
+
+cuda:  ## compile the kernels of cuda/ with nvcc, where it is: what they use goes to build/cuda/resources.txt
+	$(PYTHON) .ci/kernels.py
 
 experiments: $(READY)-docs  ## check the papers' claims on an emulated cluster and dry: docs/experiments.md, in 15 minutes, as root
 	$(PY) bench/experiments.py --write $(ARGS)

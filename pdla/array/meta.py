@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import lru_cache
 from math import prod
@@ -152,6 +152,11 @@ def copy(target: Meta, source: Meta, conjugate: bool = False) -> None:
     _touch(target, source)
 
 
+def copies(pairs: Iterable[tuple[Meta, Meta]]) -> None:
+    for target, source in pairs:
+        copy(target, source)
+
+
 def add(target: Meta, source: Meta) -> None:
     copy(target, source)
 
@@ -174,6 +179,10 @@ def take(x: Meta, rows: Selection, cols: Selection) -> Meta:
         for length, chosen in zip(x.shape, (rows, cols), strict=True)
     )
     return Meta((m, n), x.dtype)
+
+
+def takes(x: Meta, places: Iterable[tuple[Selection, Selection]]) -> list[Meta]:
+    return [take(x, rows, cols) for rows, cols in places]
 
 
 def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
@@ -207,6 +216,10 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:
     made = Meta((len(rows), len(cols)), np.float64)
     _touch(made)
     return made
+
+
+def finish() -> None:
+    """Nothing is ever under way."""
 
 
 def overlap(x: Meta, y: Meta) -> bool:

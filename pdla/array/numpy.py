@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import Any
 
@@ -57,6 +57,12 @@ def copy(target: np.ndarray, source: np.ndarray, conjugate: bool = False) -> Non
         np.copyto(target, source, casting="same_kind")
 
 
+def copies(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Copy each pair's source into its target, which has its shape and dtype."""
+    for target, source in pairs:
+        np.copyto(target, source)
+
+
 def add(target: np.ndarray, source: np.ndarray) -> None:
     np.add(target, source, out=target)
 
@@ -85,6 +91,10 @@ def scale(target: np.ndarray, beta: complex) -> None:
 
 def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     return x[rows][:, cols]
+
+
+def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
+    return [take(x, rows, cols) for rows, cols in places]
 
 
 def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> None:
@@ -126,8 +136,13 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> np.ndarray:
     """A number from [0, 1) for each row and column, told by both and the key alone: by splitmix64's mixing of counters."""
-    keyed = _mixed(rows.astype(np.uint64) + np.uint64(_mixed(np.array([key % 2**64], np.uint64))[0]))
+    keyed = _mixed(rows.astype(np.uint64) + mixed_key(key))
     return (_mixed(keyed[:, None] + cols.astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+
+
+def mixed_key(key: int) -> np.uint64:
+    """What `uniform` adds to rows for a key."""
+    return _mixed(np.array([key % 2**64], np.uint64))[0]
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -139,6 +154,10 @@ def _mixed(x: np.ndarray) -> np.ndarray:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def finish() -> None:
+    """Return when all that was asked for is done: here, at once."""
 
 
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:
