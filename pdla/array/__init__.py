@@ -6,6 +6,7 @@ never asks which one it is:
 empty(shape, dtype)        a new C-ordered array, contents undefined
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
 copies(pairs)              many of them at once
+land(target, box)          the same for what a message has brought
 add, maximum(target, source)   target += source; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place

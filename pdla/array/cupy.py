@@ -112,6 +112,21 @@ def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
         _launch(kernel, moves)
 
 
+def land(target: Any, box: Any) -> None:
+    """Copy what has arrived; from a pinned box past the work on the current stream, and done when this returns."""
+    if not isinstance(box, np.ndarray):
+        copy(target, box)
+        return
+    with _landing(cupy.cuda.runtime.getDevice()) as stream:
+        copies([(target, box)])
+        stream.synchronize()
+
+
+@cache
+def _landing(device: int) -> Any:
+    return cupy.cuda.Stream(non_blocking=True)
+
+
 def _rectangle(target: Any, source: Any) -> Move | None:
     """The copy of one array into another as one of matrices; None where it is not."""
     if target.shape != source.shape:
@@ -357,18 +372,6 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
 def finish() -> None:
     """Return when all that was asked for on the current stream is done."""
     cupy.cuda.get_current_stream().synchronize()
-
-
-def land(target: Any, box: np.ndarray) -> None:
-    """Copy a pinned array into a device's, past the work on the current stream; it is done when this returns."""
-    with _landing(cupy.cuda.runtime.getDevice()) as stream:
-        copies([(target, box)])
-        stream.synchronize()
-
-
-@cache
-def _landing(device: int) -> Any:
-    return cupy.cuda.Stream(non_blocking=True)
 
 
 def overlap(x: Any, y: Any) -> bool:

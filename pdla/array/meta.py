@@ -157,6 +157,11 @@ def copies(pairs: Iterable[tuple[Meta, Meta]]) -> None:
         copy(target, source)
 
 
+def land(target: Meta, box: Meta) -> None:
+    """Copy what has arrived in a box of its own to where it belongs."""
+    copy(target, box)
+
+
 def add(target: Meta, source: Meta) -> None:
     copy(target, source)
 

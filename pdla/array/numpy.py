@@ -63,6 +63,11 @@ def copies(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
         np.copyto(target, source)
 
 
+def land(target: np.ndarray, box: np.ndarray) -> None:
+    """Copy what has arrived in a box of its own to where it belongs."""
+    copy(target, box)
+
+
 def add(target: np.ndarray, source: np.ndarray) -> None:
     np.add(target, source, out=target)
 
