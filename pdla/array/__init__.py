@@ -4,6 +4,7 @@
 never asks which one it is:
 
 empty(shape, dtype)        a new C-ordered array, contents undefined
+host(x)                    x as NumPy's array: itself or a copy
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
 copies(pairs)              many of them at once
 land(target, box)          the same for what a message has brought
@@ -13,6 +14,7 @@ gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices
 takes(x, places)           many of them at once
 put(x, rows, cols, source) the reverse
+add_at(x, rows, source)    x[rows] += source, where a row may come many times
 finish()                   wait until all that was asked for is done
 """
 

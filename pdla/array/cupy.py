@@ -67,6 +67,10 @@ def asarray(x: Any) -> Any:
     return cupy.asarray(x)
 
 
+def host(x: Any) -> np.ndarray:
+    return cupy.asnumpy(x)
+
+
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:
     return cupy.asarray(numpy.filled(shape, dtype, fill))
 
@@ -271,6 +275,11 @@ def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any
         return x[rows, cols], None
     part = x[rows if isinstance(rows, slice) else slice(None), cols if isinstance(cols, slice) else slice(None)]
     return part, (None if isinstance(rows, slice) else rows, None if isinstance(cols, slice) else cols)
+
+
+def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
+    """Add each row of source to the row of target with its number; any number of them to one, in no certain order."""
+    cupy.add.at(target, cupy.asarray(rows), source)
 
 
 def reinterpret(x: Any, conjugate: bool) -> Any:

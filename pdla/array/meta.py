@@ -138,6 +138,10 @@ def asarray(x: Any) -> Meta:
     return x if isinstance(x, Meta) else Meta(np.shape(x), getattr(x, "dtype", np.float64))
 
 
+def host(x: Meta) -> Meta:
+    return x
+
+
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> Meta:
     return Meta(shape, dtype)
 
@@ -192,6 +196,10 @@ def takes(x: Meta, places: Iterable[tuple[Selection, Selection]]) -> list[Meta]:
 
 def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
     copy(take(x, rows, cols), source)
+
+
+def add_at(target: Meta, rows: np.ndarray, source: Meta) -> None:
+    pass
 
 
 def reinterpret(x: Meta, conjugate: bool) -> Meta:

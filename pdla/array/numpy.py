@@ -38,6 +38,11 @@ def asarray(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
+def host(x: np.ndarray) -> np.ndarray:
+    """x as NumPy's array."""
+    return x
+
+
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:
     """A new array whose contents `fill` writes."""
     x = np.empty(shape, dtype)
@@ -107,6 +112,11 @@ def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> 
         x[rows, cols] = source
     else:
         x[np.ix_(rows, cols)] = source
+
+
+def add_at(target: np.ndarray, rows: np.ndarray, source: np.ndarray) -> None:
+    """Add each row of source to the row of target with its number; any number of them to one."""
+    np.add.at(target, rows, source)
 
 
 def reinterpret(x: np.ndarray, conjugate: bool) -> np.ndarray:

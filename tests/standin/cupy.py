@@ -180,6 +180,10 @@ def asarray(x):
     return x if isinstance(x, ndarray) else _up(np.array(x))
 
 
+def asnumpy(x):
+    return x.get() if isinstance(x, ndarray) else np.asarray(x)
+
+
 def ascontiguousarray(x):
     return x if x.flags.c_contiguous else _up(np.ascontiguousarray(x._x))
 
