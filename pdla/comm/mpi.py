@@ -553,6 +553,11 @@ def version() -> dict[str, str]:
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 
 
+def first() -> bool:
+    """Whether this is the first rank of the job."""
+    return MPI.COMM_WORLD.Get_rank() == 0
+
+
 def blocking_barrier(comm: MPIComm) -> None:
     """Collective: MPI's own blocking barrier, to see how this MPI waits."""
     comm.mpi.Barrier()

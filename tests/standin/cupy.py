@@ -6,6 +6,7 @@ PYTHONPATH. What it cannot tell: whether anything is fast, or ordered rightly on
 """
 
 import ctypes
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -13,7 +14,8 @@ import numpy as np
 from cuda_host import launch
 
 __version__ = "stand-in"
-DEVICES = 1
+DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
+MPI = os.environ.get("STANDIN_MPI", "aware")
 POISON = 0x5A  # of fresh memory
 
 
@@ -80,7 +82,12 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def __cuda_array_interface__(self):
-        return {**self._x.__array_interface__, "version": 3, "strides": None if self.flags.c_contiguous else self.strides}
+        """What an MPI is told; one that is not device-aware is played as STANDIN_MPI says: it dies of it, or sends zeros."""
+        if MPI == "crash":
+            os.abort()
+        seen = np.zeros_like(self._x) if MPI == "zeros" else self._x
+        self.seen = seen
+        return {**seen.__array_interface__, "version": 3, "strides": None if self.flags.c_contiguous else self.strides}
 
     def __array__(self, *args, **kwargs):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")

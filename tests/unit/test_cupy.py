@@ -10,6 +10,7 @@ from unit.test_array import DTYPES, SIZES, numbers
 from pdla import config
 from pdla.array import chosen, namespace
 from pdla.array import numpy as host
+from pdla.bench.cli import main
 from pdla.errors import DeviceError
 
 xp = cupy_namespace()
@@ -315,12 +316,27 @@ def test_namespaces(monkeypatch):
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")
-def test_without_a_gpu(monkeypatch):
+def test_without_a_gpu(monkeypatch, capsys):
     import cupy
 
     monkeypatch.setattr(cupy, "DEVICES", 0)
     with config.override(array="cupy"), pytest.raises(DeviceError, match="no GPU here"):
         chosen()
+    assert main(["gemm", "--threads", "2", "--array", "cupy"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_benchmark_in_threads(capsys):
+    for algorithm in ("auto", "summa", "cannon"):
+        words = ["-m", "40", "-n", "30", "-k", "50", "--repeats", "1", "--algorithm", algorithm]
+        assert main(["gemm", *words, "--threads", "4", "--array", "cupy"]) == 0
+        assert "exact, bound (NumPy)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--dry-run", "-P", "4"], ["calibrate"]])
+def test_what_has_no_device_arrays(words, capsys):
+    assert main([*words, "--array", "cupy"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_without_cupy(monkeypatch):
