@@ -21,7 +21,7 @@ endif
 PY    = $(VENV)/bin/python
 READY = $(VENV)/.ready
 
-.PHONY: help bench test test-full test-unit cuda experiments lint docs clean
+.PHONY: help bench test test-full test-unit test-gpu cuda experiments lint docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -45,6 +45,9 @@ test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
 
 cuda:  ## compile the kernels of cuda/ with nvcc, where it is: what they use goes to build/cuda/resources.txt
 	$(PYTHON) .ci/kernels.py
+
+test-gpu:  ## run all that needs a GPU, where there is one: kernels, MPI tests, sanitizer, measurements: build/gpu.json
+	$(PYTHON) tests/gpu.py $(ARGS)
 
 experiments: $(READY)-docs  ## check the papers' claims on an emulated cluster and dry: docs/experiments.md, in 15 minutes, as root
 	$(PY) bench/experiments.py --write $(ARGS)

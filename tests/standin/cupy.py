@@ -15,6 +15,7 @@ from cuda_host import launch
 
 __version__ = "stand-in"
 DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
+QUICK = bool(os.environ.get("STANDIN_QUICK"))
 MPI = os.environ.get("STANDIN_MPI", "aware")
 POISON = 0x5A  # of fresh memory
 
@@ -212,6 +213,7 @@ class RawModule:
 
     def get_function(self, name):
         def run(grid, block, args):
+            block = block[:1] if QUICK else block  # kernels take any height of a block, and threads are dear here
             launch(self.code, name, grid, block, [x.data.ptr if isinstance(x, ndarray) else x for x in args])
 
         return run

@@ -33,7 +33,7 @@ if comm.rank == 0:
 
 def job(ranks=2, program=PROGRAM, **environ):
     paths = [str(HERE), *[str(STANDIN)] * (not GPU), os.environ.get("PYTHONPATH", "")]
-    known = os.environ | {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)} | environ
+    known = os.environ | {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "STANDIN_QUICK": "1", "PYTHONPATH": os.pathsep.join(paths)} | environ
     return subprocess.run([*mpirun(), "-n", str(ranks), sys.executable, "-c", program], env=known, capture_output=True, text=True)
 
 
