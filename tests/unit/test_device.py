@@ -33,8 +33,9 @@ if comm.rank == 0:
 
 def job(ranks=2, program=PROGRAM, **environ):
     paths = [str(HERE), *[str(STANDIN)] * (not GPU), os.environ.get("PYTHONPATH", "")]
-    known = os.environ | {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "STANDIN_QUICK": "1", "PYTHONPATH": os.pathsep.join(paths)} | environ
-    return subprocess.run([*mpirun(), "-n", str(ranks), sys.executable, "-c", program], env=known, capture_output=True, text=True)
+    asked = {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "STANDIN_QUICK": "1", "PYTHONPATH": os.pathsep.join(paths)} | environ
+    command = [*mpirun(), "-n", str(ranks), sys.executable, "-c", program]
+    return subprocess.run(command, env=os.environ | asked, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
