@@ -2,6 +2,7 @@
 
 gemm    pdla's local product against PyTorch's (cuBLAS, too), 2 m n k operations: goal 0.97 of it at n >= 4096
 pack    block-cyclic rectangles picked, turned and added, bytes read and written a second, against the device's own copy: goal 0.85
+gelu    with its slope in one launch, against the same composed of CuPy's elementwise functions, and PyTorch's without the slope
 layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
 Each is the median of some runs; a run is repeated until it takes a tenth of a second, and begins and ends with the device idle.
 """
@@ -16,6 +17,7 @@ import numpy as np
 import pdla
 from pdla import config, nn
 from pdla.array import chosen
+from pdla.array import numpy as host
 
 TIMING = {"runs": 7, "long": 0.1}  # of a measurement; seconds of each
 
@@ -91,6 +93,20 @@ def pack(xp, n):
     return rows
 
 
+def fused(xp, torch, n):
+    """Rows of figures, a dtype each: GeLU with its slope in one launch, composed of CuPy's; and PyTorch's, without the slope."""
+    rows = []
+    for dtype in ("float32", "float64"):
+        x = xp.asarray(np.ones((n, n), dtype))
+        one, many = (seconds(xp.finish, work) for work in (lambda x=x: xp.gelu(x, True), lambda x=x: host.gelu(x, True, xp.erf)))
+        row = {"dtype": dtype, "seconds": one, "composed_seconds": many}
+        if torch is not None:
+            y = torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda")
+            row["torch_seconds"] = seconds(torch.cuda.synchronize, lambda y=y: torch.nn.functional.gelu(y))
+        rows.append(row)
+    return rows
+
+
 def layer(xp, torch, hidden, heads, sequence, batch):
     """Seconds of a pass forward and backward in float32, pdla's on a world of one rank."""
 
@@ -135,6 +151,7 @@ def main():
         figures = {
             "gemm": gemm(xp, torch, (32,) if arguments.small else (1024, 4096, 8192)),
             "pack": pack(xp, 300 if arguments.small else 8192),
+            "gelu": fused(xp, torch, 64 if arguments.small else 8192),
             "layer": layer(xp, torch, *((16, 2, 4, 2) if arguments.small else (2048, 16, 512, 8))),
         }
     text = json.dumps(figures, indent=1)

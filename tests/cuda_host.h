@@ -3,6 +3,7 @@
 
 #include <ucontext.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>

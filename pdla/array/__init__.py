@@ -14,6 +14,7 @@ gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices
 takes(x, places)           many of them at once
 put(x, rows, cols, source) the reverse
+gelu(x, slope)             GeLU of each element, and its slope where it is wanted
 add_at(x, rows, source)    x[rows] += source, where a row may come many times
 finish()                   wait until all that was asked for is done
 """

@@ -22,7 +22,7 @@ from pdla.layout import Selection
 name = "cupy"
 
 _TILE, _BLOCK, _GRID = 32, (32, 8), 1 << 16  # of pack.cu; blocks of a launch at most
-_UNIFORM = 256  # threads of a block of uniform.cu
+_THREADS = 256  # of a block of the other kernels
 _MOST = 32  # rectangles in a launch of pack.cu
 _WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
@@ -366,15 +366,27 @@ def erf(x: Any) -> Any:
     return erf(x)
 
 
+def gelu(x: Any, slope: bool) -> tuple[Any, Any]:
+    """x times the normal distribution's integral up to x, of each element; and its slope, where it is wanted, else None."""
+    if str(x.dtype) not in ("float32", "float64"):
+        return numpy.gelu(x, slope, erf)
+    x = cupy.ascontiguousarray(x)
+    y, turned = cupy.empty(x.shape, x.dtype), cupy.empty(x.shape, x.dtype) if slope else None
+    if x.size:
+        blocks = min(_GRID, -(-x.nbytes // (16 * _THREADS)))
+        _function("gelu.cu", f"gelu_{x.dtype}")((blocks,), (_THREADS,), (x, y, turned, np.int64(x.size)))
+    return y, turned
+
+
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
     """A number from [0, 1) for each row and column, the one that NumPy's `uniform` gives, bit by bit."""
     m, n = len(rows), len(cols)
     made = cupy.empty((m, n), np.float64)
     if made.size:
         at = [cupy.asarray(np.asarray(x, np.int64)) for x in (rows, cols)]
-        blocks = min(_GRID, -(-made.size // (2 * _UNIFORM)))
+        blocks = min(_GRID, -(-made.size // (2 * _THREADS)))
         args = (*at, numpy.mixed_key(key), made, np.int64(m), np.int64(n))
-        _function("uniform.cu", "uniform")((blocks,), (_UNIFORM,), args)
+        _function("uniform.cu", "uniform")((blocks,), (_THREADS,), args)
     return made
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pdla.array import numpy
 from pdla.layout import Selection
 
 name = "meta"
@@ -223,6 +224,10 @@ def erf(x: Meta) -> Meta:
     if meter is not None:
         meter.erf(x.size, x.itemsize)
     return Meta(x.shape, x.dtype)
+
+
+def gelu(x: Meta, slope: bool) -> tuple[Meta, Meta | None]:
+    return numpy.gelu(x, slope, erf)
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:

@@ -207,6 +207,10 @@ def may_share_memory(x, y):
     return np.may_share_memory(x._x, y._x)
 
 
+def _argument(x):
+    return 0 if x is None else x.data.ptr if isinstance(x, ndarray) else x
+
+
 class RawModule:
     def __init__(self, code, options):
         self.code = code
@@ -214,7 +218,7 @@ class RawModule:
     def get_function(self, name):
         def run(grid, block, args):
             block = block[:1] if QUICK else block  # kernels take any height of a block, and threads are dear here
-            launch(self.code, name, grid, block, [x.data.ptr if isinstance(x, ndarray) else x for x in args])
+            launch(self.code, name, grid, block, [_argument(x) for x in args])
 
         return run
 

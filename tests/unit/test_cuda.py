@@ -28,7 +28,8 @@ def test_make_cuda_without_nvcc(tmp_path):
     assert (done.returncode, done.stdout) == (0, "make cuda: no nvcc on PATH; the kernels were not compiled\n")
 
 
-WIDE = [("pack", f"pack_{name}_{name}") for name in ("float32", "float64", "complex128")] + [("uniform", "uniform")]
+WIDE = [*(("pack", f"pack_{name}_{name}") for name in ("float32", "float64", "complex128"))]
+WIDE += [("uniform", "uniform"), ("gelu", "gelu_float32")]
 
 
 @needs_nvcc

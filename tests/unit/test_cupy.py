@@ -282,6 +282,28 @@ def test_erf():
     np.testing.assert_allclose(xp.erf(there(x)).get(), host.erf(x), rtol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 5), (70, 33)])
+@pytest.mark.parametrize("how", ["C", "F", "odd", "steps"])
+def test_gelu(shape, dtype, how):
+    x = 3 * random(shape, dtype)
+    bound = 8 * np.finfo(dtype).eps * (1 + np.abs(x))
+    for slope in (False, True):
+        found, wanted = xp.gelu(there(x, how), slope), host.gelu(x, slope)
+        for y, expected in zip(found, wanted, strict=True):
+            assert (y is None) == (expected is None)
+            if y is not None:
+                assert y.dtype == expected.dtype and (np.abs(y.get() - expected) <= bound).all()
+
+
+def test_gelu_where_nothing_is_aligned():
+    for n in (1, 2, 3, 5, 257):
+        memory, x = xp.memory(4 * n + 16), random((1, n), "float32")
+        odd = xp.look(memory, 4, (1, n), np.float32)
+        odd[...] = xp.asarray(x)
+        np.testing.assert_allclose(xp.gelu(odd, False)[0].get(), host.gelu(x, False)[0], rtol=0, atol=1e-6)
+
+
 def test_memory_is_given_back_when_the_last_view_is_gone():
     from pdla.comm.workspace import Workspace
 
