@@ -23,7 +23,7 @@ CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-de
 PY    = $(VENV)/bin/python
 READY = $(VENV)/.ready
 
-.PHONY: help bench test test-full test-unit experiments lint docs clean pblas clients test-clients
+.PHONY: help bench test test-full test-unit test-clients test-gpu pblas clients cuda experiments lint docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -54,6 +54,12 @@ clients: pblas  ## compile the C and Fortran programs of bench/clients for Debia
 test-clients: $(READY)-test  ## run C and Fortran programs over pdla, ScaLAPACK's testers and CP2K among them; as root it installs them
 	if [ "$$(id -u)" = 0 ]; then apt-get install -y -qq --no-install-recommends $(CLIENTS); fi
 	PDLA_TEST_CLIENTS=1 PDLA_TEST_TIMEOUT=600 $(PY) -m pytest tests/clients $(ARGS)
+
+cuda:  ## compile the kernels of cuda/ with nvcc, where it is: what they use goes to build/cuda/resources.txt
+	$(PYTHON) .ci/kernels.py
+
+test-gpu:  ## run all that needs a GPU, where there is one: kernels, MPI tests, sanitizer, measurements: build/gpu.json
+	$(PYTHON) tests/gpu.py $(ARGS)
 
 experiments: $(READY)-docs  ## check the papers' claims on an emulated cluster and dry: docs/experiments.md, in 15 minutes, as root
 	$(PY) bench/experiments.py --write $(ARGS)

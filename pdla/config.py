@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
+ARRAYS = ("numpy", "cupy")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Settings:
     plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
     pblas_flops PDLA_PBLAS_FLOPS: operations a process, all repetitions of a call of PBLAS together, from which it is worth a plan.
+    array    PDLA_ARRAY: what matrices are made of: numpy, or cupy: on the GPU of each rank.
+    gpu_mpi  PDLA_GPU_MPI: give MPI device memory (on), bring it to the host first (off), or find out which works (auto).
+    tf32     PDLA_TF32: let the GPU round float32 factors to 10 bits of mantissa and multiply in tensor cores (1).
     """
 
     check: bool = True
@@ -44,6 +48,9 @@ class Settings:
     plans: int = 128
     keep: int = 64 * 2**20
     pblas_flops: float = 4e9
+    array: str = "numpy"
+    gpu_mpi: str = "auto"
+    tf32: bool = False
 
 
 def read(environ: Mapping[str, str]) -> Settings:
@@ -60,15 +67,18 @@ def read(environ: Mapping[str, str]) -> Settings:
             raise ValueError(f"PDLA_{name}={text!r} is negative")
         return value
 
-    bcast = environ.get("PDLA_BCAST", "") or default.bcast
-    if bcast not in ("auto", *BROADCASTS):
-        raise ValueError(f"PDLA_BCAST={bcast!r} is none of auto, {', '.join(BROADCASTS)}")
+    def word(name: str, words: tuple[str, ...], otherwise: str) -> str:
+        text = environ.get(f"PDLA_{name}", "") or otherwise
+        if text not in words:
+            raise ValueError(f"PDLA_{name}={text!r} is none of {', '.join(words)}")
+        return text
+
     return Settings(
         check=bool(number("CHECK", int, default.check)),
         timeout=float(number("TIMEOUT", float, default.timeout)),
         threads=int(number("THREADS", int, default.threads)),
         panel=int(number("PANEL", int, default.panel)),
-        bcast=bcast,
+        bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
         progress=float(number("PROGRESS", float, default.progress)),
         crowded=bool(number("CROWDED", int, default.crowded)),
@@ -77,6 +87,9 @@ def read(environ: Mapping[str, str]) -> Settings:
         plans=int(number("PLANS", int, default.plans)),
         keep=int(number("KEEP", int, default.keep)),
         pblas_flops=float(number("PBLAS_FLOPS", float, default.pblas_flops)),
+        array=word("ARRAY", ARRAYS, default.array),
+        gpu_mpi=word("GPU_MPI", ("auto", "on", "off"), default.gpu_mpi),
+        tf32=bool(number("TF32", int, default.tf32)),
     )
 
 

@@ -39,3 +39,7 @@ class FileError(PdlaError, OSError):
 
 class NoMPIError(PdlaError, RuntimeError):
     """mpi4py or an MPI library is missing."""
+
+
+class DeviceError(PdlaError, RuntimeError):
+    """CuPy or a GPU is missing where arrays are to lie on one."""

@@ -187,7 +187,7 @@ class DistMatrix:
         with agreed(self.grid.comm, f"norm of {self.described}"):
             whole = self._checked_whole("norm")
         square = np.abs(whole.local.astype(np.result_type(self.dtype, np.float64))) ** 2
-        return float(np.sqrt(whole._sum_once(np.float64(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
+        return float(np.sqrt(whole._sum_once(float(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
 
     def trace(self) -> Any:
         """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once.
@@ -200,7 +200,7 @@ class DistMatrix:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
         rows, cols = whole.indices
         here, there, _ = rows.overlay(cols)
-        total = self.xp.take(whole.local, here, there).diagonal().sum() if self.xp.name != "meta" else 0.0
+        total = self.xp.take(whole.local, here, there).diagonal().sum().item() if self.xp.name != "meta" else 0.0
         return np.empty((0, 0), self.dtype).trace().dtype.type(whole._sum_once(total))
 
     def _checked_whole(self, what: str) -> DistMatrix:
@@ -220,7 +220,7 @@ class DistMatrix:
 
         coords = self.grid.coords or {}
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
-        digest = hashlib.blake2b(np.ascontiguousarray(self.local).tobytes()).digest()
+        digest = hashlib.blake2b(np.ascontiguousarray(self.xp.host(self.local)).tobytes()).digest()
         seen: dict[Any, bytes] = {}
         pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)

@@ -102,7 +102,8 @@ class Route:
 def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
     """Collective: send A on its route, to arrive in `out`, this rank's new block; gives what ends it."""
     xp, me = A.xp, comm.rank
-    parts = {p.peer: xp.take(A.stored, p.rows, p.cols) for p in route.sends}
+    taken = xp.takes(A.stored, [(p.rows, p.cols) for p in route.sends])
+    parts = {p.peer: part for p, part in zip(route.sends, taken, strict=True)}
     places = {p.peer: p for p in route.recvs}
     # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
     direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}

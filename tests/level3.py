@@ -52,7 +52,7 @@ def check_symm(grid, n, m, layouts, dtype, hermitian, lower, side):
     nan = np.full_like(a, np.nan)
     A = pdla.from_global(half + both(nan, not lower, 1), grid, layouts[0])
     B = exact((n, m) if side == "left" else (m, n), grid, layouts[1], dtype, 2)
-    b = B.gather()
+    b = B.xp.host(B.gather())
     C = (pdla.hemm if hermitian else pdla.symm)(A, B, lower=lower, side=side, alpha=2)
     assert np.array_equal(C.gather(), 2 * (whole @ b if side == "left" else b @ whole)), (grid, layouts, lower, side)
 

@@ -329,7 +329,8 @@ class Case:
 @cache
 def initial(case):
     """The parameters that Serial begins with."""
-    return pdla.run(1, lambda comm: case.build(SERIAL.make(comm)).state_dict())[0]
+    with pdla.config.override(array="numpy"):
+        return pdla.run(1, lambda comm: case.build(SERIAL.make(comm)).state_dict())[0]
 
 
 @cache
@@ -378,7 +379,7 @@ def check_close(found, wanted, tolerance=EXACT, where=""):
     for name, value in wanted.items():
         assert np.shape(found[name]) == np.shape(value), (where, name, np.shape(found[name]), np.shape(value))
         largest = np.max(np.abs(value), initial=0) or 1
-        off = np.max(np.abs(found[name] - value), initial=0) / largest
+        off = np.max(np.abs(np.subtract(found[name], value)), initial=0) / largest
         assert off <= tolerance, f"{where}: {name} is off by {off:.1e}"
 
 

@@ -1,14 +1,22 @@
 """Local arrays: one small namespace a kind of array, all with the same functions.
 
-`namespace(x)` gives the module that handles x. An algorithm calls it `xp` and never asks which one it is:
+`namespace(x)` gives the module that handles x, `chosen()` the one that PDLA_ARRAY names. An algorithm calls it `xp` and
+never asks which one it is:
 
 empty(shape, dtype)        a new C-ordered array, contents undefined
+host(x)                    x as NumPy's array: itself or a copy
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
+copies(pairs)              many of them at once
+land(target, box)          the same for what a message has brought
 add, maximum(target, source)   target += source; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices
+takes(x, places)           many of them at once
 put(x, rows, cols, source) the reverse
+gelu(x, slope)             GeLU of each element, and its slope where it is wanted
+add_at(x, rows, source)    x[rows] += source, where a row may come many times
+finish()                   wait until all that was asked for is done
 """
 
 from __future__ import annotations
@@ -16,9 +24,36 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from pdla import config
 from pdla.array import meta, numpy
+from pdla.errors import DeviceError
 
 
 def namespace(x: Any) -> ModuleType:
     """The array module of x."""
-    return meta if isinstance(x, meta.Meta) else numpy
+    if isinstance(x, (np.ndarray, meta.Meta)):
+        return numpy if isinstance(x, np.ndarray) else meta
+    return _cupy() if type(x).__module__.partition(".")[0] == "cupy" else numpy
+
+
+def chosen(number: int = 0) -> ModuleType:
+    """The module that PDLA_ARRAY names. number  of this rank among those of its node, which share the node's devices in turn.
+
+    The device becomes the calling thread's. DeviceError, on this rank, without CuPy or without a device.
+    """
+    if config.settings.array == "numpy":
+        return numpy
+    try:
+        xp = _cupy()
+    except ImportError as error:
+        raise DeviceError(f"PDLA_ARRAY=cupy, but there is no CuPy here ({error}): `pip install cupy-cuda13x`") from error
+    xp.use(number)
+    return xp
+
+
+def _cupy() -> ModuleType:
+    from pdla.array import cupy
+
+    return cupy

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
-_LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes
+LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes
 _threads: int | None = None  # what the library is to be held to, as soon as it is loaded
 
 
@@ -36,7 +36,7 @@ def _routine(char: str) -> Any:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)(get_pointer(capsule, get_name(capsule)))
 
 
-def _orientation(x: np.ndarray) -> tuple[bytes, int] | None:
+def orientation(x: Any) -> tuple[bytes, int] | None:
     """How Fortran sees x^T: b"N" where x has unit stride along rows, b"T" along columns; and the leading dimension."""
     size = x.itemsize
     row, col = x.strides
@@ -51,14 +51,14 @@ def _orientation(x: np.ndarray) -> tuple[bytes, int] | None:
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
     """c = alpha a b + beta c in place. False where BLAS cannot: other dtypes, or c with no unit stride."""
     char = c.dtype.char
-    if char not in ROUTINES or max(*a.shape, *b.shape) > _LIMIT:
+    if char not in ROUTINES or max(*a.shape, *b.shape) > LIMIT:
         return False
-    into = _orientation(c)
+    into = orientation(c)
     if into is None:
         return False
     if into[0] == b"T":  # c is Fortran-ordered: c^T = b^T a^T is a C-ordered product
         a, b, c = b.T, a.T, c.T
-    how_a, how_b = _orientation(a), _orientation(b)
+    how_a, how_b = orientation(a), orientation(b)
     if how_a is None:
         a = np.ascontiguousarray(a)
         how_a = b"N", a.shape[1]
@@ -73,10 +73,10 @@ def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
     """Fortran computes c^T = b^T a^T, each in its own memory read as Fortran order."""
     m, n = c.shape
     sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)
-    size, (scalars, scalar) = ctypes.addressof(sizes), _scalars(alpha, beta, char)
+    size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta, char)
     _routine(char)(
         how_b[0], how_a[0], size, size + 4, size + 8, scalar,
-        _address(b), size + 12, _address(a), size + 16, scalar + scalars.itemsize, _address(c), size + 20,
+        _address(b), size + 12, _address(a), size + 16, scalar + both.itemsize, _address(c), size + 20,
     )  # fmt: skip
 
 
@@ -85,10 +85,10 @@ def _address(x: np.ndarray) -> int:
 
 
 @lru_cache(maxsize=256)
-def _scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
-    """Both scalars in memory, and where: what Fortran is given."""
-    scalars = np.array([alpha, beta], char)
-    return scalars, _address(scalars)
+def scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
+    """Both scalars in memory, and where: what a BLAS is given."""
+    both = np.array([alpha, beta], char)
+    return both, _address(both)
 
 
 # ---------------------------------------------------------------------------------------------- threads

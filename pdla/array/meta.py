@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import lru_cache
 from math import prod
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pdla.array import numpy
 from pdla.layout import Selection
 
 name = "meta"
@@ -138,6 +139,10 @@ def asarray(x: Any) -> Meta:
     return x if isinstance(x, Meta) else Meta(np.shape(x), getattr(x, "dtype", np.float64))
 
 
+def host(x: Meta) -> Meta:
+    return x
+
+
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> Meta:
     return Meta(shape, dtype)
 
@@ -150,6 +155,16 @@ def copy(target: Meta, source: Meta, conjugate: bool = False) -> None:
     if target.shape != source.shape:
         raise ValueError(f"cannot copy {source} into {target}")
     _touch(target, source)
+
+
+def copies(pairs: Iterable[tuple[Meta, Meta]]) -> None:
+    for target, source in pairs:
+        copy(target, source)
+
+
+def land(target: Meta, box: Meta) -> None:
+    """Copy what has arrived in a box of its own to where it belongs."""
+    copy(target, box)
 
 
 def add(target: Meta, source: Meta) -> None:
@@ -176,8 +191,16 @@ def take(x: Meta, rows: Selection, cols: Selection) -> Meta:
     return Meta((m, n), x.dtype)
 
 
+def takes(x: Meta, places: Iterable[tuple[Selection, Selection]]) -> list[Meta]:
+    return [take(x, rows, cols) for rows, cols in places]
+
+
 def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
     copy(take(x, rows, cols), source)
+
+
+def add_at(target: Meta, rows: np.ndarray, source: Meta) -> None:
+    pass
 
 
 def reinterpret(x: Meta, conjugate: bool) -> Meta:
@@ -203,10 +226,18 @@ def erf(x: Meta) -> Meta:
     return Meta(x.shape, x.dtype)
 
 
+def gelu(x: Meta, slope: bool) -> tuple[Meta, Meta | None]:
+    return numpy.gelu(x, slope, erf)
+
+
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:
     made = Meta((len(rows), len(cols)), np.float64)
     _touch(made)
     return made
+
+
+def finish() -> None:
+    """Nothing is ever under way."""
 
 
 def overlap(x: Meta, y: Meta) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from math import prod
+from collections.abc import Callable, Iterable
+from math import pi, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,11 @@ def asarray(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
+def host(x: np.ndarray) -> np.ndarray:
+    """x as NumPy's array."""
+    return x
+
+
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:
     """A new array whose contents `fill` writes."""
     x = np.empty(shape, dtype)
@@ -65,6 +70,17 @@ def copy(target: np.ndarray, source: np.ndarray, conjugate: bool = False) -> Non
         np.conjugate(source, out=target, casting="same_kind")
     else:
         np.copyto(target, source, casting="same_kind")
+
+
+def copies(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    """Copy each pair's source into its target, which has its shape and dtype."""
+    for target, source in pairs:
+        np.copyto(target, source)
+
+
+def land(target: np.ndarray, box: np.ndarray) -> None:
+    """Copy what has arrived in a box of its own to where it belongs."""
+    copy(target, box)
 
 
 def add(target: np.ndarray, source: np.ndarray) -> None:
@@ -97,11 +113,20 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     return x[rows][:, cols]
 
 
+def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
+    return [take(x, rows, cols) for rows, cols in places]
+
+
 def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> None:
     if isinstance(rows, slice) or isinstance(cols, slice):
         x[rows, cols] = source
     else:
         x[np.ix_(rows, cols)] = source
+
+
+def add_at(target: np.ndarray, rows: np.ndarray, source: np.ndarray) -> None:
+    """Add each row of source to the row of target with its number; any number of them to one."""
+    np.add.at(target, rows, source)
 
 
 def reinterpret(x: np.ndarray, conjugate: bool) -> np.ndarray:
@@ -134,10 +159,23 @@ def erf(x: np.ndarray) -> np.ndarray:
     return erf(x)
 
 
+def gelu(x: Any, slope: bool, erf: Callable[[Any], Any] = erf) -> tuple[Any, Any]:
+    """x times the normal distribution's integral up to x, of each element; and its slope, where it is wanted, else None."""
+    number = x.dtype.type
+    integral = number(0.5) + number(0.5) * erf(x * number(sqrt(0.5)))
+    density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
+    return x * integral, None if density is None else integral + density
+
+
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> np.ndarray:
     """A number from [0, 1) for each row and column, told by both and the key alone: by splitmix64's mixing of counters."""
-    keyed = _mixed(rows.astype(np.uint64) + np.uint64(_mixed(np.array([key % 2**64], np.uint64))[0]))
+    keyed = _mixed(rows.astype(np.uint64) + mixed_key(key))
     return (_mixed(keyed[:, None] + cols.astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
+
+
+def mixed_key(key: int) -> np.uint64:
+    """What `uniform` adds to rows for a key."""
+    return _mixed(np.array([key % 2**64], np.uint64))[0]
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -149,6 +187,10 @@ def _mixed(x: np.ndarray) -> np.ndarray:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def finish() -> None:
+    """Return when all that was asked for is done: here, at once."""
 
 
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:

@@ -6,6 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from pdla.bench.stop import REFUSED, Stop, refuse
+from pdla.config import ARRAYS
 from pdla.model.machine import Machine
 
 
@@ -44,6 +45,7 @@ def add_ranks(to: argparse.ArgumentParser) -> None:
     """Where a command runs, and what it leaves: options that may stand before the command or after it."""
     group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
     group.add_argument("--threads", type=positive, metavar="P", help="P ranks as threads of this process, no MPI")
+    group.add_argument("--array", choices=ARRAYS, help="what matrices are made of; cupy: each rank's on a GPU (default PDLA_ARRAY)")
     group.add_argument("--dry-run", action="store_true", help="predict for -P ranks, without data and times")
     group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help="ranks of a dry run")
     group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE")

@@ -41,9 +41,9 @@ class Checker:
             if len(self.kept) > 1:  # those of the problem before
                 self.kept.clear()
             a, b = A.gather(root=0), B.gather(root=0)
-            self.kept[key] = None if a is None else _reference(a, b, exact, self.comm.size)
+            self.kept[key] = None if a is None else _reference(A.xp.host(a), B.xp.host(b), exact, self.comm.size)
         c = C.gather(root=0)
-        return self.comm.share("" if c is None else differences(c, *self.kept[key]))[0]
+        return self.comm.share("" if c is None else differences(C.xp.host(c), *self.kept[key]))[0]
 
 
 def _reference(a: np.ndarray, b: np.ndarray, exact: bool, ranks: int) -> tuple[np.ndarray, np.ndarray | float]:
@@ -83,7 +83,7 @@ def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact:
 def times(M: pdla.DistMatrix, x: np.ndarray, magnitude: bool = False) -> np.ndarray:
     """Collective: M x, or |M| x, on every rank; M without copies, x the same on every rank."""
     rows, cols = M.indices
-    y = np.zeros((M.shape[0], x.shape[1]), np.result_type(M.dtype, x.dtype))
+    y = M.xp.asarray(np.zeros((M.shape[0], x.shape[1]), np.result_type(M.dtype, x.dtype)))
     block = np.abs(M.local) if magnitude else M.local
-    y[rows.indices()] = block.astype(y.dtype) @ x[cols.indices()]
-    return M.grid.comm.allreduce(y).wait()
+    y[rows.indices()] = block.astype(y.dtype) @ M.xp.asarray(x[cols.indices()])
+    return M.xp.host(M.grid.comm.allreduce(y).wait())

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 
 import pdla
+from pdla import config
 from pdla.bench import calibrate, compare, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks
 from pdla.bench.stop import Stop, refuse
-from pdla.errors import NoMPIError
+from pdla.errors import DeviceError, NoMPIError
 
 ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
 EXAMPLES = """\
@@ -20,6 +21,7 @@ examples:
   mpirun -n 4 python -m pdla.bench gemm --transa T --dtype complex128 --json result.json
   mpirun -n 4 python -m pdla.bench gemm --a A.npy --b B.npy --out C.npy        matrices from files
   mpirun -n 64 python -m pdla.bench info                    which MPI and BLAS, and how ranks wait
+  mpirun -n 4 python -m pdla.bench --array cupy             matrices on GPUs, one a rank or shared
   python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
   python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
   mpirun -n 4 python -m pdla.bench calibrate --out here.toml         this machine's figures
@@ -44,7 +46,8 @@ ALONE = {
 def parser() -> Parser:
     as_written = argparse.RawDescriptionHelpFormatter
     made = Parser("pdla.bench", description=ABOUT, epilog=EXAMPLES, formatter_class=as_written)
-    made.set_defaults(command="suite", program=measure.program, threads=None, dry_run=False, ranks=None, json=None, machine=None)
+    made.set_defaults(command="suite", program=measure.program, threads=None, dry_run=False, ranks=None, json=None)
+    made.set_defaults(machine=None, array=None)
     add_ranks(made)
     add_machine(made)
     commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite for this many ranks")
@@ -70,6 +73,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise refuse("--dry-run and -P go together: --dry-run -P 4096")
     if arguments.dry_run and (arguments.threads or arguments.command in ("info", "calibrate")):
         raise refuse("a dry run has no " + ("threads" if arguments.threads else "machine to tell about"))
+    if arguments.array and arguments.dry_run:
+        raise refuse(f"--array {arguments.array}: a dry run has no arrays")
+    if arguments.command == "calibrate" and "cupy" in (arguments.array, config.settings.array):
+        raise refuse("calibrate measures processors, not GPUs: give --array numpy, and leave out PDLA_ARRAY")
     if arguments.command == "gemm":
         measure.check_files(arguments)
     return arguments
@@ -99,6 +106,10 @@ def _first_of_the_job() -> bool:
         return pdla.world().rank == 0
     except NoMPIError:
         return True
+    except DeviceError:
+        from pdla.comm import mpi
+
+        return mpi.first()
 
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
@@ -106,6 +117,14 @@ def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
         return _alone(arguments)
     if arguments.dry_run:
         return pdla.dry_run(arguments.ranks, arguments.program, arguments, words)[0]
+    with config.override(array=arguments.array or config.settings.array):
+        try:
+            return _on_ranks(arguments, words)
+        except DeviceError as error:
+            raise refuse(error) from error
+
+
+def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
     if arguments.threads:
         return pdla.run(arguments.threads, arguments.program, arguments, words)[0]
     try:

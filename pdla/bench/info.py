@@ -134,8 +134,15 @@ def lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dic
         f"ranks      {comm.size} on {machine['hosts']} host(s), {machine['ranks_a_host']} a host; "
         f"{machine['cores']} cores here, {machine['cores_a_rank']} that rank 0 may use",
         *_waiting_lines(known, comm, waits),
-        "devices    whether this MPI takes device memory was not probed: no CuPy arrays in this version",
+        f"devices    {_devices(comm)}",
     ]
+
+
+def _devices(comm: pdla.Communicator) -> str:
+    if comm.xp.name == "numpy":
+        return "none used; --array cupy puts matrices on GPUs, and finds out whether this MPI takes their memory"
+    way = "takes device memory" if getattr(comm, "aware", True) else "gets copies in pinned memory of the host"
+    return f"CuPy's arrays; MPI {way}"
 
 
 def _threads(pool: dict[str, Any]) -> str:

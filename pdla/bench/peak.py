@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import pdla
-from pdla.array import namespace
 
 REPEATS = 6
 LARGEST, SMALLEST = 1024, 128  # sides of a block
@@ -21,6 +20,7 @@ def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
     comm.barrier()
     start = time.perf_counter()
     work()
+    comm.xp.finish()
     return max(comm.share(time.perf_counter() - start))
 
 
@@ -29,8 +29,8 @@ def peak(comm: pdla.Communicator, dtype: Any) -> float:
     kind = np.dtype(dtype)
     flops = 8 if kind.kind == "c" else 2  # of a multiplication and an addition, in real arithmetic
     side = int(min(LARGEST, max(SMALLEST, (FLOPS / flops / comm.size) ** (1 / 3))))
-    a, b, c = (np.ones((side, side), kind) for _ in range(3))
-    xp = namespace(a)
+    xp = comm.xp
+    a, b, c = (xp.asarray(np.ones((side, side), kind)) for _ in range(3))
     seconds = [elapsed(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:]
     return comm.size * flops * side**3 / min(seconds)
 

@@ -23,17 +23,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import numpy as np
 
 from pdla import config
-from pdla.array import blas, numpy
+from pdla.array import blas, chosen, namespace, numpy
+from pdla.comm import device
 from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
 from pdla.comm.board import Board, Turns
-from pdla.comm.ledger import buffer
-from pdla.errors import AgreementError, GridError, NoMPIError
+from pdla.errors import AgreementError, DeviceError, GridError, NoMPIError
 
 try:
     import mpi4py
@@ -232,10 +232,11 @@ def progress(here: Node) -> Progress | None:
 class MPIComm(Communicator):
     """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator nobody else sends on."""
 
-    xp = numpy
+    aware = False  # whether MPI is given device memory
 
-    def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all") -> None:
+    def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all", xp: ModuleType = numpy) -> None:
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
+        self.xp = xp
         self.mpi, self.node, self.homes = mpi, here, homes
         self._progress = progress(here) if self.nodes > 1 else None
         # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.
@@ -262,10 +263,9 @@ class MPIComm(Communicator):
         landings = [(out, self._landing(out)) for _, out in recvs]
         boxes = [(i, source, piece) for i, (source, _) in enumerate(recvs) for piece in _pieces(landings[i][1], self._far(source))]
         requests = [self.mpi.Irecv(_spec(piece), source, tag) for _, source, piece in boxes]
-        packed: dict[int, Array] = {}
+        arrays = {id(x): x for _, x in sends}
+        packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
-            if id(x) not in packed:
-                packed[id(x)] = self._packed(x)
             requests += [send() for send in self._sends(packed[id(x)], to, tag)]
         later = {i: [send for to in onward[i] for send in self._sends(landings[i][1], to, tag)] for i in onward}
         return self._arrivals(call, Round(requests, [(i, piece.nbytes) for i, _, piece in boxes], later), landings)
@@ -275,13 +275,7 @@ class MPIComm(Communicator):
 
     def _landing(self, out: Array) -> Array:
         """Where out's elements arrive."""
-        return out if self.xp.contiguous(out) else buffer(self.xp, out.shape, out.dtype)
-
-    def _packed(self, x: Array) -> Array:
-        box = self._landing(x)
-        if box is not x:
-            self.xp.copy(box, x)
-        return box
+        return device.landing(out, self.aware)
 
     def _arrivals(self, call: str, round_: Round, landings: Sequence[Landing]) -> Iterator[int]:
         """The numbers of `landings` in order of arrival: the first requests are theirs."""
@@ -299,7 +293,7 @@ class MPIComm(Communicator):
                 i = round_.come.popleft()
                 out, box = landings[i]
                 if box is not out:
-                    self.xp.copy(out, box)
+                    namespace(out).land(out, box)
                 yield i
         del self._under_way[id(round_)]
         if self._progress is not None:
@@ -310,7 +304,7 @@ class MPIComm(Communicator):
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
         mine = self.rank == root
-        box = self._packed(x) if mine else self._landing(x)
+        box = device.packed([x], self.aware)[0] if mine else self._landing(x)
         landings = [] if mine else [(x, box)]
         arrivals = self._arrivals("bcast", Round([self.mpi.Ibcast(_spec(box), root)], [(0, -1)] * len(landings), {}), landings)
         received = 0 if mine else x.nbytes
@@ -369,10 +363,12 @@ class MPIComm(Communicator):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
             return None
-        return MPIComm(group, self.node, [self.homes[r] for r in ranks], axis)
+        made = MPIComm(group, self.node, [self.homes[r] for r in ranks], axis, self.xp)
+        made.aware = self.aware
+        return made
 
     def board(self) -> Board | None:
-        if self.nodes > 1:
+        if self.nodes > 1 or self.xp is not numpy:
             return None
         self._board = self._board or NodeBoard(self)
         return self._board
@@ -451,18 +447,37 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     """pdla's communicator over the ranks of an mpi4py one: a duplicate, made once. The first call is collective.
 
     The first one of a process also shares out the cores: it holds BLAS to PDLA_THREADS threads or this rank's share.
-    Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator.
+    Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, DeviceError,
+    on every rank, where matrices are to lie on devices and a rank has none.
     """
     if comm == MPI.COMM_NULL or comm.Is_inter():
         raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
     ours: Any = comm.Get_attr(_key())
     if ours is None:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
-            ours = MPIComm(comm.Dup(), *node(comm))
+            here, homes = node(comm)
+            ours = MPIComm(comm.Dup(), here, homes, xp=_arrays(comm, homes))
+            ours.aware = device.aware(ours)
             ours.shared_limit = shareable(comm) if config.settings.shared and ours.board() else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
     return ours
+
+
+def _arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
+    """Collective: what matrices are made of here; DeviceError, on every rank, where they cannot be."""
+    rank, xp, fault = comm.Get_rank(), numpy, ""
+    try:
+        xp = chosen(homes[:rank].count(homes[rank]))
+    except DeviceError as error:
+        fault = str(error)
+    everyone = comm.allgather((config.settings.array, fault))
+    if len({array for array, _ in everyone}) > 1:
+        raise DeviceError(f"PDLA_ARRAY differs between ranks: {', '.join(array for array, _ in everyone)}")
+    wrong = [r for r, (_, fault) in enumerate(everyone) if fault]
+    if wrong:
+        raise DeviceError(f"{everyone[wrong[0]][1]} (rank {wrong[0]}, {len(wrong)} of {comm.Get_size()} ranks)")
+    return xp
 
 
 @cache
@@ -547,6 +562,11 @@ def version() -> dict[str, str]:
     """What this MPI and mpi4py call themselves; not collective."""
     version = ".".join(map(str, MPI.Get_version()))
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
+
+
+def first() -> bool:
+    """Whether this is the first rank of the job."""
+    return MPI.COMM_WORLD.Get_rank() == 0
 
 
 def blocking_barrier(comm: MPIComm) -> None:

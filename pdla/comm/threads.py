@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import inf
+from types import ModuleType
 from typing import Any
 
-from pdla.array import blas, numpy
+from pdla.array import blas, chosen, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
 from pdla.comm.board import Board
@@ -97,7 +98,7 @@ class World:
 class ThreadComm(Communicator):
     """One rank's handle of a group of threads."""
 
-    xp = numpy
+    xp: ModuleType = numpy
 
     def __init__(self, world: World, name: tuple, ranks: Sequence[int], rank: int, axis: str = "all") -> None:
         super().__init__(rank, len(ranks), axis)
@@ -181,7 +182,7 @@ class ThreadComm(Communicator):
     def _copy(self, out: Array, message: Message, source: int, call: str) -> None:
         x = message.value
         self._check_fit(call, source, x, self.rank, out)
-        numpy.copy(out, x)
+        namespace(out).copy(out, x)
         with self.world.lock:
             message.copied = True
             self.world.elements_copied[self.me] += x.size
@@ -222,7 +223,9 @@ class ThreadComm(Communicator):
         if ranks is None:
             return None
         group = [self.ranks[r] for r in ranks]
-        return type(self)(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
+        made = type(self)(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
+        made.xp = self.xp
+        return made
 
 
 class ThreadBoard(Board):
@@ -254,6 +257,7 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
 
     def main(rank: int) -> Any:
         comm = ThreadComm(world, (), range(size), rank)
+        comm.xp = chosen()
         current_world.set(comm)
         return program(comm, *args)
 

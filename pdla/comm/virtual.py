@@ -16,6 +16,7 @@ from functools import cached_property
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
+from types import ModuleType
 from typing import Any
 
 from pdla.array import meta
@@ -226,7 +227,7 @@ class Round:
 class VirtualComm(ThreadComm):
     """One rank's handle of a group of ranks whose clocks are kept."""
 
-    xp = meta
+    xp: ModuleType = meta
     world: VirtualWorld
 
     def __init__(self, world: VirtualWorld, name: tuple, ranks: Sequence[int], rank: int, axis: str = "all") -> None:

@@ -100,4 +100,4 @@ def write_own(A: DistMatrix, write: Callable[[Any, Selection, Selection], None])
     """This rank's block, if it is this rank that writes it: write(block, rows, columns of the file)."""
     mine = to_write(A, A.grid.coords)
     if mine is not None:
-        write(A.local, positions(mine[0], A.shape[0]), positions(mine[1], A.shape[1]))
+        write(A.xp.host(A.local), positions(mine[0], A.shape[0]), positions(mine[1], A.shape[1]))

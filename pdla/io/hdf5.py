@@ -101,7 +101,7 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
         with together(comm, path):
             if comm.rank == 0:
                 with h5py.File(part, "r+") as file:
-                    file[dataset][rows] = panel
+                    file[dataset][rows] = A.xp.host(panel)
 
 
 def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:

@@ -51,7 +51,7 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
     whole = A.gather(root=0)
     with together(comm, path):
         if comm.rank == 0:
-            _write(part, path, whole)
+            _write(part, path, A.xp.host(whole))
 
 
 def _write(part: Path, path: Path, whole: Any) -> None:

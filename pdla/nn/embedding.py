@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import ShapeError
@@ -133,7 +134,7 @@ def _add_at(places: Any, rows: Any):
     def write(block: Any, first: bool) -> None:
         if first:
             block[...] = 0
-        np.add.at(block, places, rows)
+        namespace(block).add_at(block, places, rows)
 
     return write
 

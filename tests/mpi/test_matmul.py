@@ -8,6 +8,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 from mpi4py import MPI
 
 import pdla
+from pdla import config
 
 pytestmark = pytest.mark.mpi
 
@@ -33,6 +34,10 @@ def test_bytes_equal_the_dry_run(comm, algorithm):
     assert product(comm) == pdla.dry_run(comm.size, product, rank=comm.rank)[0]
 
 
+needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
+
+
+@needs_a_board
 def test_shared(comm):
     """In memory that the ranks share: small turns, large ones, and the plan that auto makes."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
@@ -57,6 +62,7 @@ def test_message_schedules_where_nothing_is_shared(comm):
         fresh.Free()
 
 
+@needs_a_board
 def test_a_rank_that_waits_in_shared_memory_lets_messages_through(comm):
     """A message too long to be sent at once is to reach a rank that already waits in a product."""
     if comm.size == 1:

@@ -302,7 +302,7 @@ def test_a_json_that_cannot_be_written(capsys, tmp_path):
 def test_info_in_threads(capsys, tmp_path):
     status, out, _ = run(capsys, "info", "--threads", "2", "--json", str(tmp_path / "out.json"))
     assert status == 0
-    for word in ("BLAS", "waiting", "not probed", "2 on 1 host"):
+    for word in ("BLAS", "waiting", "devices    none used", "2 on 1 host"):
         assert word in out
     assert valid(tmp_path / "out.json")["rows"] == []
 

@@ -4,4 +4,5 @@ from importlib.resources import files
 
 
 def test_cuda_sources_are_in_the_package():
-    assert "extern" in files("pdla.cuda").joinpath("pack.cu").read_text()
+    for name in ("pack", "uniform", "gelu"):
+        assert "extern" in files("pdla.cuda").joinpath(f"{name}.cu").read_text()

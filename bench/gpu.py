@@ -1,0 +1,165 @@
+"""What one GPU makes of it: python bench/gpu.py --json FILE, on a machine that has one. `make test-gpu` runs it, too.
+
+gemm    pdla's local product against PyTorch's (cuBLAS, too), 2 m n k operations: goal 0.97 of it at n >= 4096
+pack    block-cyclic rectangles picked, turned and added, bytes read and written a second, against the device's own copy: goal 0.85
+gelu    with its slope in one launch, against the same composed of CuPy's elementwise functions, and PyTorch's without the slope
+layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
+Each is the median of some runs; a run is repeated until it takes a tenth of a second, and begins and ends with the device idle.
+"""
+
+import argparse
+import json
+import time
+from statistics import median
+
+import numpy as np
+
+import pdla
+from pdla import config, nn
+from pdla.array import chosen
+from pdla.array import numpy as host
+
+TIMING = {"runs": 7, "long": 0.1}  # of a measurement; seconds of each
+
+
+def seconds(finish, work):
+    """Of one call of work."""
+
+    def many(count):
+        finish()
+        start = time.perf_counter()
+        for _ in range(count):
+            work()
+        finish()
+        return time.perf_counter() - start
+
+    many(2)
+    count = max(1, round(TIMING["long"] / max(many(1), 1e-6)))
+    return median(many(count) / count for _ in range(TIMING["runs"]))
+
+
+def torch_or_none():
+    """PyTorch with a GPU, if it is here."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def gemm(xp, torch, sizes):
+    """Rows of figures, a dtype and a size each."""
+    rows = []
+    for dtype, tf32 in (("float64", 0), ("float32", 0), ("float32", 1), ("float16", 0), ("bfloat16", 0)):
+        for n in sizes:
+            a, b, c = (xp.asarray(np.ones((n, n), np.float32)).astype(kind_of(dtype)) for _ in range(3))
+            with config.override(tf32=bool(tf32)):
+                ours = seconds(xp.finish, lambda a=a, b=b, c=c: xp.gemm(a, b, c))
+            row = {"dtype": "tf32" if tf32 else dtype, "n": n, "tflops": 2e-12 * n**3 / ours}
+            if torch is not None:
+                torch.backends.cuda.matmul.allow_tf32 = bool(tf32)
+                x, y, z = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(3))
+                theirs = seconds(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
+                row |= {"torch_tflops": 2e-12 * n**3 / theirs, "share": theirs / ours}
+            rows.append(row)
+    return rows
+
+
+def kind_of(dtype):
+    if dtype != "bfloat16":
+        return np.dtype(dtype)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def pack(xp, n):
+    """Rows of figures, a way and a dtype each: an n x n matrix, its rows and columns dealt out in blocks of 64 to 4 x 4 ranks."""
+    rows, dealt = [], [np.flatnonzero(np.arange(n) // 64 % 4 == r) for r in range(4)]
+    places = [(i, j) for i in dealt for j in dealt]
+    for dtype in ("float32", "float64", "complex128"):
+        x, y = (xp.asarray(np.ones((n, n), dtype)) for _ in range(2))
+        plain = 2 * x.nbytes / seconds(xp.finish, lambda x=x, y=y: xp.copy(y, x))
+        ways = {
+            "picked": (2, lambda x=x: xp.takes(x, places)),
+            "turned": (2, lambda x=x, y=y: xp.copy(y, x.T)),
+            "gaps": (2, lambda x=x, y=y: xp.copy(y[:, : n // 2], x[:, n // 2 :])),
+            "added with beta": (3, lambda x=x, y=y: xp.combine(y, 0.5, x)),
+        }
+        for way, (passes, work) in ways.items():
+            size = passes * x.nbytes // (2 if way == "gaps" else 1)
+            rate = size / seconds(xp.finish, work)
+            rows.append({"way": way, "dtype": dtype, "gb_s": rate / 1e9, "copy_gb_s": plain / 1e9, "share": rate / plain})
+    return rows
+
+
+def fused(xp, torch, n):
+    """Rows of figures, a dtype each: GeLU with its slope in one launch, composed of CuPy's; and PyTorch's, without the slope."""
+    rows = []
+    for dtype in ("float32", "float64"):
+        x = xp.asarray(np.ones((n, n), dtype))
+        one, many = (seconds(xp.finish, work) for work in (lambda x=x: xp.gelu(x, True), lambda x=x: host.gelu(x, True, xp.erf)))
+        row = {"dtype": dtype, "seconds": one, "composed_seconds": many}
+        if torch is not None:
+            y = torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda")
+            row["torch_seconds"] = seconds(torch.cuda.synchronize, lambda y=y: torch.nn.functional.gelu(y))
+        rows.append(row)
+    return rows
+
+
+def layer(xp, torch, hidden, heads, sequence, batch):
+    """Seconds of a pass forward and backward in float32, pdla's on a world of one rank."""
+
+    def ours(comm):
+        made = nn.TransformerLayer(nn.Serial(pdla.ProcessGrid((1,), comm=comm)), hidden, heads, sequence=sequence, dtype=np.float32)
+        x = made.scheme.shard(np.ones((batch * sequence, hidden), np.float32), sequence=sequence)
+
+        def step():
+            for parameter in made.all_parameters():
+                parameter.gradient = None
+            made.backward(made.forward(x))
+
+        return seconds(xp.finish, step)
+
+    figures = {"hidden": hidden, "heads": heads, "sequence": sequence, "batch": batch, "seconds": pdla.run(1, ours)[0]}
+    if torch is None:
+        return figures
+    block = torch.nn.TransformerEncoderLayer(
+        hidden, heads, 4 * hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True, device="cuda"
+    )
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(sequence, device="cuda")
+    x = torch.ones((batch, sequence, hidden), device="cuda", requires_grad=True)
+    for name, of in (("eager", block), ("compiled", torch.compile(block))):
+
+        def step(of=of):
+            block.zero_grad()
+            of(x, src_mask=mask, is_causal=True).sum().backward()
+
+        figures[f"torch_{name}_seconds"] = seconds(torch.cuda.synchronize, step)
+    return figures
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--small", action="store_true", help="sizes that take no time, to see that it runs")
+    arguments = parser.parse_args()
+    if arguments.small:
+        TIMING.update(runs=1, long=0.0)
+    with config.override(array="cupy"):
+        xp, torch = chosen(), torch_or_none()
+        figures = {
+            "gemm": gemm(xp, torch, (32,) if arguments.small else (1024, 4096, 8192)),
+            "pack": pack(xp, 300 if arguments.small else 8192),
+            "gelu": fused(xp, torch, 64 if arguments.small else 8192),
+            "layer": layer(xp, torch, *((16, 2, 4, 2) if arguments.small else (2048, 16, 512, 8))),
+        }
+    text = json.dumps(figures, indent=1)
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            file.write(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

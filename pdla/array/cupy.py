@@ -1,0 +1,400 @@
+"""CuPy blocks: the functions of pdla/array/numpy.py on a GPU. Local GEMM through cuBLAS, copies through the kernels of cuda/.
+
+All of them return when the work is on CuPy's current stream. A thread uses one device, which `use` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from importlib.resources import files
+from math import prod
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from pdla import config
+from pdla.array import blas, numpy
+from pdla.errors import DeviceError
+from pdla.layout import Selection
+
+name = "cupy"
+
+_TILE, _BLOCK, _GRID = 32, (32, 8), 1 << 16  # of pack.cu; blocks of a launch at most
+_THREADS = 256  # of a block of the other kernels
+_MOST = 32  # rectangles in a launch of pack.cu
+_WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
+_CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
+_FIELDS = ("from", "to", "rows", "cols", "from_row", "from_col", "to_row", "to_col",
+           "from_rows", "from_cols", "to_rows", "to_cols", "turned", "tiles")  # fmt: skip
+_RECTANGLES = np.dtype([("of", [(field, np.int64) for field in _FIELDS], _MOST), ("count", np.int64)])
+
+
+def use(number: int) -> None:
+    """Make one of this machine's devices, in turn by number, the calling thread's; DeviceError where there is none."""
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise DeviceError(f"PDLA_ARRAY=cupy, but CuPy finds no GPU here ({error}): does nvidia-smi list one?") from error
+    cupy.cuda.Device(number % count).use()
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    return cupy.empty(shape, dtype)
+
+
+def memory(size: int) -> Any:
+    return cupy.empty(size, np.uint8)
+
+
+def over(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """An array over the beginning of memory. It lives as long as any view of it, whose `base` it is."""
+    return cupy.ndarray(shape, dtype, memory.data)
+
+
+def look(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    return cupy.ndarray(shape, dtype, memory.data + begin)
+
+
+def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of the host's in memory that the device reads and writes, too."""
+    memory = cupy.cuda.alloc_pinned_memory(max(1, prod(shape) * np.dtype(dtype).itemsize))
+    return np.ndarray(shape, dtype, memory)
+
+
+def asarray(x: Any) -> Any:
+    return cupy.asarray(x)
+
+
+def host(x: Any) -> np.ndarray:
+    return cupy.asnumpy(x)
+
+
+def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:
+    return cupy.asarray(numpy.filled(shape, dtype, fill))
+
+
+def contiguous(x: Any) -> bool:
+    return x.flags.c_contiguous
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+class Move(NamedTuple):
+    """A rectangle's way: target[to_rows, to_cols] = source[from_rows, from_cols], None: all. Either may be the host's, pinned."""
+
+    target: Any
+    source: Any
+    to: tuple[Any, Any] = (None, None)
+    at: tuple[Any, Any] = (None, None)
+
+
+def copy(target: Any, source: Any, conjugate: bool = False) -> None:
+    move = _rectangle(target, source)
+    kernel = _kernel(target.dtype, source.dtype, conjugate and source.dtype.kind == "c")
+    if move is not None and kernel:
+        _launch(kernel, [move], conjugate)
+    else:
+        cupy.copyto(target, cupy.conjugate(source) if conjugate else source, casting="same_kind")
+
+
+def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
+    """Also from and to pinned arrays: as many as fit in a launch at once."""
+    by_kernel: dict[str, list[Move]] = {}
+    for target, source in pairs:
+        move = _rectangle(target, source)
+        if move is None:  # more than two dimensions, and gaps
+            source = cupy.ascontiguousarray(cupy.asarray(source))
+            move = _rectangle(target, source)
+        if move is None:
+            target[...] = source
+        else:
+            by_kernel.setdefault(_WORDS[target.dtype.itemsize], []).append(move)
+    for kernel, moves in by_kernel.items():
+        _launch(kernel, moves)
+
+
+def land(target: Any, box: Any) -> None:
+    """Copy what has arrived; from a pinned box past the work on the current stream, and done when this returns."""
+    if not isinstance(box, np.ndarray):
+        copy(target, box)
+        return
+    with _landing(cupy.cuda.runtime.getDevice()) as stream:
+        copies([(target, box)])
+        stream.synchronize()
+
+
+@cache
+def _landing(device: int) -> Any:
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def _rectangle(target: Any, source: Any) -> Move | None:
+    """The copy of one array into another as one of matrices; None where it is not."""
+    if target.shape != source.shape:
+        return None
+    if target.ndim == 2:
+        return Move(target, source)
+    if contiguous(target) and contiguous(source):
+        return Move(target.reshape(1, -1), source.reshape(1, -1))
+    return Move(target[None], source[None]) if target.ndim == 1 else None
+
+
+def _kernel(to: np.dtype, source: np.dtype, computing: bool) -> str:
+    """The kernel that copies from one dtype to another; "" where there is none. computing: it conjugates or sums."""
+    if to == source and not computing:
+        return _WORDS.get(to.itemsize, "")
+    return f"pack_{to}_{source}" if any(str(to) in family and str(source) in family for family in _CASTS) else ""
+
+
+def _launch(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: complex | None = None) -> None:
+    """Move rectangles between arrays of the kernel's dtypes; beta: into beta times what is there."""
+    full = [move for move in moves if prod(_size(move))]
+    for group in (full[at : at + _MOST] for at in range(0, len(full), _MOST)):
+        memory, lists = _uploaded(group)
+        rectangles, tiles = np.zeros(1, _RECTANGLES), 0
+        for number, move in enumerate(group):
+            row = _described(move, lists[4 * number : 4 * number + 4])
+            width = _TILE if row["turned"] else _TILE * (16 // max(move.target.dtype.itemsize, move.source.dtype.itemsize))
+            tiles += -(-row["rows"] // _TILE) * -(-row["cols"] // width)
+            rectangles["of"][0, number] = (*row.values(), tiles)
+        rectangles["count"] = len(group)
+        how = np.bool_(conjugate), np.bool_(beta is not None), _scalar(kernel)(beta or 0)
+        _function("pack.cu", kernel)((min(tiles, _GRID),), _BLOCK, (rectangles, *how))
+        del memory  # what is on the stream after this may have it
+
+
+def _size(move: Move) -> tuple[int, int]:
+    m, n = (length if at is None else len(at) for length, at in zip(move.target.shape, move.to, strict=True))
+    return m, n
+
+
+def _uploaded(group: Sequence[Move]) -> tuple[Any, list[int]]:
+    """All lists of positions of some moves, brought to the device at once: the memory, and each one's address, 0: none."""
+    given = [None if at is None else np.asarray(at, np.int64) for move in group for at in (*move.at, *move.to)]
+    lists = [at for at in given if at is not None]
+    if not lists:
+        return None, [0] * len(given)
+    memory = cupy.asarray(np.concatenate(lists))
+    begins = iter((memory.data.ptr + 8 * np.cumsum([0, *map(len, lists)])).tolist())
+    return memory, [0 if at is None else next(begins) for at in given]
+
+
+def _described(move: Move, lists: Sequence[int]) -> dict[str, int]:
+    """A rectangle as the kernel takes it: its rows and columns so that those of the target are neighbours in memory."""
+    (m, n), (target, source) = _size(move), (move.target, move.source)
+    to = [stride // target.dtype.itemsize for stride in target.strides]
+    at = [stride // source.dtype.itemsize for stride in source.strides]
+    if _neighbours(m, to[0]) < _neighbours(n, to[1]):
+        m, n, to, at = n, m, to[::-1], at[::-1]
+        lists = [lists[1], lists[0], lists[3], lists[2]]
+    turned = _neighbours(m, at[0]) < _neighbours(n, at[1])
+    values = (_address(source), _address(target), m, n, *at, *to, *lists, int(turned))
+    return dict(zip(_FIELDS[:-1], values, strict=True))
+
+
+def _neighbours(length: int, stride: int) -> tuple[bool, int]:
+    """How far apart in memory the elements of a dimension are."""
+    return length == 1, abs(stride)
+
+
+def _address(x: Any) -> int:
+    return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
+
+
+def _scalar(kernel: str) -> Any:
+    """The type of a kernel's beta."""
+    return {"pack_1": np.uint8, "pack_2": np.uint16}.get(kernel) or np.dtype(kernel.rpartition("_")[2]).type
+
+
+@cache
+def _module(source: str, device: int) -> Any:
+    return cupy.RawModule(code=files("pdla.cuda").joinpath(source).read_text(), options=("--std=c++17", "--fmad=false"))
+
+
+def _function(source: str, kernel: str) -> Any:
+    return _module(source, cupy.cuda.runtime.getDevice()).get_function(kernel)
+
+
+def add(target: Any, source: Any) -> None:
+    cupy.add(target, source, out=target)
+
+
+def maximum(target: Any, source: Any) -> None:
+    cupy.maximum(target, source, out=target)
+
+
+def combine(target: Any, beta: complex, source: Any) -> None:
+    """target = beta * target + source, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
+    move, kernel = _rectangle(target, source), _kernel(target.dtype, source.dtype, True)
+    if beta == 0:
+        copy(target, source)
+    elif move is not None and kernel:
+        _launch(kernel, [move], beta=beta)
+    else:
+        copy(target, target.astype(source.dtype) * source.dtype.type(beta) + source)
+
+
+def scale(target: Any, beta: complex) -> None:
+    if beta == 0:
+        target.fill(0)
+    elif beta != 1:
+        cupy.multiply(target, target.dtype.type(beta), out=target)
+
+
+def take(x: Any, rows: Selection, cols: Selection) -> Any:
+    return takes(x, [(rows, cols)])[0]
+
+
+def takes(x: Any, places: Iterable[tuple[Selection, Selection]]) -> list[Any]:
+    taken, moves = [], []
+    for rows, cols in places:
+        part, at = _part(x, rows, cols)
+        if at is not None:
+            m, n = (length if where is None else len(where) for length, where in zip(part.shape, at, strict=True))
+            moves.append(Move(cupy.empty((m, n), x.dtype), part, at=at))
+            part = moves[-1].target
+        taken.append(part)
+    _launch(_WORDS[x.dtype.itemsize], moves)
+    return taken
+
+
+def put(x: Any, rows: Selection, cols: Selection, source: Any) -> None:
+    part, at = _part(x, rows, cols)
+    if at is None:
+        copy(part, source)
+    else:
+        _launch(_WORDS[x.dtype.itemsize], [Move(part, source.astype(x.dtype, copy=False), to=at)])
+
+
+def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any] | None]:
+    """The view of x that slices make, and the lists of positions in it, None: there are none."""
+    if isinstance(rows, slice) and isinstance(cols, slice):
+        return x[rows, cols], None
+    part = x[rows if isinstance(rows, slice) else slice(None), cols if isinstance(cols, slice) else slice(None)]
+    return part, (None if isinstance(rows, slice) else rows, None if isinstance(cols, slice) else cols)
+
+
+def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
+    """Add each row of source to the row of target with its number; any number of them to one, in no certain order."""
+    cupy.add.at(target, cupy.asarray(rows), source)
+
+
+def reinterpret(x: Any, conjugate: bool) -> Any:
+    """x, or a conjugated copy of it."""
+    return cupy.conjugate(x) if conjugate and x.dtype.kind == "c" else x
+
+
+# ---------------------------------------------------------------------------------------------- products
+
+
+def gemm(a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0) -> None:
+    """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
+
+    a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. These are summed in float32 in any case.
+    """
+    if c.size == 0:
+        return
+    if a.shape[1] == 0 or alpha == 0:
+        scale(c, beta)
+    elif not _cublas(a, b, c, alpha, beta):
+        product = cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False))
+        combine(c, beta, product if alpha == 1 else product * c.dtype.type(alpha))
+
+
+@cache
+def _types(factors: str, sums: str) -> tuple[int, int, str, str] | None:
+    """cuBLAS's types of factors and sums, the dtype of the scalars, and what it computes in; None where it cannot."""
+    runtime = cupy.cuda.runtime
+    singles = {"float16": runtime.CUDA_R_16F, "bfloat16": runtime.CUDA_R_16BF, "float32": runtime.CUDA_R_32F}
+    if factors in singles and sums in (factors, "float32"):
+        return singles[factors], singles[sums], "f", "CUBLAS_COMPUTE_32F"
+    wider = {
+        "float64": (runtime.CUDA_R_64F, "d", "CUBLAS_COMPUTE_64F"),
+        "complex64": (runtime.CUDA_C_32F, "F", "CUBLAS_COMPUTE_32F"),
+        "complex128": (runtime.CUDA_C_64F, "D", "CUBLAS_COMPUTE_64F"),
+    }
+    if factors != sums or factors not in wider:
+        return None
+    kind, scalar, computed = wider[factors]
+    return kind, kind, scalar, computed
+
+
+def _cublas(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
+    """The product as cuBLAS computes it: c^T = b^T a^T, each read in Fortran's order. False where it cannot."""
+    from cupy_backends.cuda.libs import cublas
+
+    types, into = _types(str(a.dtype), str(c.dtype)), blas.orientation(c)
+    if types is None or into is None or a.dtype != b.dtype:
+        return False
+    if into[0] == b"T":
+        a, b, c = b.T, a.T, c.T
+    (a, how_a), (b, how_b) = _oriented(a), _oriented(b)
+    if max(*a.shape, *b.shape, how_a[1], how_b[1], into[1]) > blas.LIMIT:
+        return False
+    factors, sums, scalar, computed = types
+    if config.settings.tf32 and (a.dtype.name in ("float32", "complex64")):
+        computed += "_FAST_TF32"
+    both, at = blas.scalars(alpha, beta, scalar)
+    turn = {b"N": cublas.CUBLAS_OP_N, b"T": cublas.CUBLAS_OP_T}
+    cublas.gemmEx(
+        cupy.cuda.device.get_cublas_handle(), turn[how_b[0]], turn[how_a[0]], c.shape[1], c.shape[0], a.shape[1],
+        at, b.data.ptr, factors, how_b[1], a.data.ptr, factors, how_a[1],
+        at + both.itemsize, c.data.ptr, sums, into[1], getattr(cublas, computed), cublas.CUBLAS_GEMM_DEFAULT,
+    )  # fmt: skip
+    return True
+
+
+def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
+    """x, or a copy of it, that a BLAS can read, and how."""
+    how = blas.orientation(x)
+    if how is None:
+        x = cupy.ascontiguousarray(x)
+        how = b"N", x.shape[1]
+    return x, how
+
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+
+def erf(x: Any) -> Any:
+    """The error function of each element."""
+    from cupyx.scipy.special import erf
+
+    return erf(x)
+
+
+def gelu(x: Any, slope: bool) -> tuple[Any, Any]:
+    """x times the normal distribution's integral up to x, of each element; and its slope, where it is wanted, else None."""
+    if str(x.dtype) not in ("float32", "float64"):
+        return numpy.gelu(x, slope, erf)
+    x = cupy.ascontiguousarray(x)
+    y, turned = cupy.empty(x.shape, x.dtype), cupy.empty(x.shape, x.dtype) if slope else None
+    if x.size:
+        blocks = min(_GRID, -(-x.nbytes // (16 * _THREADS)))
+        _function("gelu.cu", f"gelu_{x.dtype}")((blocks,), (_THREADS,), (x, y, turned, np.int64(x.size)))
+    return y, turned
+
+
+def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
+    """A number from [0, 1) for each row and column, the one that NumPy's `uniform` gives, bit by bit."""
+    m, n = len(rows), len(cols)
+    made = cupy.empty((m, n), np.float64)
+    if made.size:
+        at = [cupy.asarray(np.asarray(x, np.int64)) for x in (rows, cols)]
+        blocks = min(_GRID, -(-made.size // (2 * _THREADS)))
+        args = (*at, numpy.mixed_key(key), made, np.int64(m), np.int64(n))
+        _function("uniform.cu", "uniform")((blocks,), (_THREADS,), args)
+    return made
+
+
+def finish() -> None:
+    """Return when all that was asked for on the current stream is done."""
+    cupy.cuda.get_current_stream().synchronize()
+
+
+def overlap(x: Any, y: Any) -> bool:
+    """Whether two arrays may share memory."""
+    return cupy.may_share_memory(x, y)

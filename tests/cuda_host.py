@@ -1,0 +1,38 @@
+"""The kernels of cuda/ on a processor: the same sources, compiled by a C++ compiler against tests/cuda_host.h."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
+FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"]
+KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
+
+
+@cache
+def library(source):
+    """A source's kernels as a library of launchers; it holds the interpreter's lock, since its threads are fibers."""
+    text = f'#include "{HERE / "cuda_host.h"}"\n{source}\n'
+    with tempfile.TemporaryDirectory() as folder:
+        path, built = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+        path.write_text(text)
+        expanded = subprocess.run([COMPILER, "-std=c++17", "-E", path], capture_output=True, text=True, check=True).stdout
+        path.write_text(text + "".join(f"LAUNCH({name})\n" for name in KERNEL.findall(expanded)))
+        done = subprocess.run([COMPILER, *FLAGS, "-o", built, path], capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        return ctypes.PyDLL(str(built))
+
+
+def launch(source, name, grid, block, args):
+    """Run a kernel. args: scalars of NumPy's, structures as arrays of one, and addresses as integers."""
+    values = [np.ascontiguousarray(np.uint64(x) if isinstance(x, int) else x) for x in args]
+    pointers = (ctypes.c_void_p * len(values))(*(x.ctypes.data for x in values))
+    sizes = [(ctypes.c_uint * 3)(*(*shape, 1, 1)[:3]) for shape in (grid, block)]
+    getattr(library(source), f"launch_{name}")(*sizes, pointers)

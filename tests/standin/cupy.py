@@ -1,0 +1,313 @@
+"""A stand-in for CuPy on a machine without a GPU: the little of it that pdla/array/cupy.py asks for, over NumPy.
+
+As CuPy's, its arrays refuse to become NumPy's unasked and to be computed with together with them. Kernels are those of
+cuda/, compiled for the processor; cuBLAS is NumPy's product of the memory that a call describes. Put this folder first on
+PYTHONPATH. What it cannot tell: whether anything is fast, or ordered rightly on streams.
+"""
+
+import ctypes
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+from cuda_host import launch
+
+__version__ = "stand-in"
+DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
+QUICK = bool(os.environ.get("STANDIN_QUICK"))
+MPI = os.environ.get("STANDIN_MPI", "aware")
+POISON = 0x5A  # of fresh memory
+
+
+def _down(x):
+    """NumPy's array of one of ours, in whatever is around it; TypeError for an array of NumPy's own."""
+    if isinstance(x, ndarray):
+        return x._x
+    if isinstance(x, np.ndarray) and x.ndim:
+        raise TypeError("Unsupported type <class 'numpy.ndarray'>")
+    if isinstance(x, (list, tuple)):
+        return type(x)(map(_down, x))
+    return x
+
+
+def _up(x):
+    if isinstance(x, (np.ndarray, np.generic)):
+        return ndarray._of(np.asarray(x))
+    return type(x)(map(_up, x)) if isinstance(x, (list, tuple)) else x
+
+
+class Pointer:
+    """Where memory begins."""
+
+    def __init__(self, held, ptr):
+        self.held, self.ptr = held, ptr
+
+    def __add__(self, more):
+        return Pointer(self.held, self.ptr + more)
+
+
+class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
+    def __init__(self, shape, dtype=float, memptr=None):
+        dtype = np.dtype(dtype)
+        if memptr is None:
+            self._x = np.empty(shape, dtype)
+            self._x.reshape(-1).view(np.uint8)[...] = POISON
+        else:
+            size = int(np.prod(shape)) * dtype.itemsize
+            raw = (ctypes.c_char * size).from_address(memptr.ptr)
+            raw.held = memptr.held
+            self._x = np.frombuffer(raw, np.uint8).view(dtype).reshape(shape)
+        self.base = None
+
+    @classmethod
+    def _of(cls, x, base=None):
+        made = cls.__new__(cls)
+        made._x, made.base = x, base
+        return made
+
+    def _view(self, x):
+        return ndarray._of(x, self if self.base is None else self.base)
+
+    shape = property(lambda self: self._x.shape)
+    strides = property(lambda self: self._x.strides)
+    dtype = property(lambda self: self._x.dtype)
+    ndim = property(lambda self: self._x.ndim)
+    size = property(lambda self: self._x.size)
+    nbytes = property(lambda self: self._x.nbytes)
+    itemsize = property(lambda self: self._x.itemsize)
+    flags = property(lambda self: self._x.flags)
+    T = property(lambda self: self._view(self._x.T))
+    real = property(lambda self: self._view(self._x.real))
+    data = property(lambda self: Pointer(self, self._x.ctypes.data))
+
+    @property
+    def __cuda_array_interface__(self):
+        """What an MPI is told; one that is not device-aware is played as STANDIN_MPI says: it dies of it, or sends zeros."""
+        if MPI == "crash":
+            os.abort()
+        seen = np.zeros_like(self._x) if MPI == "zeros" else self._x
+        self.seen = seen
+        return {**seen.__array_interface__, "version": 3, "strides": None if self.flags.c_contiguous else self.strides}
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+        if out is not None:
+            kwargs["out"] = tuple(map(_down, out))
+        made = getattr(ufunc, method)(*map(_down, inputs), **kwargs)
+        return out[0] if out is not None else _up(made)
+
+    def __array_function__(self, function, types, args, kwargs):
+        return _up(function(*map(_down, args), **{name: _down(value) for name, value in kwargs.items()}))
+
+    def __getitem__(self, key):
+        found = self._x[_down_key(key)]
+        return self._view(np.asarray(found)) if np.may_share_memory(found, self._x) else _up(found)
+
+    def __setitem__(self, key, value):
+        self._x[_down_key(key)] = _down(value)
+
+    def __len__(self):
+        return len(self._x)
+
+    def __float__(self):
+        return float(self._x)
+
+    def __int__(self):
+        return int(self._x)
+
+    def __bool__(self):
+        return bool(self._x)
+
+    def __repr__(self):
+        return f"standin.{self._x!r}"
+
+    def reshape(self, *shape):
+        return self._view(self._x.reshape(*shape))
+
+    def view(self, dtype):
+        return self._view(self._x.view(dtype))
+
+    def transpose(self, *axes):
+        return self._view(self._x.transpose(*axes))
+
+    def diagonal(self):
+        return self._view(self._x.diagonal())
+
+    def astype(self, dtype, copy=True):
+        return self if not copy and np.dtype(dtype) == self.dtype else _up(self._x.astype(dtype))
+
+    def fill(self, value):
+        self._x.fill(value)
+
+    def get(self):
+        return self._x.copy()
+
+    def item(self):
+        return self._x.item()
+
+    def tobytes(self):
+        return self._x.tobytes()
+
+    def copy(self):
+        return _up(self._x.copy())
+
+    def sum(self, axis=None, keepdims=False):
+        return _up(self._x.sum(axis=axis, keepdims=keepdims))
+
+    def max(self, axis=None, keepdims=False):
+        return _up(self._x.max(axis=axis, keepdims=keepdims))
+
+    def all(self):
+        return _up(self._x.all())
+
+    def any(self):
+        return _up(self._x.any())
+
+    def conj(self):
+        return _up(self._x.conj())
+
+
+def _down_key(key):
+    """Indices may be NumPy's arrays: CuPy brings them to the device."""
+    if isinstance(key, tuple):
+        return tuple(map(_down_key, key))
+    return key._x if isinstance(key, ndarray) else key
+
+
+# ---------------------------------------------------------------------------------------------- functions
+
+
+def empty(shape, dtype=float):
+    return ndarray(shape, dtype)
+
+
+def asarray(x):
+    return x if isinstance(x, ndarray) else _up(np.array(x))
+
+
+def asnumpy(x):
+    return x.get() if isinstance(x, ndarray) else np.asarray(x)
+
+
+def ascontiguousarray(x):
+    return x if x.flags.c_contiguous else _up(np.ascontiguousarray(x._x))
+
+
+def copyto(target, source, casting="same_kind"):
+    np.copyto(_down(target), _down(source), casting=casting)
+
+
+add, maximum, multiply, conjugate, matmul = np.add, np.maximum, np.multiply, np.conjugate, np.matmul
+
+
+def may_share_memory(x, y):
+    return np.may_share_memory(x._x, y._x)
+
+
+def _argument(x):
+    return 0 if x is None else x.data.ptr if isinstance(x, ndarray) else x
+
+
+class RawModule:
+    def __init__(self, code, options):
+        self.code = code
+
+    def get_function(self, name):
+        def run(grid, block, args):
+            block = block[:1] if QUICK else block  # kernels take any height of a block, and threads are dear here
+            launch(self.code, name, grid, block, [_argument(x) for x in args])
+
+        return run
+
+
+# ---------------------------------------------------------------------------------------------- the device
+
+
+class CUDARuntimeError(RuntimeError):
+    pass
+
+
+def _device_count():
+    if not DEVICES:
+        raise CUDARuntimeError("cudaErrorNoDevice: no CUDA-capable device is detected")
+    return DEVICES
+
+
+class Device:
+    def __init__(self, number):
+        self.number = number
+
+    def use(self):
+        assert 0 <= self.number < DEVICES
+
+
+class Stream:
+    def __init__(self, non_blocking=False):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        pass
+
+    def synchronize(self):
+        pass
+
+
+def _pinned(size):
+    return np.empty(size, np.uint8)
+
+
+# ---------------------------------------------------------------------------------------------- cuBLAS
+
+KINDS = {"CUDA_R_16F": "e", "CUDA_R_16BF": "bfloat16", "CUDA_R_32F": "f", "CUDA_R_64F": "d", "CUDA_C_32F": "F", "CUDA_C_64F": "D"}
+
+
+def _fortran(ptr, kind, rows, cols, leading):
+    """Memory as a matrix in Fortran's order, to be written, too."""
+    dtype = np.dtype(kind)
+    count = leading * (cols - 1) + rows
+    flat = np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(ptr), dtype)
+    return np.lib.stride_tricks.as_strided(flat, (rows, cols), (dtype.itemsize, leading * dtype.itemsize))
+
+
+def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ldb, beta, C, ctype, ldc, compute, algo):
+    assert lda >= (m, k)[transa] and ldb >= (k, n)[transb] and ldc >= m and "CUBLAS_COMPUTE" in compute
+    a = _fortran(A, atype, *((m, k), (k, m))[transa], lda)
+    b = _fortran(B, btype, *((k, n), (n, k))[transb], ldb)
+    c = _fortran(C, ctype, m, n, ldc)
+    scalar = {"e": "f", "bfloat16": "f"}.get(ctype, ctype)
+    alpha, beta = (_fortran(at, scalar, 1, 1, 1)[0, 0] for at in (alpha, beta))
+    product = alpha * ((a.T if transa else a).astype(scalar) @ (b.T if transb else b).astype(scalar))
+    c[...] = product if beta == 0 else product + beta * c
+
+
+runtime = SimpleNamespace(getDeviceCount=_device_count, getDevice=lambda: 0, CUDARuntimeError=CUDARuntimeError, **KINDS)
+cuda = SimpleNamespace(
+    runtime=runtime, Device=Device, Stream=Stream, get_current_stream=Stream, alloc_pinned_memory=_pinned,
+    device=SimpleNamespace(get_cublas_handle=int),
+)  # fmt: skip
+_names = ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32")
+_cublas = SimpleNamespace(CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_GEMM_DEFAULT=-1, gemmEx=_gemm_ex, **{name: name for name in _names})
+
+
+def _put_in(name, **contents):
+    module = sys.modules.setdefault(name, ModuleType(name))
+    for key, value in contents.items():
+        setattr(module, key, value)
+
+
+def _erf(x):
+    from scipy.special import erf
+
+    return _up(erf(_down(x)))
+
+
+_put_in("cupy_backends.cuda.libs", cublas=_cublas)
+_put_in("cupyx.scipy.special", erf=_erf)
+for _name in ("cupy_backends", "cupy_backends.cuda", "cupyx", "cupyx.scipy"):
+    _put_in(_name)

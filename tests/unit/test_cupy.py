@@ -1,0 +1,372 @@
+"""CuPy's namespace against NumPy's, function by function: on a GPU, or here on a stand-in that runs the kernels themselves."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from devices import GPU, cupy_namespace
+from unit.test_array import DTYPES, SIZES, numbers
+
+from pdla import config
+from pdla.array import chosen, namespace
+from pdla.array import numpy as host
+from pdla.bench.cli import main
+from pdla.errors import DeviceError
+
+xp = cupy_namespace()
+KNOWN = [dtype for dtype in DTYPES if dtype != "longdouble"]
+FLOATS = ["float32", "float64", "complex64", "complex128"]
+SHAPES = [(0, 3), (1, 1), (1, 70), (70, 1), (33, 31), (64, 64), (35, 130)]
+PICKED = [slice(None), slice(5, 30, 3), np.array([0, 1, 2, 9, 10, 11, 30]), np.arange(29, 0, -4), np.array([], np.int64)]
+
+
+def there(x, how="C"):
+    """A device's copy of x that lies so or so; "odd" begins at no multiple of 16 bytes."""
+    m, n = x.shape
+    if how == "odd":
+        view = xp.empty((m, n + 1), x.dtype)[:, 1:]
+    elif how == "C":
+        view = xp.empty((m, n), x.dtype)
+    elif how == "F":
+        view = xp.empty((n, m), x.dtype).T
+    else:
+        step, turn = 3 if how == "steps" else 1, -1 if how == "backwards" else 1
+        view = xp.empty((step * m + 1, step * n + 3), x.dtype)[1::step, 3::step][::turn, ::turn]
+    view[...] = xp.asarray(x)
+    return view
+
+
+LIE = ["C", "F", "gaps", "steps", "backwards", "odd"]
+
+
+def same(found, wanted, where=""):
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found.get(), wanted, err_msg=str(where))
+
+
+def random(shape, dtype, seed=0):
+    draw = np.random.default_rng([seed, *shape])
+    x = draw.standard_normal(shape)
+    return (x + 1j * draw.standard_normal(shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
+# ---------------------------------------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize("dtype", [*KNOWN, "bool"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_copy(shape, dtype):
+    x = numbers(shape, dtype)
+    for how, lies in product(LIE, LIE):
+        target = there(np.ones(shape, dtype), how)
+        xp.copy(target, there(x, lies))
+        same(target, x, f"{how} {lies}")
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128", "float32"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_copy_conjugates(shape, dtype):
+    x = numbers(shape, dtype)
+    for how, lies in product(LIE, LIE):
+        target = there(np.zeros(shape, dtype), how)
+        xp.copy(target, there(x, lies), conjugate=True)
+        same(target, x.conj(), f"{how} {lies}")
+    xp.copy(target, target, conjugate=True)
+    same(target, x)
+    same(xp.reinterpret(target, True), x.conj())
+
+
+CASTS = [*product(FLOATS[:2], FLOATS[:2]), *product(FLOATS[2:], FLOATS[2:]), ("float16", "float64")]
+
+
+@pytest.mark.parametrize(("to", "source"), CASTS)
+def test_copy_casts(to, source):
+    x = random((40, 70), source)
+    for how, lies in product(LIE, LIE):
+        target = there(np.zeros(x.shape, to), how)
+        xp.copy(target, there(x, lies))
+        same(target, x.astype(to), f"{how} {lies}")
+
+
+@pytest.mark.parametrize("how", ["gaps", "steps", "backwards"])
+def test_copy_writes_nothing_around_its_target(how):
+    x = xp.asarray(np.full((110, 120), 7.0))
+    step, turn = 3 if how == "steps" else 1, -1 if how == "backwards" else 1
+    inside = np.s_[2 : 2 + 35 * step : step, 1 : 1 + 39 * step : step]
+    for source in (there(np.zeros((35, 39))), there(np.zeros((39, 35))).T):
+        xp.copy(x[inside][::turn, ::turn], source)
+        wanted = np.full((110, 120), 7.0)
+        wanted[inside] = 0
+        same(x, wanted)
+
+
+def test_a_broadcast_source():
+    x = xp.asarray(np.arange(40.0))
+    target = there(np.zeros((33, 40)))
+    xp.copy(target, np.broadcast_to(x, (33, 40)))
+    same(target, np.broadcast_to(np.arange(40.0), (33, 40)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 32, 33, 100])
+def test_many_copies_in_a_launch(count):
+    sources = [numbers((number % 7 * 9, 3 + number % 41), "float32" if number % 3 else "int64", number) for number in range(count)]
+    targets = [there(np.zeros_like(x), LIE[number % 6]) for number, x in enumerate(sources)]
+    xp.copies([(target, there(x, LIE[number // 6 % 6])) for number, (target, x) in enumerate(zip(targets, sources, strict=True))])
+    for target, x in zip(targets, sources, strict=True):
+        same(target, x)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+def test_a_block_takes_tiles_in_turn(blocks, monkeypatch):
+    monkeypatch.setattr(xp, "_GRID", blocks)
+    sources = [numbers((65, 70 + number), "float32", number) for number in range(5)]
+    targets = [there(np.zeros_like(x), "CFCFC"[number]) for number, x in enumerate(sources)]
+    xp.copies([(target, there(x, "CCFFF"[number])) for number, (target, x) in enumerate(zip(targets, sources, strict=True))])
+    for target, x in zip(targets, sources, strict=True):
+        same(target, x)
+    rows, cols = np.arange(70), np.arange(71)
+    same(xp.uniform(rows, cols, 3), host.uniform(rows, cols, 3))
+
+
+@pytest.mark.parametrize("shape", [(5,), (0,), (3, 4), (2, 3, 4), (2, 0, 4), ()])
+def test_copies_from_and_to_the_host(shape):
+    """With gaps and without, in any number of dimensions."""
+    x = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(np.float32)
+    for gaps in (False, True)[: 1 + len(shape)]:
+        there = xp.empty((*shape[:-1], 2 * shape[-1]), x.dtype)[..., ::2] if gaps else xp.empty(shape, x.dtype)
+        box, back = xp.pinned(shape, x.dtype), xp.pinned(shape, x.dtype)
+        box[...] = x
+        xp.land(there, box)
+        same(there, x)
+        xp.copies([(back, there)])
+        xp.finish()
+        np.testing.assert_array_equal(back, x)
+
+
+@pytest.mark.parametrize("lies", LIE)
+@pytest.mark.parametrize("dtype", ["float64", "float16", "complex128", "int8"])
+def test_take_and_put(lies, dtype):
+    x, y = numbers((31, 31), dtype, 1), numbers((31, 31), dtype, 2)
+    places = list(product(PICKED, PICKED))
+    for (rows, cols), part in zip(places, xp.takes(there(x, lies), places), strict=True):
+        wanted = host.take(x, rows, cols)
+        same(part, wanted, f"{rows} {cols}")
+        same(xp.take(there(x, lies), rows, cols), wanted)
+        for how in ("C", "F"):
+            expected, target = y.copy(), there(y, lies)
+            host.put(expected, rows, cols, wanted)
+            xp.put(target, rows, cols, there(wanted, how))
+            same(target, expected, f"{rows} {cols}")
+    whole = there(x, lies)
+    part = xp.take(whole, slice(1, 5), slice(2, 9, 2))
+    assert xp.overlap(part, whole) and not xp.overlap(xp.take(whole, PICKED[2], slice(None)), whole)
+
+
+# ---------------------------------------------------------------------------------------------- sums
+
+
+@pytest.mark.parametrize("dtype", KNOWN)
+@pytest.mark.parametrize("beta", [0, 1, -2])
+def test_combine(dtype, beta):
+    target, source = numbers((35, 70), dtype, 1), numbers((35, 70), dtype, 2)
+    for how, lies in product(LIE, LIE):
+        found, wanted = there(target, how), target.copy()
+        if beta == 0 and np.dtype(dtype).kind in "fc":
+            found.fill(np.nan)
+        xp.combine(found, beta, there(source, lies))
+        host.combine(wanted, beta, source)
+        same(found, wanted, f"{how} {lies}")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_combine_rounds_as_a_processor_does(dtype):
+    """Product and sum are rounded each: fused they would differ. NumPy may fuse what makes up a complex product."""
+    target, source, beta = random((40, 77), dtype, 1), random((40, 77), dtype, 2), 0.7
+    found, wanted = there(target), target.copy()
+    xp.combine(found, beta, there(source, "F"))
+    host.combine(wanted, beta, source)
+    same(found, wanted)
+    if dtype.startswith("complex"):
+        xp.combine(found, 0.7 - 0.2j, there(source))
+        host.combine(wanted, 0.7 - 0.2j, source)
+        np.testing.assert_allclose(found.get(), wanted, rtol=0, atol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(("to", "source"), [("float32", "float64"), ("complex64", "complex128"), ("float16", "float32")])
+def test_combine_in_the_dtype_of_its_source(to, source):
+    target, more = random((20, 30), to, 1), random((20, 30), source, 2)
+    found, wanted = there(target), target.copy()
+    xp.combine(found, 3, there(more))
+    host.combine(wanted, 3, more)
+    same(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["add", "maximum"])
+def test_sums_of_ranks(name):
+    target, source = numbers((5, 6), seed=1), numbers((5, 6), seed=2)
+    found = there(target, "steps")
+    getattr(xp, name)(found, there(source))
+    getattr(host, name)(target, source)
+    same(found, target)
+
+
+@pytest.mark.parametrize("beta", [0, 1, 3])
+def test_scale(beta):
+    x = numbers((5, 6))
+    found = there(x, "steps")
+    xp.scale(found, beta)
+    same(found, beta * x)
+
+
+# ---------------------------------------------------------------------------------------------- products
+
+
+@pytest.mark.parametrize("dtype", KNOWN)
+@pytest.mark.parametrize(("m", "n", "k"), [*SIZES, (4, 5, 0), (0, 3, 2)])
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 0), (-2, 3), (0, 2)])
+def test_gemm_wherever_its_operands_lie(dtype, m, n, k, alpha, beta):
+    a, b, c = numbers((m, k), dtype, 1), numbers((k, n), dtype, 2), numbers((m, n), dtype, 3)
+    wanted = c.copy()
+    host.gemm(a, b, wanted, alpha, beta)
+    for how_a, how_b, how_c in product(LIE, LIE, LIE):
+        found = there(c, how_c)
+        if beta == 0 and np.dtype(dtype).kind in "fc":
+            found.fill(np.nan)
+        xp.gemm(there(a, how_a), there(b, how_b), found, alpha, beta)
+        same(found, wanted, f"{how_a} {how_b} {how_c}")
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_scalars(dtype):
+    a, b, c = numbers((3, 4), dtype, 1), numbers((4, 2), dtype, 2), numbers((3, 2), dtype, 3)
+    found, wanted = there(c), c.copy()
+    xp.gemm(there(a), there(b), found, 2 - 1j, 3j)
+    host.gemm(a, b, wanted, 2 - 1j, 3j)
+    same(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_summed_in_singles(dtype):
+    pytest.importorskip("ml_dtypes")
+    a, b = (numbers(shape, "float32", seed).astype(dtype) for seed, shape in enumerate([(6, 300), (300, 5)]))
+    for sums in ("float32", dtype):
+        found = xp.empty((6, 5), sums)
+        xp.gemm(there(a), there(b, "F"), found)
+        same(found, (a.astype(float) @ b.astype(float)).astype(sums))
+
+
+def test_tf32_is_asked_for_by_name(monkeypatch):
+    from cupy_backends.cuda.libs import cublas
+
+    asked, multiply = [], cublas.gemmEx
+    monkeypatch.setattr(cublas, "gemmEx", lambda *args: (asked.append(args[-2]), multiply(*args)))
+    for tf32, dtype in product((False, True), ("float32", "float64")):
+        with config.override(tf32=tf32):
+            xp.gemm(there(np.ones((3, 3), dtype)), there(np.ones((3, 3), dtype)), xp.empty((3, 3), dtype))
+    single, double, fast = (getattr(cublas, f"CUBLAS_COMPUTE_{name}") for name in ("32F", "64F", "32F_FAST_TF32"))
+    assert asked == [single, double, fast, double]
+
+
+# ---------------------------------------------------------------------------------------------- the rest
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (3, 5), (70, 70), (1, 4097), (0, 4)])
+def test_uniform_is_numpys_bit_by_bit(m, n):
+    rows, cols = np.arange(m)[::-1] * 10**12 + 7, np.arange(n) * 3
+    for key in (0, -1, 2**64 - 1, 12345):
+        same(xp.uniform(rows, cols, key), host.uniform(rows, cols, key))
+
+
+def test_erf():
+    x = random((5, 6), "float64")
+    np.testing.assert_allclose(xp.erf(there(x)).get(), host.erf(x), rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (3, 5), (70, 33)])
+@pytest.mark.parametrize("how", ["C", "F", "odd", "steps"])
+def test_gelu(shape, dtype, how):
+    x = 3 * random(shape, dtype)
+    bound = 8 * np.finfo(dtype).eps * (1 + np.abs(x))
+    for slope in (False, True):
+        found, wanted = xp.gelu(there(x, how), slope), host.gelu(x, slope)
+        for y, expected in zip(found, wanted, strict=True):
+            assert (y is None) == (expected is None)
+            if y is not None:
+                assert y.dtype == expected.dtype and (np.abs(y.get() - expected) <= bound).all()
+
+
+def test_gelu_where_nothing_is_aligned():
+    for n in (1, 2, 3, 5, 257):
+        memory, x = xp.memory(4 * n + 16), random((1, n), "float32")
+        odd = xp.look(memory, 4, (1, n), np.float32)
+        odd[...] = xp.asarray(x)
+        np.testing.assert_allclose(xp.gelu(odd, False)[0].get(), host.gelu(x, False)[0], rtol=0, atol=1e-6)
+
+
+def test_memory_is_given_back_when_the_last_view_is_gone():
+    from pdla.comm.workspace import Workspace
+
+    workspace = Workspace()
+    view = workspace.take(xp, (4, 5), np.float64)[1:].T
+    at = view.data.ptr
+    assert workspace.take(xp, (4, 5), np.float64).data.ptr + 40 != at
+    del view
+    again = [workspace.take(xp, (4, 5), np.float64) for _ in range(2)]
+    assert at - 40 in [x.data.ptr for x in again] and workspace.held == 2 * 192
+
+
+def test_look_and_filled():
+    memory = xp.memory(64)
+    x = xp.look(memory, 16, (2, 2), np.float64)
+    x.fill(3)
+    np.testing.assert_array_equal(memory.get()[16:48].view(np.float64), [3, 3, 3, 3])
+    same(xp.filled((2, 3), np.float32, lambda x: x.fill(4)), np.full((2, 3), 4, np.float32))
+    assert xp.contiguous(x) and not xp.contiguous(x[:, :1])
+
+
+def test_the_same_functions_as_numpys():
+    public = [name for name, x in vars(host).items() if callable(x) and x.__module__ == host.__name__ and name[0] != "_"]
+    assert {name for name in public if not hasattr(xp, name)} == {"mixed_key"}
+
+
+def test_namespaces(monkeypatch):
+    assert namespace(xp.empty((1, 1), float)) is xp
+    assert chosen() is host
+    with config.override(array="cupy"):
+        assert chosen() is xp
+
+
+@pytest.mark.skipif(GPU, reason="there is a GPU")
+def test_without_a_gpu(monkeypatch, capsys):
+    import cupy
+
+    monkeypatch.setattr(cupy, "DEVICES", 0)
+    with config.override(array="cupy"), pytest.raises(DeviceError, match="no GPU here"):
+        chosen()
+    assert main(["gemm", "--threads", "2", "--array", "cupy"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_benchmark_in_threads(capsys):
+    for algorithm in ("auto", "summa", "cannon"):
+        words = ["-m", "40", "-n", "30", "-k", "50", "--repeats", "1", "--algorithm", algorithm]
+        assert main(["gemm", *words, "--threads", "4", "--array", "cupy"]) == 0
+        assert "exact, bound (NumPy)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--dry-run", "-P", "4"], ["calibrate"]])
+def test_what_has_no_device_arrays(words, capsys):
+    assert main([*words, "--array", "cupy"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_cupy(monkeypatch):
+    import sys
+
+    import pdla.array
+
+    monkeypatch.setitem(sys.modules, "pdla.array.cupy", None)
+    monkeypatch.delattr(pdla.array, "cupy")
+    with config.override(array="cupy"), pytest.raises(DeviceError, match="no CuPy here"):
+        chosen()
