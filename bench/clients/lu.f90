@@ -1,6 +1,6 @@
 ! A linear system solved by ScaLAPACK's PDGESV, whose PDGEMMs pdla takes over: its time by ScaLAPACK alone and with pdla, in turns.
 !
-!     mpirun -n 4 ./lu_f 2048 64 3        n, block, turns; a line of JSON from the first process
+!     mpirun -n 4 ./lu_f 2048 64 3 100000000        n, block, turns, PDLA_PBLAS_LEAST; a line of JSON from the first process
 !
 ! Linked as any ScaLAPACK program, with libpdla_pblas.so before ScaLAPACK.
 program lu
@@ -34,7 +34,7 @@ program lu
 
   do turn = 1, turns
      call solve(huge(1d0), alone, wrong(1))
-     call solve(1d8, together, wrong(2))
+     call solve(dble(argument(4, 100000000)), together, wrong(2))
      if (rank == 0) then
         call pdla_pblas_calls(taken, passed)
         write (word, '(i0)') turn

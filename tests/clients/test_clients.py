@@ -109,7 +109,7 @@ def test_a_call_is_planned_once_its_repetitions_are_work_enough(programs):
 
 
 def test_a_solver_whose_updates_are_parts_of_one_matrix(programs):
-    said = line(run([programs / "lu_f", 300, 32, 1], 4, **ALL))
+    said = line(run([programs / "lu_f", 300, 32, 1, 0], 4, **ALL))
     assert said["error_pdla"] < 1e-12 and said["taken"] > 0
 
 
