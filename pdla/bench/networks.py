@@ -225,7 +225,7 @@ def guess(choice: Choice, net: Net, machine: Machine) -> Guess:
     work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
     told = ((seconds(moved, work, sizes, machine, net.itemsize), sizes) for sizes in placements(choice.sizes, machine.node))
     best, sizes = min(told, key=lambda one: one[0].promise)
-    whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far)))
+    whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
     return Guess(choice.placed(sizes), whole, net.layers * _held(choice, net))
 
 
