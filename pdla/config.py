@@ -98,7 +98,7 @@ settings = read(os.environ)
 
 @contextmanager
 def override(**changes) -> Iterator[None]:
-    """Change settings for the length of a with-block, in this process: `with override(check=False): ...`."""
+    """Change settings for the length of a with-block, in this process, by one thread: `with override(check=False): ...`."""
     global settings
     before = settings
     settings = replace(before, **changes)

@@ -52,12 +52,11 @@ def measured(comm: Any, case: Case, repeats: int) -> dict[str, dict[str, Any]]:
     """Collective: a case's figures by pass; seconds of every repeat, of the others the median."""
     layer, x = case.small.layer(comm)
     turns: dict[str, list[dict[str, float]]] = {"forward": [], "backward": []}
-    with config.override(bcast=case.bcast):
-        for _ in range(repeats + 1):
-            y, figures = timed(comm, lambda: layer.forward(x))
-            turns["forward"].append(figures)
-            if case.backward:
-                turns["backward"].append(timed(comm, lambda y=y: layer.backward(y))[1])
+    for _ in range(repeats + 1):
+        y, figures = timed(comm, lambda: layer.forward(x))
+        turns["forward"].append(figures)
+        if case.backward:
+            turns["backward"].append(timed(comm, lambda y=y: layer.backward(y))[1])
     layer.scheme.grid.close()
     return {name: _summary(some[1:]) for name, some in turns.items() if some}
 
@@ -105,7 +104,8 @@ def main(spec: str) -> None:
     comm, asked = pdla.world(), json.loads(spec)
     for name in asked["cases"]:
         start = time.perf_counter()
-        told = probes(comm) if name == PROBES else measured(comm, CASES[name], asked["repeats"])
+        with config.override(bcast=CASES[name].bcast if name in CASES else config.settings.bcast):
+            told = probes(comm) if name == PROBES else measured(comm, CASES[name], asked["repeats"])
         if comm.rank == 0:
             with open(asked["results"], "a") as file:
                 file.write(json.dumps({name: told}) + "\n")
