@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NEEDED = [
     "mpich", "mpi4py>=4.1", "pytest>=8.4", "pytest-mpi", "hypothesis", "jsonschema", "ml_dtypes", "h5py", "opt_einsum", "rich",
-    "scipy", "threadpoolctl",
+    "scipy", "threadpoolctl", "setuptools>=77",
 ]  # fmt: skip
 RANKS = (1, 2, 4, 8)
 LONGEST = 3600  # seconds of a step
@@ -42,6 +42,7 @@ def environment(folder, wheels):
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     source = ["--no-index", "--find-links", str(wheels)] if wheels else []
     subprocess.run([*pip, *source, *NEEDED], check=True)
+    subprocess.run([*pip, "--no-index", "--no-build-isolation", "--no-deps", "--editable", str(ROOT)], check=True)
     return str(python)
 
 
