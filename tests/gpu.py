@@ -42,6 +42,8 @@ def environment(folder, wheels):
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     source = ["--no-index", "--find-links", str(wheels)] if wheels else []
     subprocess.run([*pip, *source, *NEEDED], check=True)
+    own_mpi = ["--ignore-installed", "--no-deps", *NEEDED[:2]]  # side by side, and with the mpirun that is used
+    subprocess.run([*pip, *source, *own_mpi], check=True)
     subprocess.run([*pip, "--no-index", "--no-build-isolation", "--no-deps", "--editable", str(ROOT)], check=True)
     return str(python)
 
