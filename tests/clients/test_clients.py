@@ -139,7 +139,7 @@ def test_without_scalapack_behind_it_says_what_is_missing(libraries, tmp_path):
 # ---------------------------------------------------------------------------------------------- ScaLAPACK's testers
 
 
-def tester(flavour, name, folder):
+def scalapacks(flavour, name, folder):
     program = TESTERS / f"{flavour}-tests" / name
     if not program.exists():
         pytest.skip(f"no {program}: {PACKAGES}")
@@ -150,7 +150,7 @@ def tester(flavour, name, folder):
 
 def level_3(flavour, type, folder, libraries):
     output = run(
-        [tester(flavour, f"PBLAS/{type}pb3tst", folder)], 4, flavour, folder, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL
+        [scalapacks(flavour, f"PBLAS/{type}pb3tst", folder)], 4, flavour, folder, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL
     )
     rows = re.findall(r"\|\s+P\w+\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", output)
     assert "Error-exit tests completed." in output and "FAILED " not in output.split("Testing Summary")[0]
@@ -173,7 +173,7 @@ def test_the_c_part_is_clean_under_sanitizers(libraries, tmp_path):
     flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
     build(tmp_path, CC="gcc", CFLAGS=flags, LDFLAGS=flags)
     options = {"ASAN_OPTIONS": "detect_leaks=0", "PRELOAD": f"{':'.join(found)}:{tmp_path}/libpdla_pblas.so"}
-    output = run([tester("openmpi", "PBLAS/cpb3tst", tmp_path)], 4, cwd=tmp_path, **options, **ALL)
+    output = run([scalapacks("openmpi", "PBLAS/cpb3tst", tmp_path)], 4, cwd=tmp_path, **options, **ALL)
     assert counted(output) >= 64 and "ERROR: AddressSanitizer" not in output and "runtime error" not in output
 
 
@@ -185,7 +185,7 @@ def test_level_3_of_pblas_on_mpich(libraries, tmp_path):
 @pytest.mark.parametrize(("name", "uses"), [("xdlu", True), ("xdllt", True), ("xdqr", False)])
 def test_factorisations(libraries, tmp_path, name, uses):
     """xdqr calls none of the routines taken over, and has to go on as before."""
-    output = run([tester("openmpi", name, tmp_path)], 4, cwd=tmp_path, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL)
+    output = run([scalapacks("openmpi", name, tmp_path)], 4, cwd=tmp_path, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL)
     passed, failed = (int(re.search(rf"(\d+) tests completed and {how}", output)[1]) for how in ("passed", "failed"))
     assert passed > 100 and failed == 0, output
     assert (counted(output) > 0) == uses
