@@ -145,7 +145,16 @@ def scalapacks(flavour, name, folder):
         pytest.skip(f"no {program}: {PACKAGES}")
     for data in [*INPUTS.glob("*.dat"), *(INPUTS / "PBLAS").glob("*.dat")]:
         shutil.copy(data, folder)
+    for name in ("LU.dat", "LLT.dat"):
+        without_refinement(folder / name)
     return program
+
+
+def without_refinement(data):
+    """ScaLAPACK's iterative refinement hangs on some machines, also without pdla: its processes part ways in PDLACON."""
+    text, asked = data.read_text().rstrip().rsplit("\n", 1)
+    assert "Cond. Est. and Iter. Ref." in asked
+    data.write_text(f"{text}\n{asked.replace('T', 'F', 1)}\n")
 
 
 def level_3(flavour, type, folder, libraries):
@@ -187,7 +196,7 @@ def test_factorisations(libraries, tmp_path, name, uses):
     """xdqr calls none of the routines taken over, and has to go on as before."""
     output = run([scalapacks("openmpi", name, tmp_path)], 4, cwd=tmp_path, PRELOAD=f"{libraries}/libpdla_pblas.so", **ALL)
     passed, failed = (int(re.search(rf"(\d+) tests completed and {how}", output)[1]) for how in ("passed", "failed"))
-    assert passed > 100 and failed == 0, output
+    assert passed >= 96 and failed == 0, output
     assert (counted(output) > 0) == uses
 
 
