@@ -51,7 +51,7 @@ def programs(libraries):
     need("mpicc.openmpi", "mpif90.openmpi", "gfortran")
     if not find_library("scalapack-openmpi"):
         pytest.skip(f"no ScaLAPACK here: {PACKAGES}")
-    make = ["make", "-C", ROOT / "bench" / "clients", f"LIB={libraries}", f"TO={libraries}", "MPI=openmpi"]
+    make = ["make", "-C", ROOT / "bench" / "clients", f"LIB={libraries}", f"TO={libraries}", "FLAVOUR=openmpi"]
     made = subprocess.run(make, capture_output=True, text=True)
     assert made.returncode == 0 and "warning" not in made.stderr, made.stderr
     return libraries
