@@ -36,10 +36,12 @@ static void multiply(int calls, int size)
     Cblacs_get(-1, 0, &context);
     Cblacs_gridinit(&context, "R", 1, size);
     Cblacs_gridinfo(context, &nprow, &npcol, &myrow, &mycol);
-    const int cols = numroc_(&n, &block, &mycol, &zero, &npcol), desc[9] = {1, context, N, N, BLOCK, BLOCK, 0, 0, N};
-    double *x = calloc(3 * N * (cols + 1), sizeof(double));
-    for (int i = 0; i < calls; i++)
-        pdgemm_("N", "N", &n, &n, &n, &alpha, x, &one, &one, desc, x + N * cols, &one, &one, desc, &beta, x + 2 * N * cols, &one, &one, desc);
+    const int cols = numroc_(&n, &block, &mycol, &zero, &npcol), step = (N + 1) * (cols + 1);
+    double *x = calloc(3 * step, sizeof(double));
+    for (int i = 0; i < calls; i++) {
+        const int lead = N + (mycol > 0 && i % 2), desc[9] = {1, context, N, N, BLOCK, BLOCK, 0, 0, lead}; /* a process's own affair */
+        pdgemm_("N", "N", &n, &n, &n, &alpha, x, &one, &one, desc, x + step, &one, &one, desc, &beta, x + 2 * step, &one, &one, desc);
+    }
     free(x);
     Cblacs_gridexit(context);
 }

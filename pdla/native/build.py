@@ -25,7 +25,8 @@ typedef struct {
     double flops;
     int routine, type, scalar, words[2], has_b;
     int comm, nprow, npcol, myrow, mycol;
-    int shape[3][2], at[3][2], desc[3][11];
+    int shape[3][2], at[3][2], desc[3][11]; /* up to here the same on every process, but for its own place */
+    int lld[3];
 } pdla_call;
 """
 

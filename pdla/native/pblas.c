@@ -125,6 +125,7 @@ static int take(pdla_call *call, const char *letters[2], const void *alpha, cons
         for (int i = 0; i < 3; i++) fine = fine && ((i == 1 && !call->has_b) || sound(call, i));
         if (fine && call->flops >= least_of_all() * call->nprow * call->npcol) {
             call->comm = communicator(call->desc[2][CONTEXT]);
+            for (int i = 0; i < 3; i++) call->lld[i] = call->desc[i][LLD], call->desc[i][LLD] = 1;
             pdla_which_python();
             if (pdla_take(call, (void *)alpha, (void *)a, (void *)b, (void *)beta, c)) {
                 taken++;

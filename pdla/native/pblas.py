@@ -16,8 +16,10 @@ SCALARS = {"s": "float", "d": "double", "c": "float", "z": "double"}
 
 def serve(ffi: Any) -> None:
     """Take the calls of libpdla_pblas.so. An exception once a call is under way ends the job: no other rank could go on."""
-    def address(pointer: Any) -> int:
-        return int(ffi.cast("uintptr_t", pointer))
+    alike = ffi.offsetof("pdla_call", "lld")
+
+    def place(pointer: Any, lld: int) -> pblas.Place:
+        return int(ffi.cast("uintptr_t", pointer)), lld
 
     def number(pointer: Any, type: str) -> complex:
         parts = ffi.cast(f"{SCALARS[type]} *", pointer)
@@ -35,11 +37,12 @@ def serve(ffi: Any) -> None:
     def pdla_take(call: Any, alpha: Any, a: Any, b: Any, beta: Any, c: Any) -> int:
         try:
             context = pblas.context(call.comm, (call.nprow, call.npcol), (call.myrow, call.mycol))
-            run = context.find(bytes(ffi.buffer(call)), call.flops, lambda: read(call))
+            run = context.find(bytes(ffi.buffer(call, alike)), call.flops, lambda: read(call))
             if run is None:
                 return 0
             scalar = chr(call.scalar)
-            context.run(run, number(alpha, scalar), address(a), address(b), number(beta, scalar), address(c))
+            at = [place(pointer, lld) for pointer, lld in zip((a, b, c), call.lld, strict=True)]
+            context.run(run, number(alpha, scalar), at[0], at[1], number(beta, scalar), at[2])
         except BaseException:
             mpi.end_job(*sys.exc_info())
         return 1

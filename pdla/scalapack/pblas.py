@@ -37,7 +37,8 @@ from pdla.scalapack.descriptor import Descriptor
 
 DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
 AUTO = Wish("auto", None, None, None, None)
-Run = Callable[[complex, int, int, complex, int], None]  # (alpha, a, b, beta, c), a to c the addresses of the local blocks
+Place = tuple[int, int]  # of a local block: its address, and its leading dimension, which a process may change from call to call
+Run = Callable[[complex, Place, Place, complex, Place], None]  # (alpha, a, b, beta, c)
 REMEMBERED = 4096  # calls met but not planned
 
 
@@ -106,29 +107,26 @@ def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Conte
 
 @dataclass(frozen=True)
 class Window:
-    """sub(X) of a matrix in the caller's memory, of which only the address is still to be told."""
+    """sub(X) of a matrix in the caller's memory, of which only the place is still to be told."""
 
     like: DistMatrix  # part of the matrix, its block without memory
-    offset: int  # bytes from the address to the part's first element
-    strides: tuple[int, int]
+    first: tuple[int, int]  # row and column of the local block at which the part begins
 
     @staticmethod
     def of(call: Call, i: int, grid: ProcessGrid) -> Window:
         desc, (row, col), (m, n) = call.descriptors[i], call.corners[i], call.shapes[i]
-        size = call.dtype.itemsize
         whole = desc.layout(grid.axes)
         rows, cols = (row - 1, row - 1 + m), (col - 1, col - 1 + n)
         layout = whole.part(desc.shape, grid.sizes, rows, cols)
         held = whole.indices(desc.shape, grid.sizes, grid.coords or {})
         first = [_first(x.overlay(IndexSet.interval(*ends))[0]) for x, ends in zip(held, (rows, cols), strict=True)]
-        shape = local_shape((m, n), layout, grid)
-        like = DistMatrix(np.empty(shape[::-1], call.dtype), (m, n), grid, layout, transposed=True)
-        return Window(like, (first[0] + first[1] * desc.lld) * size, (desc.lld * size, size))
+        nothing = np.broadcast_to(np.zeros((), call.dtype), local_shape((m, n), layout, grid)[::-1])
+        return Window(DistMatrix(nothing, (m, n), grid, layout, transposed=True), (first[0], first[1]))
 
-    def at(self, address: int) -> DistMatrix:
-        """The part of the matrix whose block begins at an address."""
-        x = self.like
-        base = at(address + self.offset, x.base.shape, x.dtype, self.strides)
+    def at(self, place: Place) -> DistMatrix:
+        """The part of the matrix whose block is there."""
+        x, (address, lld), size = self.like, place, self.like.dtype.itemsize
+        base = at(address + (self.first[0] + self.first[1] * lld) * size, x.base.shape, x.dtype, (lld * size, size))
         return DistMatrix(base, x.shape, x.grid, x.layout, transposed=True)
 
 
@@ -153,7 +151,7 @@ def gemm(context: Context, windows: list[Window], call: Call) -> Run:
     turn_a, turn_b = (TURNS[word] for word in call.words)
     plan = _planned(context, turn_a(A.like), turn_b(B.like), C.like)
 
-    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+    def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         plan.run(turn_a(A.at(a)), turn_b(B.at(b)), C.at(c), alpha, beta, context.workspace)
 
     return run
@@ -166,7 +164,7 @@ def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -
     whole = DistMatrix(A.like.stored, A.like.shape, A.like.grid, A.like.layout)
     plan = _planned(context, *((whole, B.like) if left else (B.like, whole)), C.like)
 
-    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+    def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         whole, other = mirrored(A.at(a), lower, hermitian), B.at(b)
         plan.run(*((whole, other) if left else (other, whole)), C.at(c), alpha, beta, context.workspace)
 
@@ -178,7 +176,7 @@ def syrk(context: Context, windows: list[Window], call: Call, hermitian: bool) -
     A, _, C = windows
     lower, turn = call.words[0] == "L", TURNS[call.words[1]]
 
-    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+    def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         X, Y = turn(A.at(a)), C.at(c)
         if not lower:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
             X, Y = X.conj() if hermitian else X, Y.T
@@ -192,7 +190,7 @@ def add(context: Context, windows: list[Window], call: Call) -> Run:
     A, _, C = windows
     turn, memo = TURNS[call.words[0]], Memo()
 
-    def run(alpha: complex, a: int, b: int, beta: complex, c: int) -> None:
+    def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         X, Y = turn(A.at(a)), C.at(c)
         home = buffer(Y.xp, Y.stored.shape, Y.dtype)
         start(X, route(X, Y.layout, Y.grid, memo), Y.grid.comm, home)()

@@ -208,11 +208,13 @@ def test_routines_on_windows(data, routine, shape, type):
     def program(comm):
         here = divmod(comm.rank, shape[1])
         context = Context(comm, shape, here)
-        blocks = [dealt(whole, d, here, shape) for whole, d in zip(wholes, descriptors, strict=True)]
+        mine = [replace(d, lld=d.lld + comm.rank) for d in descriptors]  # a rank's own affair, unknown to the plan
+        blocks = [dealt(whole, d, here, shape) for whole, d in zip(wholes, mine, strict=True)]
         a, b, c = (block for block, _, _ in blocks)
         before = a.copy(), b.copy()
         run = context.find(b"key", 1e30, lambda: call)
-        context.run(run, alpha, a.ctypes.data, b.ctypes.data, beta, c.ctypes.data)
+        at = [(block.ctypes.data, d.lld) for block, d in zip((a, b, c), mine, strict=True)]
+        context.run(run, alpha, at[0], at[1], beta, at[2])
         rows, cols = blocks[2][1:]
         assert np.array_equal(c[: len(rows)], result[np.ix_(rows, cols)], equal_nan=True), (routine, words, comm.rank)
         assert (c[len(rows) :] == 77).all() and np.array_equal(a, before[0]) and np.array_equal(b, before[1])
