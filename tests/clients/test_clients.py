@@ -136,6 +136,39 @@ def test_without_scalapack_behind_it_says_what_is_missing(libraries, tmp_path):
     assert job.returncode and "link ScaLAPACK after it, or name its file in PDLA_SCALAPACK" in job.stderr
 
 
+THREADS = r"""
+#include <pdla.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static void *call(void *number)
+{
+    char expected[99];
+    const long handle = (long)number;
+    sprintf(expected, "handle %ld is nothing: freed already?", handle);
+    return pdla_free(handle) == PDLA_HANDLE && !strcmp(pdla_error(), expected) ? NULL : number;
+}
+
+int main(void)
+{
+    pthread_t threads[8];
+    void *wrong, *any = NULL;
+    for (long i = 0; i < 8; i++) pthread_create(&threads[i], NULL, call, (void *)(i + 100));
+    for (int i = 0; i < 8; i++) pthread_join(threads[i], &wrong), any = wrong ? wrong : any;
+    return any != NULL;
+}
+"""
+
+
+def test_many_threads_start_it_at_once_and_have_errors_of_their_own(libraries, tmp_path):
+    (tmp_path / "threads.c").write_text(THREADS)
+    flags = [f"-I{libraries}", f"-L{libraries}", "-lpdla", "-lpthread", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(["cc", "threads.c", "-o", "threads", *flags], cwd=tmp_path, check=True)
+    job = subprocess.run(["./threads"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert job.returncode == 0, job.stderr
+
+
 # ---------------------------------------------------------------------------------------------- ScaLAPACK's testers
 
 

@@ -7,6 +7,7 @@ import pytest
 from devices import GPU, cupy_namespace
 from unit.test_array import DTYPES, SIZES, numbers
 
+import pdla
 from pdla import config
 from pdla.array import chosen, namespace
 from pdla.array import numpy as host
@@ -353,6 +354,29 @@ def test_the_benchmark_in_threads(capsys):
         words = ["-m", "40", "-n", "30", "-k", "50", "--repeats", "1", "--algorithm", algorithm]
         assert main(["gemm", *words, "--threads", "4", "--array", "cupy"]) == 0
         assert "exact, bound (NumPy)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_code_s_own_blocks_by_their_descriptor(flat):
+    import cupy
+
+    from pdla.scalapack import from_descriptor, to_descriptor
+
+    whole = np.arange(64.0).reshape(8, 8)
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2))
+        rows, cols = ([i for i in range(8) if i // 2 % 2 == place] for place in divmod(comm.rank, 2))
+        mine = [cupy.asarray(np.asfortranarray(x[np.ix_(rows, cols)])) for x in (whole, 0 * whole)]
+        desc = (1, 0, 8, 8, 2, 2, 0, 0, 4)
+        A, C = (from_descriptor(desc, x.T.reshape(-1) if flat else x, grid) for x in mine)
+        pdla.gemm(1, A[:, 2:], A[2:, :], 0, C)
+        assert tuple(to_descriptor(C)) == desc and C.xp is xp
+        return C.gather().get()
+
+    with config.override(array="cupy"):
+        for came in pdla.run(4, program):
+            np.testing.assert_array_equal(came, whole[:, 2:] @ whole[2:])
 
 
 @pytest.mark.parametrize("words", [["--dry-run", "-P", "4"], ["calibrate"]])
