@@ -388,13 +388,19 @@ class Layout:
 
         LayoutError for a dimension that is cut along several axes: part of a cut within a cut is no such cut.
         """
-        made: list[Any] = []
-        for name, n, cuts, (start, stop) in zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True):
-            cuts = effective(cuts, sizes) if (start, stop) != (0, n) else cuts
-            if len(cuts) > 1 and (start, stop) != (0, n):
-                raise LayoutError(f"{name} {start} to {stop} of {n} in {self!r}: cut along several axes; redistribute first")
-            made.append(cuts if (start, stop) == (0, n) else tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts))
+        faces = zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True)
+        made = [self._part(name, n, cuts, sizes, *ends) for name, n, cuts, ends in faces]
         return Layout(made[0], made[1], self.partial)
+
+    def _part(
+        self, name: str, n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], start: int, stop: int
+    ) -> tuple[Cut, ...]:
+        if (start, stop) == (0, n):
+            return cuts
+        cuts = effective(cuts, sizes)
+        if len(cuts) > 1:
+            raise LayoutError(f"{name} {start} to {stop} of {n} in {self!r}: cut along several axes; redistribute first")
+        return tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts)
 
     def owner(self, index: tuple[int, int], shape: Shape, sizes: Mapping[str, int]) -> dict[str, int]:
         """Coordinates, along the axes that cut, of the ranks that hold the element (row, column)."""

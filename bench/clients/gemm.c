@@ -4,20 +4,12 @@
  *
  * Linked as any ScaLAPACK program, with libpdla_pblas.so before ScaLAPACK.
  */
+#include "scalapack.h"
 #include <math.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-extern void Cblacs_get(int, int, int *);
-extern void Cblacs_gridinit(int *, const char *, int, int);
-extern void Cblacs_gridinfo(int, int *, int *, int *, int *);
-extern void Cblacs_gridexit(int);
-extern int numroc_(const int *, const int *, const int *, const int *, const int *);
-extern void descinit_(int *, const int *, const int *, const int *, const int *, const int *, const int *, const int *, const int *, int *);
-extern void pdgemm_(const char *, const char *, const int *, const int *, const int *, const double *, const double *, const int *,
-                    const int *, const int *, const double *, const int *, const int *, const int *, const double *, double *,
-                    const int *, const int *, const int *);
 extern void pdla_pblas_least(double flops);
 extern void pdla_pblas_calls(long *taken, long *passed);
 

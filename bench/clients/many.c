@@ -2,19 +2,12 @@
  *
  *     PDLA_PBLAS_LEAST=0 PDLA_PBLAS_FLOPS=0 mpirun -n 4 ./many_c 10000        a line of JSON from the first process
  */
+#include "scalapack.h"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-extern void Cblacs_get(int, int, int *);
-extern void Cblacs_gridinit(int *, const char *, int, int);
-extern void Cblacs_gridinfo(int, int *, int *, int *, int *);
-extern void Cblacs_gridexit(int);
-extern int numroc_(const int *, const int *, const int *, const int *, const int *);
-extern void pdgemm_(const char *, const char *, const int *, const int *, const int *, const double *, const double *, const int *,
-                    const int *, const int *, const double *, const int *, const int *, const int *, const double *, double *,
-                    const int *, const int *, const int *);
 extern void pdla_pblas_calls(long *taken, long *passed);
 
 enum { N = 24, BLOCK = 4, CONTEXTS = 100 };

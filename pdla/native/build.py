@@ -32,19 +32,17 @@ typedef struct {
 
 ALIAS = "libmpi.so.12"  # as MPICH is called, but for Debian's: see start.py
 
-INTERFACE = """
-extern "Python" {
-    void py_grid(int comm, int axes, int *shape, int64_t *grid, int *status, char *said);
-    void py_local_shape(int64_t grid, int64_t m, int64_t n, char *layout, int64_t *rows, int64_t *cols, int *status, char *said);
-    void py_matrix(int64_t grid, char type, int64_t m, int64_t n, char *layout, void *local, int64_t down, int64_t across,
-                   int64_t *matrix, int *status, char *said);
-    void py_part(int64_t matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t *part, int *status, char *said);
-    void py_gemm(char opa, char opb, void *alpha, int64_t A, int64_t B, void *beta, int64_t C, int *status, char *said);
-    void py_copy(char op, int64_t A, int64_t C, int *status, char *said);
-    void py_free(int64_t handle, int *status, char *said);
-}
-"""
+TAKE = "int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);"
 
+INTERFACE = """
+void py_grid(int comm, int axes, int *shape, int64_t *grid, int *status, char *said);
+void py_local_shape(int64_t grid, int64_t m, int64_t n, char *layout, int64_t *rows, int64_t *cols, int *status, char *said);
+void py_matrix(int64_t grid, char type, int64_t m, int64_t n, char *layout, void *local, int64_t down, int64_t across, int64_t *matrix, int *status, char *said);
+void py_part(int64_t matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t *part, int *status, char *said);
+void py_gemm(char opa, char opb, void *alpha, int64_t A, int64_t B, void *beta, int64_t C, int *status, char *said);
+void py_copy(char op, int64_t A, int64_t C, int *status, char *said);
+void py_free(int64_t handle, int *status, char *said);
+"""  # noqa: E501
 
 START = """
 import pdla.native.start
@@ -56,7 +54,7 @@ from pdla.native import {module}
 
 @dataclass(frozen=True)
 class Library:
-    """A library: types that C and Python share, Python's functions as C sees them, C's source, and the module that answers."""
+    """A library: types that C and Python share, Python's functions as C sees them, a line each, C's source, and what answers."""
 
     types: str
     functions: str
@@ -65,9 +63,7 @@ class Library:
 
 
 LIBRARIES = {
-    "pdla_pblas": Library(
-        CALL, 'extern "Python" int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);', "pblas.c", "pblas"
-    ),
+    "pdla_pblas": Library(CALL, TAKE, "pblas.c", "pblas"),
     "pdla": Library("", INTERFACE, "pdla.c", "interface"),
 }
 
@@ -77,10 +73,11 @@ def build(name: str, folder: Path) -> Path:
     library = LIBRARIES[name]
     ffi = cffi.FFI()
     ffi.embedding_api("")
-    ffi.cdef(library.types + library.functions)
+    ffi.cdef(f'{library.types} extern "Python" {{ {library.functions} }}')
     ffi.embedding_init_code(START.format(name=name, module=library.module))
     head = f'#define PDLA_PYTHON L"{sys.executable}"\n#include <stdint.h>\n' + library.types
-    text = head + "".join((HERE / source).read_text() for source in ("start.c", library.source))
+    declared = "".join(f"static {line}\n" for line in library.functions.split("\n") if line)  # cffi defines them below
+    text = head + declared + "".join((HERE / source).read_text() for source in ("start.c", library.source))
     flags = ["-Wno-deprecated-declarations"]  # Py_SetProgramName, without which there is no virtual environment
     ffi.set_source(f"_{name}", text, libraries=["dl"], include_dirs=[str(HERE)], extra_compile_args=flags)
     with tempfile.TemporaryDirectory() as scratch:

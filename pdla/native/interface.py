@@ -17,13 +17,13 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Balanced, Cuts, Cyclic, Layout
 from pdla.matmul import matmul
 from pdla.matrix import DistMatrix
+from pdla.native.number import number
 from pdla.redistribute import converted, local_shape
+from pdla.scalapack.pblas import DTYPES, TURNS
 
-DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
-TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": lambda X: X.T, "C": lambda X: X.H}
 NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError)  # as pdla.h counts them, from 1
 HANDLE, OTHER = 6, 7
-LONGEST = 4095  # bytes of an error's text
+LONGEST = 4095  # bytes of an error's text: pdla.c has room for one more
 
 
 class HandleError(PdlaError, KeyError):
@@ -101,10 +101,6 @@ class Interface:
     def _words(self, pointer: Any) -> str:
         return self.ffi.string(pointer).decode()
 
-    def _number(self, pointer: Any, dtype: np.dtype) -> complex:
-        parts = self.ffi.cast("double *" if dtype.char in "dD" else "float *", pointer)
-        return complex(parts[0], parts[1]) if dtype.kind == "c" else parts[0]
-
     def _turned(self, op: bytes, handle: int) -> DistMatrix:
         word = op.decode("latin-1").upper()
         if word not in TURNS:
@@ -138,7 +134,7 @@ class Interface:
 
     def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
         A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
-        matmul(A, B, alpha=self._number(alpha, C.dtype), beta=self._number(beta, C.dtype), out=C)
+        matmul(A, B, alpha=number(self.ffi, alpha, C.dtype), beta=number(self.ffi, beta, C.dtype), out=C)
 
     def copy(self, op: bytes, a: int, c: int) -> None:
         A, C = self._turned(op, a), self.handles.get(c, DistMatrix)

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int pdla_take(pdla_call *, void *, void *, void *, void *, void *); /* Python's */
-
 /* A descriptor whose first block may be shorter than the others (type 2); the usual one (type 1) lacks IMB and INB. */
 enum { DTYPE, CONTEXT, M, N, IMB, INB, MB, NB, RSRC, CSRC, LLD, WORDS };
 
@@ -176,7 +174,7 @@ typedef void (*gemm_t)(const char *, const char *, const int *, const int *, con
                      MATRIX(a, a), MATRIX(b, b), const void *beta, void *c, const int *ic, const int *jc, const int *descc)       \
     {                                                                                                                             \
         const char ta = upper(transa), tb = upper(transb), *valid[2] = {letters, letters};                                        \
-        pdla_call call = begin('g', #t[0], #t[0], ta, tb, (double)*m * *n * *k);                                                         \
+        pdla_call call = begin('g', #t[0], #t[0], ta, tb, (double)*m * *n * *k);                                                  \
         operand(&call, 0, ta == 'N' ? *m : *k, ta == 'N' ? *k : *m, ia, ja, desca);                                               \
         operand(&call, 1, tb == 'N' ? *k : *n, tb == 'N' ? *n : *k, ib, jb, descb);                                               \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
@@ -194,7 +192,7 @@ typedef void (*symm_t)(const char *, const char *, const int *, const int *, con
     {                                                                                                                             \
         const char s = upper(side), *valid[2] = {"LR", "LU"};                                                                     \
         const int order = s == 'L' ? *m : *n;                                                                                     \
-        pdla_call call = begin(routine, #t[0], #t[0], s, upper(uplo), (double)*m * *n * order);                                          \
+        pdla_call call = begin(routine, #t[0], #t[0], s, upper(uplo), (double)*m * *n * order);                                   \
         operand(&call, 0, order, order, ia, ja, desca);                                                                           \
         operand(&call, 1, *m, *n, ib, jb, descb);                                                                                 \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
@@ -212,7 +210,7 @@ typedef void (*syrk_t)(const char *, const char *, const int *, const int *, con
                        const void *beta, void *c, const int *ic, const int *jc, const int *descc)                                 \
     {                                                                                                                             \
         const char u = upper(uplo), tr = upper(trans), *valid[2] = {"LU", letters};                                               \
-        pdla_call call = begin(routine, #t[0], scalar, u, tr, (double)*n * *n * *k / 2);                                                 \
+        pdla_call call = begin(routine, #t[0], scalar, u, tr, (double)*n * *n * *k / 2);                                          \
         operand(&call, 0, tr == 'N' ? *n : *k, tr == 'N' ? *k : *n, ia, ja, desca);                                               \
         operand(&call, 2, *n, *n, ic, jc, descc);                                                                                 \
         if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
@@ -231,7 +229,7 @@ typedef void (*tran_t)(const int *, const int *, const void *, MATRIX(a, a), con
                        const int *jc, const int *descc)                                                                           \
     {                                                                                                                             \
         const char *valid[2] = {"TC", "N"};                                                                                       \
-        pdla_call call = begin('a', #t[0], #t[0], letter, 'N', WORD * *m * *n);                                                          \
+        pdla_call call = begin('a', #t[0], #t[0], letter, 'N', WORD * *m * *n);                                                   \
         operand(&call, 0, *n, *m, ia, ja, desca);                                                                                 \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
         if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
@@ -247,7 +245,7 @@ typedef void (*geadd_t)(const char *, const int *, const int *, const void *, MA
                       const int *ic, const int *jc, const int *descc)                                                             \
     {                                                                                                                             \
         const char tr = upper(trans), *valid[2] = {"NTC", "N"};                                                                   \
-        pdla_call call = begin('a', #t[0], #t[0], tr, 'N', WORD * *m * *n);                                                              \
+        pdla_call call = begin('a', #t[0], #t[0], tr, 'N', WORD * *m * *n);                                                       \
         operand(&call, 0, tr == 'N' ? *m : *n, tr == 'N' ? *n : *m, ia, ja, desca);                                               \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
         if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from pdla.comm import mpi
+from pdla.native.number import number
 from pdla.scalapack import pblas
 from pdla.scalapack.descriptor import Descriptor
-
-SCALARS = {"s": "float", "d": "double", "c": "float", "z": "double"}
 
 
 def serve(ffi: Any) -> None:
@@ -21,17 +20,15 @@ def serve(ffi: Any) -> None:
     def place(pointer: Any, lld: int) -> pblas.Place:
         return int(ffi.cast("uintptr_t", pointer)), lld
 
-    def number(pointer: Any, type: str) -> complex:
-        parts = ffi.cast(f"{SCALARS[type]} *", pointer)
-        return complex(parts[0], parts[1]) if type in "cz" else parts[0]
+    def dtype(letter: int) -> np.dtype:
+        return np.dtype(pblas.DTYPES[chr(letter)])
 
     def read(call: Any) -> pblas.Call:
         a, b, c = 0, 1 if call.has_b else 2, 2
         shapes, corners = (tuple((pair[i][0], pair[i][1]) for i in (a, b, c)) for pair in (call.shape, call.at))
         words = (chr(word) for word in call.words)
         descriptors = tuple(Descriptor(*call.desc[i][1:11]) for i in (a, b, c))
-        dtype = np.dtype(pblas.DTYPES[chr(call.type)])
-        return pblas.Call(chr(call.routine), dtype, "".join(words), shapes, corners, descriptors)
+        return pblas.Call(chr(call.routine), dtype(call.type), "".join(words), shapes, corners, descriptors)
 
     @ffi.def_extern(error=0)
     def pdla_take(call: Any, alpha: Any, a: Any, b: Any, beta: Any, c: Any) -> int:
@@ -40,9 +37,9 @@ def serve(ffi: Any) -> None:
             run = context.find(bytes(ffi.buffer(call, alike)), call.flops, lambda: read(call))
             if run is None:
                 return 0
-            scalar = chr(call.scalar)
+            first, second = (number(ffi, pointer, dtype(call.scalar)) for pointer in (alpha, beta))
             at = [place(pointer, lld) for pointer, lld in zip((a, b, c), call.lld, strict=True)]
-            context.run(run, number(alpha, scalar), at[0], at[1], number(beta, scalar), at[2])
+            context.run(run, first, at[0], at[1], second, at[2])
         except BaseException:
             mpi.end_job(*sys.exc_info())
         return 1

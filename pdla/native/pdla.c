@@ -1,14 +1,5 @@
-/* The functions of pdla.h: each calls its twin in Python (pdla.native.entry), with room for what it has to say of an error. */
+/* The functions of pdla.h: each calls its twin in Python (pdla.native.interface), with room for what it has to say of an error. */
 #include "pdla.h"
-
-/* Python's; declared here, since cffi defines them below. */
-static void py_grid(int, int, int *, int64_t *, int *, char *);
-static void py_local_shape(int64_t, int64_t, int64_t, char *, int64_t *, int64_t *, int *, char *);
-static void py_matrix(int64_t, char, int64_t, int64_t, char *, void *, int64_t, int64_t, int64_t *, int *, char *);
-static void py_part(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t *, int *, char *);
-static void py_gemm(char, char, void *, int64_t, int64_t, void *, int64_t, int *, char *);
-static void py_copy(char, int64_t, int64_t, int *, char *);
-static void py_free(int64_t, int *, char *);
 
 #define ROOM 4096
 
