@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array import blas
+from pdla.array import blas, strips
 from pdla.layout import Selection
 
 name = "numpy"
@@ -110,7 +110,12 @@ def scale(target: np.ndarray, beta: complex) -> None:
 
 
 def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
-    return x[rows][:, cols]
+    found = strips.find(x, rows, cols)
+    if found is None:
+        return x[rows][:, cols]
+    part = np.empty(found.shape, x.dtype)
+    copies((here, there) for there, here in found.beside(part))
+    return part
 
 
 def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
@@ -118,7 +123,10 @@ def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[
 
 
 def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> None:
-    if isinstance(rows, slice) or isinstance(cols, slice):
+    found = strips.find(x, rows, cols)
+    if found is not None:
+        copies(found.beside(source))
+    elif isinstance(rows, slice) or isinstance(cols, slice):
         x[rows, cols] = source
     else:
         x[np.ix_(rows, cols)] = source

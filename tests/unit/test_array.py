@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pdla.array import namespace, numpy
+from pdla.array import namespace, numpy, strips
 from pdla.array.meta import Meta
 
 DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble"]
@@ -129,6 +129,33 @@ def test_put_is_the_reverse_of_take(rows, cols):
     np.testing.assert_array_equal(numpy.take(y, rows, cols), part)
     assert np.count_nonzero(y == 9) == 30 - part.size
     assert np.shares_memory(part, x) == (isinstance(rows, slice) and isinstance(cols, slice) and part.size > 0)
+
+
+WAYS = {  # of choosing from 500 positions, and whether they are copied as strips
+    "cyclic": (np.flatnonzero(np.arange(500) // 16 % 3 == 1), True),
+    "first and last run shorter": (np.flatnonzero((np.arange(500) + 5) // 20 % 2 == 0), True),
+    "two distances": (np.flatnonzero(np.isin(np.arange(500) // 10, [0, 2, 4, 6, 9, 12, 15, 18, 30, 31, 32, 33])), True),
+    "single": (np.flatnonzero(np.arange(500) % 3 == 1), False),
+    "random": (np.sort(np.random.default_rng(5).permutation(500)[:200]), False),
+    "slice": (slice(3, 490, 2), None),
+}
+
+
+@pytest.mark.parametrize("how", ["C", "F", "gaps", "backwards"])
+@pytest.mark.parametrize("down", WAYS)
+@pytest.mark.parametrize("across", WAYS)
+def test_large_parts_in_strips(down, across, how, monkeypatch):
+    monkeypatch.setattr(strips, "LARGE", 1)
+    (rows, by_rows), (cols, by_cols) = WAYS[down], WAYS[across]
+    x = laid(np.arange(250_000.0).reshape(500, 500), how)
+    wanted = x[rows][:, cols]
+    lists = [as_strips for as_strips in (by_rows, by_cols) if as_strips is not None]
+    assert (strips.find(x, rows, cols) is not None) == (bool(lists) and all(lists))
+    np.testing.assert_array_equal(numpy.take(x, rows, cols), wanted)
+    y = laid(np.full((500, 500), -1.0), how)
+    numpy.put(y, rows, cols, laid(wanted, how))
+    np.testing.assert_array_equal(y[rows][:, cols], wanted)
+    assert np.count_nonzero(y == -1) == y.size - wanted.size
 
 
 @pytest.mark.parametrize("beta", [0, 1, -2])
