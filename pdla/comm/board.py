@@ -2,7 +2,8 @@
 
 memory = board.open(size)    collective: so many bytes, the same on every rank, that nobody reads any more
 ...                          each rank writes what is its own
-board.seal()                 collective: all have written; now all may read, until the next `open`
+board.seal()                 collective: all have written; now all may read
+board.leave()                this rank reads no more; it does not wait
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ class Board(ABC):
     def seal(self) -> None:
         """Collective: ends the writing."""
 
+    @abstractmethod
+    def leave(self) -> None:
+        """Ends this rank's reading."""
+
 
 class Turns(Board):
-    """A board over memory that is kept from turn to turn: `_grow` provides it, `_meet` is a barrier."""
+    """A board over memory that is kept from turn to turn: `_grow` provides it, `_come` and `_await` make a barrier in two."""
 
     def __init__(self) -> None:
         self.memory: Any = None
@@ -35,7 +40,12 @@ class Turns(Board):
         """Collective: other memory of this size; nobody uses the old."""
 
     @abstractmethod
-    def _meet(self) -> None: ...
+    def _come(self) -> None:
+        """Tell the others that this rank has come as far as here."""
+
+    @abstractmethod
+    def _await(self) -> None:
+        """Wait until all have come as far as this rank has told them."""
 
     def open(self, size: int) -> Any:
         small, before = size <= HALF, self.small
@@ -44,9 +54,13 @@ class Turns(Board):
             self.size = max(size, 2 * HALF)
             self.memory = self._grow(self.size)
         elif not (small and before):
-            self._meet()
+            self._await()
         self.half = HALF - self.half if small else 0
         return self.memory[self.half : self.half + size]
 
     def seal(self) -> None:
-        self._meet()
+        self._come()
+        self._await()
+
+    def leave(self) -> None:
+        self._come()

@@ -28,6 +28,9 @@ class DryBoard(Board):
     def seal(self) -> None:
         pass
 
+    def leave(self) -> None:
+        pass
+
 
 class DryComm(Communicator):
     """A rank that is told what it would receive; with a clock, also when.

@@ -403,16 +403,16 @@ class NodeBoard(Turns):
             self.comm.mpi.Barrier()
         return memory[slots:]
 
-    def _meet(self) -> None:
-        """A barrier in the shared memory: every rank writes the number of the turn and waits until all have.
-
-        By messages each step of a tree costs a rank its turn on a shared core.
-        """
+    def _come(self) -> None:
+        """Write the number of the turn where all see it: by messages each step of a tree costs a rank its turn on a shared core."""
         assert self.window is not None
         self.turn += 1
-        self.come = 0
         self.window.Sync()
         self.turns[self.comm.rank * _WORDS] = self.turn
+
+    def _await(self) -> None:
+        assert self.window is not None
+        self.come = 0
         self.comm._until("sharing memory", self._all_have_come)
         self.window.Sync()
 

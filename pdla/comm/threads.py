@@ -240,6 +240,9 @@ class ThreadBoard(Board):
     def seal(self) -> None:
         self.comm.share(None)
 
+    def leave(self) -> None:
+        pass
+
 
 def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf) -> list[Any]:
     """Run program(comm, *args) on `size` ranks as threads; gives their results by rank.

@@ -93,6 +93,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
         if sink is not None:
             sink.add(left, right)
             sink.end()
+        board.leave()
 
 
 def _written(X: DistMatrix, face: Face | None, memory: Any) -> Any:

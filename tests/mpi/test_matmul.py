@@ -1,6 +1,7 @@
 """The same products over MPI."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from mpi4py import MPI
 
 import pdla
 from pdla import config
+from pdla.array import numpy
 
 pytestmark = pytest.mark.mpi
 
@@ -50,6 +52,25 @@ def test_shared(comm):
             C.stored.fill(np.nan)
             plan(A, B.T, out=C)
         assert np.array_equal(C.gather(), A.gather() @ B.gather().T)
+
+
+@needs_a_board
+@pytest.mark.parametrize("n", [64, 600])
+def test_nobody_writes_where_a_slow_rank_still_reads(comm, n, monkeypatch):
+    grid, slow = pdla.ProcessGrid(pdla.balanced_shape(comm.size)), comm.size - 1
+    operands = [exact((n, n), grid, LAYOUT, np.float64, seed) for seed in range(4)]
+    wanted = [A.gather() @ A.gather() for A in operands]
+    plan, multiply = pdla.plan_matmul(operands[0], operands[0]), numpy.gemm
+
+    def late(*arguments):
+        if comm.rank == slow:
+            time.sleep(0.02)
+        multiply(*arguments)
+
+    plan(operands[0], operands[0])
+    monkeypatch.setattr(numpy, "gemm", late)
+    products = [plan(A, A) for A in operands * 3]
+    assert all(np.array_equal(product.gather(), one) for product, one in zip(products, wanted * 3, strict=True))
 
 
 def test_message_schedules_where_nothing_is_shared(comm):

@@ -80,22 +80,27 @@ def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
 class Counted(Turns):
     def __init__(self):
         super().__init__()
-        self.meetings = 0
+        self.come = self.waits = 0
 
     def _grow(self, size):
         return np.zeros(size, np.uint8)
 
-    def _meet(self):
-        self.meetings += 1
+    def _come(self):
+        self.come += 1
+
+    def _await(self):
+        self.waits += 1
 
 
 def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
     board = Counted()
 
     def turn(size):
-        before = board.meetings
+        before = board.waits
         memory = board.open(size)
-        waited = board.meetings - before
+        waited = board.waits - before
+        board.seal()
+        board.leave()
         return memory, waited
 
     (one, waited_one), (two, waited_two), (three, waited_three) = turn(100), turn(200), turn(HALF)
@@ -105,3 +110,4 @@ def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
     assert waited == 1 and len(large) == 2 * HALF
     assert turn(10)[1] == 1 and turn(10)[1] == 0
     assert len(turn(4 * HALF)[0]) == 4 * HALF and turn(3 * HALF)[1] == 1
+    assert board.come == 2 * 8  # the end of writing and of reading
