@@ -32,7 +32,7 @@ from pdla.linalg import (
     syrk,
     syrk_words,
 )
-from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, plan_matmul, predict_matmul
+from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, native_layouts, plan_matmul, predict_matmul
 from pdla.matrix import DistMatrix
 
 __version__ = "0.1.0"

@@ -2,38 +2,31 @@
 
 import platform
 from collections import Counter
+from collections.abc import Sequence
 
-import numpy as np
 from mpi4py import MPI
 from sides.product import Block, Product, Side
 
 import pdla
-from pdla.matmul.planner import cheapest_table
-from pdla.model.machine import Machine
 
-Layouts = tuple[pdla.Layout, pdla.Layout, pdla.Layout]  # of A, B and C
 BLOCKS = (pdla.Layout("row", "col"),) * 3
-
-
-def native(product: Product, comm: MPI.Comm) -> tuple[pdla.ProcessGrid, Layouts]:
-    """Collective: the grid and the layouts in which pdla would multiply, had it dealt out A and B itself."""
-    size = np.dtype(product.dtype).itemsize
-    table = cheapest_table((product.m, product.n, product.k), comm.size, "auto", size, Machine())
-    return pdla.ProcessGrid(table.shape, table.axes, comm), (table.A, table.B, table.C)
 
 
 def near_square(comm: MPI.Comm) -> pdla.ProcessGrid:
     return pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
 
 
-def operands(product: Product, grid: pdla.ProcessGrid, layouts: Layouts) -> tuple[pdla.DistMatrix, ...]:
+def operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.Layout]) -> tuple[pdla.DistMatrix, ...]:
     """Collective: A, B and C of zeros."""
     shapes = ((product.m, product.k), (product.k, product.n), (product.m, product.n))
     return tuple(pdla.zeros(s, grid, layout, dtype=product.dtype) for s, layout in zip(shapes, layouts, strict=True))
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
-    grid, layouts = native(product, comm) if variant == "native" else (near_square(comm), BLOCKS)
+    if variant == "native":
+        grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
+    else:
+        grid, layouts = near_square(comm), list(BLOCKS)
     return side(*operands(product, grid, layouts))
 
 

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
-from math import prod
 
 import numpy as np
 
-from pdla.grid import ProcessGrid, usual_order
+from pdla.grid import ProcessGrid
 from pdla.layout import Cut, Layout, Shape, axes_of, share
 
 FEW = 512  # ranks up to which an assignment is looked for: its time grows with their cube
@@ -148,28 +147,3 @@ def relabelled(kept: Sequence[Kept], order: np.ndarray) -> np.ndarray:
 
     places, ranks = linear_sum_assignment(total.T, maximize=True)
     return ranks[np.argsort(places)] if total[ranks, places].sum() > total[order, here].sum() else order
-
-
-def outside(shape: Sequence[int], order: np.ndarray, homes: np.ndarray, sums: Sequence[bool]) -> list[float]:
-    """Along each axis of the grid, the share of a rank's words that come from other nodes, for the rank that has most.
-
-    Where they are for a sum, that of its peers there; else the ranks of a node bring each piece there once.
-    """
-    where = homes[order].reshape(shape)
-    shares = []
-    for axis, p in enumerate(where.shape):
-        lines = np.moveaxis(where, axis, -1)
-        same = int((lines[..., :, None] == lines[..., None, :]).sum(axis=-1).min())
-        shares.append((p - same) / max(1, p - 1) / (1 if sums[axis] else same))
-    return shares
-
-
-def orders(shape: tuple[int, ...], spread: bool) -> list[np.ndarray]:
-    """Ways to fill a grid with consecutive ranks, flat, the rank at each place in C order: a grid's usual one, and where the
-    ranks are spread over nodes each axis once inside the nodes."""
-    usual = usual_order(shape).ravel()
-    if not spread:
-        return [usual]
-    axes, filled = range(len(shape)), np.arange(prod(shape))
-    ways = [(*(a for a in axes if a != fast), fast) for fast in axes if shape[fast] > 1]
-    return [usual] + [filled.reshape([shape[a] for a in way]).transpose(np.argsort(way)).ravel() for way in ways]

@@ -6,7 +6,7 @@ counts the words of the product and of the conversions by the rank that receives
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil, prod
@@ -15,10 +15,11 @@ from threading import Lock
 import numpy as np
 
 from pdla.errors import PlanError
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, usual_order
 from pdla.layout import Layout, Shape
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
-from pdla.matmul.placing import FEW, Kept, Place, Side, orders, outside, relabelled
+from pdla.matmul.nodes import far, fillings
+from pdla.matmul.placing import FEW, Kept, Place, Side, relabelled
 from pdla.matmul.tables import Algorithm, Table, turned
 from pdla.matrix import DistMatrix
 from pdla.model.bounds import received_lower_bound
@@ -34,6 +35,9 @@ BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 RELABELLED = 3  # how many of the cheapest tables are tried with the ranks relabelled
 WORTH = 2**16  # words of conversion from which that is tried: loading the assignment takes longer than less would
 LARGE = 4096  # ranks from which conversions are priced by sizes alone
+
+
+Order = Sequence[int] | np.ndarray | None  # the rank at each place of a grid, flat; None: as usual
 
 
 @dataclass(frozen=True)
@@ -97,13 +101,15 @@ class Way:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks may share."""
+    """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks may share; the node
+    of each rank (none: all on one)."""
 
     mnk: tuple[int, int, int]
     ranks: int
     itemsize: int
     machine: Machine
     shared: int
+    nodes: tuple[int, ...]
 
     @cached_property
     def bound(self) -> float:
@@ -117,10 +123,21 @@ class Sizes:
             return "shared"
         return "gather" if words * self.itemsize <= GATHER_BELOW else "summa"
 
+    @cached_property
+    def homes(self) -> np.ndarray | None:
+        """The node of each rank; None where there is one node only."""
+        return np.array(self.nodes) if len(set(self.nodes)) > 1 else None
+
     def priced(self, used: boxes.Box, words: float, more: int = 0) -> float:
         """The price of a box that receives so many words, in its own messages and `more`."""
         excess, begun = boxes.excess(*self.mnk, used, self.ranks), boxes.messages(used) + more
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, self.machine))
+
+    def conversion(self, moved: float) -> float:
+        """So many words, of any ranks, as they are priced."""
+        if self.homes is None:
+            return moved
+        return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
 
 
 @dataclass(frozen=True)
@@ -130,18 +147,12 @@ class Question(Sizes):
     A: Lying
     B: Lying
     C: Lying | None
-    nodes: tuple[int, ...]
 
     @staticmethod
     def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Question:
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
         c = None if C is None else C.lying()
-        return Question(mnk, comm.size, itemsize, machine, comm.shared_limit, A.lying(), B.lying(), c, tuple(comm.homes))
-
-    @cached_property
-    def homes(self) -> np.ndarray | None:
-        """The node of each rank; None where there is one node only."""
-        return np.array(self.nodes) if len(set(self.nodes)) > 1 else None
+        return Question(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.lying(), B.lying(), c)
 
     @property
     def one_grid(self) -> bool:
@@ -166,10 +177,10 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
     return sorted(found, key=lambda way: way.price)
 
 
-def cheapest_table(mnk: tuple[int, int, int], ranks: int, algorithm: str, itemsize: int, machine: Machine) -> Table:
-    """The table of lowest price where A, B and C lie as it wants them."""
-    q = Sizes(mnk, ranks, itemsize, machine, 0)
-    return min(_tables(q, algorithm, None, None), key=lambda table: _native_price(q, table))
+def cheapest_native(q: Sizes, algorithm: str) -> tuple[Table, np.ndarray]:
+    """The table of lowest price where A, B and C lie as it wants them, and the rank at each place of its grid."""
+    ways = ((table, order) for table in _tables(q, algorithm, None, None) for order in fillings(table.shape, q.homes))
+    return min(ways, key=lambda way: _native_price(q, *way))
 
 
 # ---------------------------------------------------------------------------------------------- on the own grid
@@ -182,7 +193,9 @@ def direct(q: Question, algorithm: str, schedule: str | None = None) -> Way:
     chosen, words = roles.choose(q.A.layout.summed, q.B.layout.summed, wanted, *q.mnk, tuple(sizes.items()))
     used = boxes.of(chosen.carries, sizes)
     how = schedule or (algorithm if algorithm in ON_GRID else q.schedule(words))
-    return Way(how, how, chosen, None, (), words, 0.0, q.priced(used, words))
+    given = (q.A.layout.summed, q.B.layout.summed, wanted)
+    price = q.priced(used, _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
+    return Way(how, how, chosen, None, (), words, 0.0, price)
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own
@@ -213,8 +226,30 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
     return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[:BOXES]
 
 
-def _native_price(q: Sizes, table: Table) -> float:
-    return q.priced(table.box, table.words(*q.mnk))
+def _native_price(q: Sizes, table: Table, order: Order = None) -> float:
+    return q.priced(table.box, _table_weighed(q, table, order))
+
+
+def _table_weighed(q: Sizes, table: Table, order: Order) -> float:
+    given = (table.A, table.B, table.C)
+    return _weighed(q, table.schedule, table.words(*q.mnk), given, table.roles, table.sizes, order)
+
+
+def _weighed(
+    q: Sizes, schedule: str, words: float, given: tuple, met: roles.Roles, sizes: Mapping[str, int], order: Order
+) -> float:
+    """The words by which a product is priced: what a rank receives, more where that comes from other nodes; or what it copies,
+    where the rest is read in place."""
+    if schedule != "shared" and q.homes is None:
+        return words
+    layouts = (met.A, met.B, met.C)
+    lying = tuple(None if X is None else roles.cutting(X, sizes) for X in given)
+    if schedule == "shared":
+        return roles.copied(lying, layouts, q.mnk, sizes)
+    shape = tuple(sizes.values())
+    assert q.homes is not None
+    where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
+    return words + (q.machine.distance - 1) * far(roles.moves(lying, layouts, q.mnk, sizes), tuple(sizes), where)
 
 
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
@@ -239,7 +274,7 @@ def _orders(q: Question, table: Table) -> list[np.ndarray]:
     """Fillings of the table's grid; A's own where its grid has that shape."""
     if q.A.place.shape == table.shape:
         return [np.array(q.A.place.order)]
-    return orders(table.shape, q.homes is not None)
+    return fillings(table.shape, q.homes)
 
 
 class KeptOf:
@@ -279,8 +314,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     else:
         arriving, returning, stays = _moves(q, kept, table, order)
         moved, more = float(arriving.max() + returning.max()), 3 - sum(stays)
-    priced = (words + moved) * (1 if q.homes is None else _distance(q, q.homes, table, order))
-    price = q.priced(table.box, priced, more)
+    price = q.priced(table.box, _table_weighed(q, table, order) + q.conversion(moved), more)
     return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
 
 
@@ -312,12 +346,6 @@ def _by_sizes(q: Question, table: Table) -> float:
     a, b = (prod(table.sizes[axis] for axis in layout.axes) for layout in (table.A, table.B))
     c = 0 if q.C is None else ceil(m * n / prod(q.C.place.sizes[axis] for axis in q.C.layout.axes))
     return m * k / a + k * n / b + c
-
-
-def _distance(q: Question, homes: np.ndarray, table: Table, order: np.ndarray) -> float:
-    """How much longer words take than within a node, by the axis along which most come from outside."""
-    sums = [carried == "k" for _, carried in table.carries]
-    return 1 + (q.machine.distance - 1) * max(outside(table.shape, order, homes, sums))
 
 
 def _relabelled(q: Question, found: list[Way]) -> list[Way]:

@@ -10,9 +10,9 @@ import numpy as np
 
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
-from pdla.grid import ProcessGrid, usual_order
+from pdla.grid import ProcessGrid
 from pdla.matmul import plan as plans
-from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, cheapest_table
+from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, cheapest_native
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
@@ -50,8 +50,8 @@ def predict_matmul(
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
     kind, comm = np.dtype(dtype), DryComm(0, P)  # type: ignore[call-overload]
-    table = cheapest_table((m, n, k), P, algorithm, kind.itemsize, machine or Machine())
-    grid = ProcessGrid.trusted(table.shape, comm, usual_order(table.shape), table.axes)
+    table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, machine or Machine(), 0, ()), algorithm)
+    grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
     A, B, C = (
         Operand(shape, layout, grid)
         for shape, layout in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C))

@@ -12,11 +12,12 @@ alone, so that every rank finds the same roles whatever its coordinates and howe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product, takewhile
 from math import prod
+from typing import NamedTuple
 
 from pdla.layout import Block, Cut, Cuts, Layout, axes_of, effective
 
@@ -83,17 +84,40 @@ def _arranged(axes: set[str], first: Nest, second: Nest) -> Nest:
     return tuple(nest[:1] + [Block(cut.axis) if isinstance(cut, Cuts) else cut for cut in nest[1:]])
 
 
-def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
-    """Words a rank receives when A and B come as given and C is to go as given."""
+class Move(NamedTuple):
+    """Words that a rank receives, the axes along which they come (none: along any), and whether they are added up."""
+
+    words: float
+    axes: tuple[str, ...]
+    addends: bool = False
+
+
+def moves(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> Iterator[Move]:
+    """What a rank receives when A and B come as given and C is to go as given."""
     (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
-    words = moved(m * k, A, a, size) + moved(k * n, B, b, size)
+    for elements, X, x in ((m * k, A, a), (k * n, B, b)):
+        yield Move(moved(elements, X, x, size), tuple(axis for axis in X.axes if axis not in x.axes))
     scattered, reduced = after_sums(c, C)
     block = m * n / prod(size[axis] for axis in c.axes)
     for axis in c.partial:
         p = size[axis]
-        words += block * (1 - 1 / p) * (1 if axis in scattered else 2)
+        yield Move(block * (1 - 1 / p) * (1 if axis in scattered else 2), (axis,), True)
         block /= p if axis in scattered else 1
-    return words + (moved(m * n, reduced, C, size) if C is not None else 0)
+    if C is not None:
+        yield Move(moved(m * n, reduced, C, size), ())
+
+
+def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
+    """The words of these moves."""
+    return sum(move.words for move in moves(given, layouts, mnk, size))
+
+
+def copied(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
+    """Words a rank copies where A and B are read where they lie: its own blocks of what others read, and C's addends."""
+    (A, B, C), (a, b, _), (m, n, k) = given, layouts, mnk
+    faces = ((m * k, A, a), (k * n, B, b))
+    own = sum(elements / prod(size[axis] for axis in X.axes) for elements, X, x in faces if moved(elements, X, x, size))
+    return own + price((a, b, C), layouts, mnk, size)
 
 
 def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:

@@ -1,5 +1,6 @@
 """All-gathers around the nodes: each piece comes once to each rank, and once over each node's link, wherever ranks run."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 import pdla
 from pdla import record, run
 from pdla.comm import ring
-from pdla.matmul.placing import outside
+from pdla.matmul.nodes import outside
+from pdla.matmul.planner import Sizes, cheapest_native
 from pdla.model.machine import Machine
 
 HOMES = {
@@ -144,8 +146,21 @@ def test_the_time_around_the_nodes(nodes, seconds):
 
 def test_a_plan_counts_words_from_other_nodes_as_they_come():
     """A 4 x 4 grid on nodes of 4: a row on each. Up a column 3 of 3 peers are outside, and nobody shares what comes from them;
-    of 16 ranks in a row 12 of 15 are, and four of a node fetch a piece each."""
-    homes, order = np.repeat(np.arange(4), 4), np.arange(16)
-    assert outside((4, 4), order, homes, (False, True)) == [1.0, 0.0]
-    assert outside((1, 16), order, homes, (True, False)) == [0.0, pytest.approx(12 / 15 / 4)]
-    assert outside((1, 16), order, homes, (False, True)) == [0.0, pytest.approx(12 / 15)]
+    of 16 ranks 12 of 15 are, and four of a node fetch a piece each, but not of addends. In tiles of 2 x 2 two fetch it."""
+    rows = np.repeat(np.arange(4), 4).reshape(4, 4)
+    tiles = np.kron([[0, 1], [2, 3]], np.ones((2, 2), int))
+    assert [outside(rows, [axis], False) for axis in (0, 1)] == [1.0, 0.0]
+    assert [outside(tiles, [axis], False) for axis in (0, 1)] == [pytest.approx(1 / 3)] * 2
+    assert outside(tiles, [1], True) == pytest.approx(2 / 3)
+    for along in ([0, 1], []):
+        assert outside(rows, along, False) == pytest.approx(12 / 15 / 4) and outside(rows, along, True) == pytest.approx(12 / 15)
+
+
+def test_matrices_are_dealt_out_in_tiles_of_a_node():
+    """16 ranks on 4 nodes: a node takes 2 x 2 of a 4 x 4 grid, whose rows and columns then bring half of what a node's row would."""
+    q = Sizes((2048, 2048, 128), 16, 8, Machine(), 0, tuple(np.repeat([0, 4, 8, 12], 4).tolist()))
+    table, order = cheapest_native(q, "auto")
+    assert table.shape == (4, 4, 1)
+    assert order.reshape(4, 4).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    alone = cheapest_native(replace(q, nodes=()), "auto")[1]
+    assert alone.tolist() == list(range(16))

@@ -1,0 +1,42 @@
+"""Where to put matrices that are still to be dealt out, so that their product moves the least."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.comm import as_communicator
+from pdla.comm.agree import agreed
+from pdla.errors import PlanError, ShapeError
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout
+from pdla.matmul.planner import NAMED, Sizes, cheapest_native
+from pdla.model.machine import Machine
+
+
+class Native(NamedTuple):
+    """A grid, and on it the layouts of A, B and C."""
+
+    grid: ProcessGrid
+    A: Layout
+    B: Layout
+    C: Layout
+
+
+def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.float64, algorithm: str = "auto") -> Native:
+    """The grid and the layouts in which C (m x n) = A (m x k) B (k x n) is cheapest: all three lie where they are needed.
+
+    By boxes of any sides on the ranks of comm, as `algorithm="auto"` chooses, or of one of the algorithms that have a grid of
+    their own; neighbours on the grid are put on one node where that saves words from others. Ranks may stay idle. Collective.
+    Raises, on every rank, ShapeError for negative sizes, PlanError for an algorithm that works on the matrices' own grid.
+    """
+    world = as_communicator(comm)
+    with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={np.dtype(dtype)}, algorithm={algorithm!r})"):
+        if min(m, n, k) < 0:
+            raise ShapeError(f"m={m}, n={n}, k={k}: sizes are 0 or more")
+        if algorithm not in (*NAMED, "auto"):
+            raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
+    q = Sizes((m, n, k), world.size, np.dtype(dtype).itemsize, Machine(), world.shared_limit, tuple(world.homes))
+    table, order = cheapest_native(q, algorithm)
+    return Native(ProcessGrid.trusted(table.shape, world, order, table.axes), table.A, table.B, table.C)

@@ -1,0 +1,60 @@
+"""Ranks among nodes: the ways to fill a grid with them, and how many of a product's words reach a rank from other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from pdla.grid import tiled_order, usual_order
+from pdla.matmul.roles import Move
+
+
+def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
+    """Ways to fill a grid with consecutive ranks, flat, the rank at each place in C order: a grid's usual one; and where ranks
+    are spread over nodes each axis once inside the nodes, and each tile of the grid that has a node's ranks."""
+    found = [usual_order(shape).ravel()]
+    if homes is None:
+        return found
+    axes, filled = range(len(shape)), np.arange(prod(shape))
+    ways = [(*(a for a in axes if a != fast), fast) for fast in axes if shape[fast] > 1]
+    found += [filled.reshape([shape[a] for a in way]).transpose(np.argsort(way)).ravel() for way in ways]
+    found += [np.array(tiled_order(shape, tile)) for tile in _tiles(shape, int(np.bincount(homes).max()))]
+    return found
+
+
+def _tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]:
+    """Sides that divide the grid's, of so many ranks in all, cut along more than one axis."""
+    if not shape:
+        yield from [()] if ranks == 1 else []
+        return
+    for side in range(1, min(shape[0], ranks) + 1):
+        if shape[0] % side == 0 and ranks % side == 0:
+            yield from ((side, *rest) for rest in _tiles(shape[1:], ranks // side))
+
+
+def far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
+    """Words that come from other nodes to the rank that has most of them; `where`: the node at each place of the grid."""
+    return sum(move.words * outside(where, [axes.index(axis) for axis in move.axes], move.addends) for move in moves)
+
+
+def outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
+    """The share of a rank's words from its peers along these axes of the grid (none: all of it) that crosses a node's link.
+
+    Addends come from each peer elsewhere. Of the rest the ranks of a node bring each piece there once, to all of them.
+    """
+    rest = [axis for axis in range(where.ndim) if along and axis not in along]
+    lines = where.transpose([*rest, *(axis for axis in range(where.ndim) if axis not in rest)])
+    lines = lines.reshape(prod(where.shape[axis] for axis in rest), -1)
+    p = lines.shape[1]
+    same = _fewest_alike(lines)
+    return (p - same) / max(1, p - 1) / (1 if addends else same)
+
+
+def _fewest_alike(lines: np.ndarray) -> int:
+    """Over all lines, the least number of equal elements in one."""
+    ordered = np.sort(lines, axis=1)
+    begins = np.ones(ordered.shape, bool)
+    begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return int(np.diff(np.flatnonzero(begins), append=ordered.size).min())
