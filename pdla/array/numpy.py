@@ -110,6 +110,8 @@ def scale(target: np.ndarray, beta: complex) -> None:
 
 
 def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
+    if isinstance(rows, slice) and isinstance(cols, slice):
+        return x[rows, cols]
     found = strips.find(x, rows, cols)
     if found is None:
         return x[rows][:, cols]
@@ -123,8 +125,9 @@ def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[
 
 
 def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> None:
-    found = strips.find(x, rows, cols)
-    if found is not None:
+    if isinstance(rows, slice) and isinstance(cols, slice):
+        x[rows, cols] = source
+    elif (found := strips.find(x, rows, cols)) is not None:
         copies(found.beside(source))
     elif isinstance(rows, slice) or isinstance(cols, slice):
         x[rows, cols] = source

@@ -57,12 +57,12 @@ class Part(NamedTuple):
 
 
 def find(x: np.ndarray, rows: Selection, cols: Selection) -> Part | None:
-    """x[rows][:, cols] as strips; None where it is small or has no list, or one that is not made up of a few groups."""
-    sliced = x[tuple(chosen if isinstance(chosen, slice) else ALL for chosen in (rows, cols))]
+    """x[rows][:, cols], not both slices, as strips; None where it is small, or a list is not made up of a few groups."""
     # The last dimension first: those before it keep their numbers as it becomes two.
     lists = {d: positions for d, positions in ((1, cols), (0, rows)) if not isinstance(positions, slice)}
+    sliced = x[tuple(chosen if isinstance(chosen, slice) else ALL for chosen in (rows, cols))]
     m, n = (len(lists.get(d, range(size))) for d, size in enumerate(sliced.shape))
-    if not lists or m * n < LARGE:
+    if m * n < LARGE:
         return None
     found = [(d, _groups(positions)) for d, positions in lists.items()]
     return Part((m, n), sliced, found) if all(groups for _, groups in found) else None

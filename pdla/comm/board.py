@@ -54,6 +54,8 @@ class Turns(Board):
             self.size = max(size, 2 * HALF)
             self.memory = self._grow(self.size)
         elif not (small and before):
+            if before:
+                self._come()
             self._await()
         self.half = HALF - self.half if small else 0
         return self.memory[self.half : self.half + size]
@@ -63,4 +65,5 @@ class Turns(Board):
         self._await()
 
     def leave(self) -> None:
-        self._come()
+        if not self.small:  # who needs to know that small turns are over asks for it
+            self._come()

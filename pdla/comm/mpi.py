@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,9 +56,18 @@ _HEARD = 0.5  # seconds in which the launcher passes on what was printed: an abo
 _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
 Send = Callable[[], MPI.Request]
 Landing = tuple[Array, Array]  # out, where its elements arrive
-_POLLS = 200  # polls before a rank that shares its core sleeps between them
-_NAP, _GROWTH, _LONGEST = 100e-6, 10, 5e-3  # its first naps, in seconds; how many until they are twice as long; the longest
-_LONGEST_FAR = 1e-3  # where it waits for a network, too, which does nothing unless it is asked to
+_NAP, _GROWTH = 100e-6, 10  # naps of a rank that shares its core, in seconds, the first ones; how many until they are twice as long
+
+
+class Patience(NamedTuple):
+    """Of a rank that shares its core: polls before it sleeps between them, and the longest nap, in seconds."""
+
+    polls: int
+    longest: float
+
+
+_NEAR = Patience(200, 5e-3)
+_FAR = Patience(10, 1e-3)  # what it waits for is longer on its way; and a network does nothing unless it is asked to
 
 
 @dataclass(frozen=True)
@@ -72,10 +81,10 @@ class Node:
     def crowded(self) -> bool:
         return self.ranks > self.cores or config.settings.crowded
 
-    def pause(self, polls: int, longest: float = _LONGEST) -> None:
+    def pause(self, polls: int, patience: Patience = _NEAR) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
-        if polls > _POLLS and self.crowded:
-            time.sleep(min(longest, _NAP * max(1.0, (polls - _POLLS) / _GROWTH)))
+        if polls > patience.polls and self.crowded:
+            time.sleep(min(patience.longest, _NAP * max(1.0, (polls - patience.polls) / _GROWTH)))
         else:
             os.sched_yield()
 
@@ -319,10 +328,10 @@ class MPIComm(Communicator):
 
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
         """Wait until `ready` says so, which lets MPI work."""
-        polls, start, longest = 0, time.monotonic(), _LONGEST if self.nodes == 1 else _LONGEST_FAR
+        polls, start, patience = 0, time.monotonic(), _NEAR if self.nodes == 1 else _FAR
         while not ready():
             polls += 1
-            self.node.pause(polls, longest)
+            self.node.pause(polls, patience)
             if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
                 give_up(self._describe(call))
 

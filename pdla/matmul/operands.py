@@ -10,7 +10,7 @@ from typing import Any
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer, timed
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, effective, overlapping, share, shares
+from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, effective, overlapping, places_of, share, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
 
@@ -96,8 +96,7 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
     if comm is None or X.grid.coords is None:
         return lambda: DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
     whole = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
-    held = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
-    places = [tuple(h.overlay(p)[0] for h, p in zip(held, part, strict=True)) for part in blocks(X, axes)]
+    places = places_of(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
     in_place = [all(isinstance(s, slice) for s in place) for place in places]
     outs = [
         X.xp.take(whole, *place) if direct else buffer(X.xp, X.xp.take(whole, *place).shape, X.dtype)
@@ -118,12 +117,8 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
 
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:
     """Rows and columns of the blocks of the ranks that differ from this one along the axes, in that communicator's order."""
-    grid = X.grid
-    assert grid.coords is not None
-    return [
-        X.layout.indices(X.shape, grid.sizes, where)
-        for where, _ in shares(0, (), grid.sizes, axes, grid.coords)
-    ]
+    assert X.grid.coords is not None
+    return [X.layout.indices(X.shape, X.grid.sizes, where) for where, _ in shares(0, (), X.grid.sizes, axes, X.grid.coords)]
 
 
 # ---------------------------------------------------------------------------------------------- where products go

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pdla.comm.ledger import tag, tagged
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, shares
+from pdla.layout import Layout, places_of
 from pdla.matmul.operands import extra_axes, gathering
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
@@ -103,11 +103,8 @@ def settled(addends: DistMatrix, layout: Layout) -> Steps[DistMatrix]:
 def _scattered(addends: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Steps[Any]:
     grid, xp = addends.grid, addends.xp
     assert grid.coords is not None
-    held = addends.indices
-    parts = []
-    for where, _ in shares(0, (), grid.sizes, axes, grid.coords):
-        theirs = layout.indices(addends.shape, grid.sizes, where)
-        parts.append(xp.take(addends.stored, *(mine.overlay(part)[0] for mine, part in zip(held, theirs, strict=True))))
+    places = places_of(addends.shape, layout, addends.layout, axes, grid.sizes, grid.coords)
+    parts = xp.takes(addends.stored, places)
     out = xp.empty(local_shape(addends.shape, layout, grid), addends.dtype)
     pending = grid[axes].reduce_scatter(parts, out)  # type: ignore[union-attr]
     yield

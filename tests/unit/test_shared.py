@@ -110,4 +110,4 @@ def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
     assert waited == 1 and len(large) == 2 * HALF
     assert turn(10)[1] == 1 and turn(10)[1] == 0
     assert len(turn(4 * HALF)[0]) == 4 * HALF and turn(3 * HALF)[1] == 1
-    assert board.come == 2 * 8  # the end of writing and of reading
+    assert board.come == 8 + 3 + 1  # the end of writing; of reading large turns; and of small ones, where a large one follows
