@@ -72,12 +72,12 @@ def price(ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: fl
     return max(WORK, FEW / ranks) * over + (received + machine.message * begun) / max(bound, 1.0) + SUMS * sums
 
 
-def cheapest(m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1) -> list[Box]:
-    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left."""
+def cheapest(m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, layers: int | None = None) -> list[Box]:
+    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left, or `layers`."""
     pm, pn = _sides(m, n, k, ranks)
     fits = (pm <= max(m, 1)) & (pn <= max(n, 1))
     pm, pn = pm[fits], pn[fits]
-    pk = np.minimum(ranks // (pm * pn), max(k, 1))
+    pk = np.minimum(ranks // (pm * pn), min(max(k, 1), layers or ranks))
     bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
     received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
     over = bm * bn * bk * (ranks / max(m * n * k, 1))

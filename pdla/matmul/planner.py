@@ -218,7 +218,8 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is box.ALGORITHM:
-        return boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES)
+        flat = boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES, layers=1) if q.shared else []
+        return dict.fromkeys((*boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES), *flat))
 
     def price(sides: tuple[int, int, int]) -> float:
         return min(_native_price(q, table) for table in named.tables(sides))

@@ -113,11 +113,12 @@ def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
 
 
 def copied(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
-    """Words a rank copies where A and B are read where they lie: its own blocks of what others read, and C's addends."""
-    (A, B, C), (a, b, _), (m, n, k) = given, layouts, mnk
+    """Words that a rank copies where A and B are read in place: its own blocks of what others read, what it reads of theirs; and
+    addends of C as they go, as they come, and as they are added."""
+    (A, B, _), (a, b, _), (m, n, k) = given, layouts, mnk
     faces = ((m * k, A, a), (k * n, B, b))
     own = sum(elements / prod(size[axis] for axis in X.axes) for elements, X, x in faces if moved(elements, X, x, size))
-    return own + price((a, b, C), layouts, mnk, size)
+    return own + sum(move.words * (3 if move.addends else 1) for move in moves(given, layouts, mnk, size))
 
 
 def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:

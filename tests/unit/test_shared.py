@@ -1,6 +1,7 @@
 """Operands in memory that ranks share: the same products, the same bytes as gather, turns of the board."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from matmuls import DTYPES, LAYOUT, exact, op
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.board import HALF, Turns
+from pdla.matmul.planner import Sizes, cheapest_native
+from pdla.model.machine import Machine
 
 SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))
 
@@ -75,6 +78,14 @@ def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
         return first, pdla.plan_matmul(A, A, panel=3).schedule
 
     assert pdla.run(4, program)[0] == ("shared", "gather")
+
+
+@pytest.mark.parametrize(("ranks", "boxes"), [(4, ((2, 2, 1), (2, 2, 1))), (16, ((4, 4, 1), (2, 2, 4))), (64, ((8, 8, 1), (4, 4, 4)))])
+def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
+    """Of a cube by messages the fewest words are best; shared, a grid of m and n, which needs no sums."""
+    q = Sizes((2048, 2048, 2048), ranks, 8, Machine(), 2**30, ())
+    assert tuple(cheapest_native(each, "auto")[0].shape for each in (q, replace(q, shared=0))) == boxes
+    assert cheapest_native(replace(q, mnk=(512, 512, 131072)), "auto")[0].shape == (1, 1, ranks)
 
 
 class Counted(Turns):
