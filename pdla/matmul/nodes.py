@@ -12,15 +12,16 @@ from pdla.matmul.roles import Move
 
 
 def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
-    """Ways to fill a grid with consecutive ranks, flat, the rank at each place in C order: a grid's usual one; and where ranks
-    are spread over nodes each axis once inside the nodes, and each tile of the grid that has a node's ranks."""
+    """Ways to fill a grid, flat, the rank at each place in C order: a grid's usual one; and where ranks are spread over nodes,
+    node after node, each axis once inside the nodes, and each tile of the grid that has a node's ranks."""
     found = [usual_order(shape).ravel()]
     if homes is None:
         return found
-    axes, filled = range(len(shape)), np.arange(prod(shape))
+    by_node = np.argsort(homes, kind="stable")[: prod(shape)]
+    axes = range(len(shape))
     ways = [(*(a for a in axes if a != fast), fast) for fast in axes if shape[fast] > 1]
-    found += [filled.reshape([shape[a] for a in way]).transpose(np.argsort(way)).ravel() for way in ways]
-    found += [np.array(tiled_order(shape, tile)) for tile in _tiles(shape, int(np.bincount(homes).max()))]
+    found += [by_node.reshape([shape[a] for a in way]).transpose(np.argsort(way)).ravel() for way in ways]
+    found += [by_node[list(tiled_order(shape, tile))] for tile in _tiles(shape, int(np.bincount(homes).max()))]
     return found
 
 

@@ -80,7 +80,9 @@ def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
     assert pdla.run(4, program)[0] == ("shared", "gather")
 
 
-@pytest.mark.parametrize(("ranks", "boxes"), [(4, ((2, 2, 1), (2, 2, 1))), (16, ((4, 4, 1), (2, 2, 4))), (64, ((8, 8, 1), (4, 4, 4)))])
+@pytest.mark.parametrize(
+    ("ranks", "boxes"), [(4, ((2, 2, 1), (2, 2, 1))), (16, ((4, 4, 1), (2, 2, 4))), (64, ((8, 8, 1), (4, 4, 4)))]
+)
 def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
     """Of a cube by messages the fewest words are best; shared, a grid of m and n, which needs no sums."""
     q = Sizes((2048, 2048, 2048), ranks, 8, Machine(), 2**30, ())
