@@ -134,9 +134,9 @@ class Sizes:
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, self.machine))
 
     def conversion(self, moved: float) -> float:
-        """So many words, of any ranks, as they are priced."""
+        """So many words, of any ranks, as they are priced: copied as they go and as they come, where copies are what counts."""
         if self.homes is None:
-            return moved
+            return moved * (2 if self.shared else 1)
         return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
 
 

@@ -90,6 +90,16 @@ def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
     assert cheapest_native(replace(q, mnk=(512, 512, 131072)), "auto")[0].shape == (1, 1, ranks)
 
 
+def test_two_conversions_cost_more_than_to_read_in_place():
+    def program(comm):
+        comm.shared_limit, grid = 2**30, ProcessGrid((2, 2))
+        A, B = pdla.zeros((6400, 24), grid, LAYOUT), pdla.zeros((24, 24), grid, LAYOUT)
+        plan = pdla.plan_matmul(A, B, layout=LAYOUT)
+        return plan.named, plan.moved
+
+    assert set(pdla.run(4, program)) == {("shared", 0.0)}
+
+
 class Counted(Turns):
     def __init__(self):
         super().__init__()
