@@ -11,7 +11,7 @@ from statistics import median
 
 from mpi4py import MPI
 from sides.meeting import Meeting
-from sides.ours import BLOCKS, native, near_square, operands, side
+from sides.ours import BLOCKS, near_square, operands, side
 from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
@@ -21,8 +21,9 @@ def main(n=4096, repeats=9, width=128):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     product = Product(n, n, n, "float64")
     cyclic = (pdla.Layout(pdla.Cyclic("row", width), pdla.Cyclic("col", width)),) * 3
+    own, *best = pdla.native_layouts(n, n, n, comm=comm)
     where = {
-        "native": native(product, comm),
+        "native": (own, best),
         f"block-cyclic {width}": (near_square(comm), cyclic),
         "2-D blocks": (near_square(comm), BLOCKS),
     }
