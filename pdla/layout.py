@@ -436,19 +436,19 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
 # ---------------------------------------------------------------------------------------------- blocks within blocks
 
 
-Place = tuple[Selection, Selection]
-
-
 def places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
-) -> list[Place]:
+) -> list[tuple[Selection, Selection]]:
     """Of each rank that differs from the one at `coords` along the axes alone: where its block under `parts` lies in that one's
     block under `whole`."""
     return _places_of(shape, parts, whole, axes, tuple(sizes.items()), tuple(coords.items()))
 
 
 @lru_cache(maxsize=128)
-def _places_of(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Any, coords: Any) -> list[Place]:
-    rows, cols = whole.indices(shape, dict(sizes), dict(coords))
-    there = (parts.indices(shape, dict(sizes), where) for where, _ in shares(0, (), dict(sizes), axes, dict(coords)))
+def _places_of(
+    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple
+) -> list[tuple[Selection, Selection]]:
+    sizes, coords = dict(sized), dict(placed)
+    rows, cols = whole.indices(shape, sizes, coords)
+    there = (parts.indices(shape, sizes, where) for where, _ in shares(0, (), sizes, axes, coords))
     return [(rows.overlay(their_rows)[0], cols.overlay(their_cols)[0]) for their_rows, their_cols in there]

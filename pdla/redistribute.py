@@ -17,7 +17,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, shares
+from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, places_of, shares
 from pdla.matrix import DistMatrix
 
 
@@ -153,14 +153,8 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
     comm = grid[axis]
     if comm is None or grid.coords is None:
         return xp.empty((0, 0), A.dtype)
-    dimension = 0 if by_rows else 1
-    cuts = (layout.rows, layout.cols)[dimension]
-    before = shares(A.shape[dimension], cuts[:-1], grid.sizes, (), grid.coords)
-    held = next(before)[1]
-    parts = []
-    for _, share in shares(A.shape[dimension], cuts, grid.sizes, (axis,), grid.coords):
-        here, _, _ = held.overlay(share)
-        parts.append(xp.take(block, here, slice(None)) if by_rows else xp.take(block, slice(None), here))
+    before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
+    parts = xp.takes(block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
     return comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, A.dtype)).wait()
 
 

@@ -81,7 +81,7 @@ class Node:
     def crowded(self) -> bool:
         return self.ranks > self.cores or config.settings.crowded
 
-    def pause(self, polls: int, patience: Patience = _NEAR) -> None:
+    def pause(self, polls: int, patience: Patience) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
         if polls > patience.polls and self.crowded:
             time.sleep(min(patience.longest, _NAP * max(1.0, (polls - patience.polls) / _GROWTH)))

@@ -32,11 +32,12 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
     Raises, on every rank, ShapeError for negative sizes, PlanError for an algorithm that works on the matrices' own grid.
     """
     world = as_communicator(comm)
-    with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={np.dtype(dtype)}, algorithm={algorithm!r})"):
+    with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):
         if min(m, n, k) < 0:
             raise ShapeError(f"m={m}, n={n}, k={k}: sizes are 0 or more")
         if algorithm not in (*NAMED, "auto"):
             raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
-    q = Sizes((m, n, k), world.size, np.dtype(dtype).itemsize, Machine(), world.shared_limit, tuple(world.homes))
+        kind = np.dtype(dtype)
+    q = Sizes((m, n, k), world.size, kind.itemsize, Machine(), world.shared_limit, tuple(world.homes))
     table, order = cheapest_native(q, algorithm)
     return Native(ProcessGrid.trusted(table.shape, world, order, table.axes), table.A, table.B, table.C)

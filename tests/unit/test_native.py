@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla.errors import PlanError, ShapeError
+from pdla.errors import AgreementError, PlanError, ShapeError
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "3d", "2.5d", "tesseract", "c-stationary"])
@@ -45,3 +45,6 @@ def test_what_cannot_be_asked_for():
         pdla.run(2, lambda comm: pdla.native_layouts(-1, 2, 3))
     with pytest.raises(PlanError, match="algorithm='summa': one of"):
         pdla.run(2, lambda comm: pdla.native_layouts(1, 2, 3, algorithm="summa"))
+    for wrong in (["float64", "float32"], ["float64", "no such"]):
+        with pytest.raises((AgreementError, TypeError)):
+            pdla.run(2, lambda comm, wrong=wrong: pdla.native_layouts(1, 2, 3, dtype=wrong[comm.rank]))
