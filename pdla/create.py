@@ -11,7 +11,8 @@ from pdla.array import namespace
 from pdla.comm.agree import agreed
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Shape
+from pdla.indices import IndexSet
+from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, local_shape
 

@@ -12,7 +12,8 @@ from pdla.array import namespace
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Shape
+from pdla.indices import IndexSet
+from pdla.layout import Layout, Shape
 
 
 class DistMatrix:

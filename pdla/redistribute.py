@@ -17,7 +17,8 @@ from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, places_of, shares
+from pdla.indices import IndexSet, Selection
+from pdla.layout import Layout, Shape, axes_of, places_of, shares
 from pdla.matrix import DistMatrix
 
 

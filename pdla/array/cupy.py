@@ -17,7 +17,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, numpy
 from pdla.errors import DeviceError
-from pdla.layout import Selection
+from pdla.indices import Selection
 
 name = "cupy"
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pdla.array import numpy
-from pdla.layout import Selection
+from pdla.indices import Selection
 
 name = "meta"
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import blas, strips
-from pdla.layout import Selection
+from pdla.indices import Selection
 
 name = "numpy"
 

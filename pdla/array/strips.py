@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from pdla.layout import Selection
+from pdla.indices import Selection
 
 ALL = slice(None)
 LARGE = 2**15  # elements from which to look for strips costs less than it gains

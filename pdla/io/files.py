@@ -13,7 +13,8 @@ from pdla.comm.agree import name
 from pdla.comm.base import Communicator
 from pdla.errors import FileError, PdlaError
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Selection, Shape
+from pdla.indices import IndexSet, Selection
+from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
 

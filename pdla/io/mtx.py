@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from pdla.grid import ProcessGrid
+from pdla.indices import Selection
 from pdla.io.files import filled, together
-from pdla.layout import Layout, Selection, Shape
+from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted
 

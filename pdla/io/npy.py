@@ -10,8 +10,9 @@ import numpy as np
 
 from pdla.array import numpy as host
 from pdla.grid import ProcessGrid
+from pdla.indices import Selection
 from pdla.io.files import check_matrix, filled, together, write_own
-from pdla.layout import Layout, Selection, Shape
+from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

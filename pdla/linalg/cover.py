@@ -18,7 +18,8 @@ from itertools import accumulate, combinations, count
 import numpy as np
 
 from pdla.errors import ShapeError
-from pdla.layout import Cyclic, IndexSet, block_bounds
+from pdla.indices import IndexSet
+from pdla.layout import Cyclic, block_bounds
 from pdla.linalg.stairs import Block
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.layout import IndexSet
+from pdla.indices import IndexSet
 from pdla.linalg.stairs import Block
 from pdla.linalg.travel import held_by, travel, wanted_by
 from pdla.matrix import DistMatrix

@@ -18,7 +18,8 @@ from pdla.comm.agree import agreed
 from pdla.comm.ledger import buffer
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, axes_of, block_bounds, effective, shares
+from pdla.indices import IndexSet
+from pdla.layout import Layout, axes_of, block_bounds, effective, shares
 from pdla.linalg import checks
 from pdla.linalg.cover import Cover, covers
 from pdla.linalg.mirror import make_real, reflect

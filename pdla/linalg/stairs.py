@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.ledger import buffer
-from pdla.layout import IndexSet, Selection, Shape
+from pdla.indices import IndexSet, Selection
+from pdla.layout import Shape
 
 
 @dataclass(frozen=True)

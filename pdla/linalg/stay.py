@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pdla.layout import IndexSet, Layout
+from pdla.indices import IndexSet
+from pdla.layout import Layout
 from pdla.linalg.stairs import Block, whole
 
 

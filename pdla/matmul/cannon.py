@@ -16,7 +16,7 @@ from math import lcm
 from typing import Any
 
 from pdla.comm.base import Pending
-from pdla.layout import Selection
+from pdla.indices import Selection
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
 

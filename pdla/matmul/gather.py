@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
-from pdla.layout import IndexSet, Selection
+from pdla.indices import IndexSet, Selection
 from pdla.matmul.operands import ALL, Memo, Sink, as_stored, assemble, blocks, gathered_axes, gathering
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix

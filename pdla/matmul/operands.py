@@ -10,7 +10,8 @@ from typing import Any
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer, timed
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Layout, Selection, Shape, axes_of, effective, overlapping, places_of, share, shares
+from pdla.indices import IndexSet, Selection, overlapping
+from pdla.layout import Layout, Shape, axes_of, effective, places_of, share, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
 

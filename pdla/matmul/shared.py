@@ -11,7 +11,8 @@ from math import prod
 from typing import Any
 
 from pdla.comm.ledger import held, note
-from pdla.layout import Cut, Layout, Selection, axes_of, shares
+from pdla.indices import Selection
+from pdla.layout import Cut, Layout, axes_of, shares
 from pdla.matmul.operands import Memo, Sink, as_stored, assemble, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix

@@ -11,7 +11,7 @@ from typing import Any
 
 from pdla.comm.base import Pending, done
 from pdla.comm.ledger import buffer
-from pdla.layout import Selection
+from pdla.indices import Selection
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
 

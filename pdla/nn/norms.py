@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
-from pdla.layout import IndexSet
+from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_whole, cols_of, like, rows_of
 from pdla.nn.layer import Layer

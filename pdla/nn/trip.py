@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pdla.comm.ledger import tagged
-from pdla.layout import IndexSet, Layout, block_bounds, share, shares
+from pdla.indices import IndexSet
+from pdla.layout import Layout, block_bounds, share, shares
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import rows_of
 from pdla.nn.scheme import sequence_of

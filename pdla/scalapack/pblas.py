@@ -23,7 +23,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
-from pdla.layout import IndexSet, Selection
+from pdla.indices import IndexSet, Selection
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
 from pdla.matmul import plan as plans

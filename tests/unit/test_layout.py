@@ -7,7 +7,8 @@ import pytest
 
 from pdla import Balanced, Cuts, Cyclic, Layout
 from pdla.errors import LayoutError
-from pdla.layout import IndexSet, block_bounds, effective
+from pdla.indices import IndexSet
+from pdla.layout import block_bounds, effective
 
 SIZES = {"row": 2, "col": 3, "depth": 4}
 SPECS = [

@@ -1,0 +1,106 @@
+"""Index sets: ascending global indices as runs, and where one holds what another does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Selection = slice | np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class IndexSet:
+    """Ascending global indices as disjoint runs [start, stop); local position p is the p-th of them."""
+
+    starts: np.ndarray
+    stops: np.ndarray
+
+    @staticmethod
+    def interval(start: int, stop: int) -> IndexSet:
+        runs = ([start], [stop]) if stop > start else ([], [])
+        return IndexSet(np.array(runs[0], np.int64), np.array(runs[1], np.int64))
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Local position at which each run begins."""
+        lengths = self.stops - self.starts
+        return np.cumsum(lengths) - lengths
+
+    def __len__(self) -> int:
+        return int((self.stops - self.starts).sum())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IndexSet):
+            return NotImplemented
+        mine, theirs = self.merged(), other.merged()
+        return np.array_equal(mine.starts, theirs.starts) and np.array_equal(mine.stops, theirs.stops)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def merged(self) -> IndexSet:
+        """The same indices with touching runs joined."""
+        touching = self.starts[1:] == self.stops[:-1]
+        if not touching.any():
+            return self
+        return IndexSet(self.starts[np.append(True, ~touching)], self.stops[np.append(~touching, True)])
+
+    def indices(self) -> np.ndarray:
+        """All global indices, in local order."""
+        return _expand(self.starts, self.stops - self.starts)
+
+    def select(self, positions: IndexSet) -> IndexSet:
+        """The global indices at these local positions: a cut within a cut."""
+        offsets = self.offsets
+        mine, _, lo, hi = _intersect(offsets, offsets + self.stops - self.starts, positions.starts, positions.stops)
+        shift = self.starts[mine] - offsets[mine]
+        return IndexSet(lo + shift, hi + shift)
+
+    def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
+        """Where both hold the same indices: local positions here, local positions there, and how many."""
+        i, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
+        here = self.offsets[i] + lo - self.starts[i]
+        there = other.offsets[j] + lo - other.starts[j]
+        return _selection(here, hi - lo), _selection(there, hi - lo), int((hi - lo).sum())
+
+
+def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
+    """A function that gives the numbers of those parts (disjoint ones) that share indices with an index set."""
+    starts = np.concatenate([part.starts for part in parts])
+    stops = np.concatenate([part.stops for part in parts])
+    owners = np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
+    order = np.argsort(starts)
+    starts, stops, owners = starts[order], stops[order], owners[order]
+
+    def find(held: IndexSet) -> list[int]:
+        _, j, _, _ = _intersect(held.starts, held.stops, starts, stops)
+        return np.unique(owners[j]).tolist()
+
+    return find
+
+
+def _intersect(starts1, stops1, starts2, stops2):
+    """All meetings of two sorted lists of runs: which of the first, which of the second, and [lo, hi)."""
+    first = np.searchsorted(stops2, starts1, "right")
+    counts = np.maximum(np.searchsorted(starts2, stops1, "left") - first, 0)
+    i = np.repeat(np.arange(len(starts1)), counts)
+    j = np.arange(len(i)) + (first - np.cumsum(counts) + counts)[i]
+    return i, j, np.maximum(starts1[i], starts2[j]), np.minimum(stops1[i], stops2[j])
+
+
+def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    ends = np.cumsum(lengths)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+
+
+def _selection(starts: np.ndarray, lengths: np.ndarray) -> Selection:
+    """A slice where the runs allow one (one run, or single indices evenly spaced), else the positions themselves."""
+    if not len(starts):
+        return slice(0, 0)
+    if np.array_equal(starts[1:], (starts + lengths)[:-1]):
+        return slice(int(starts[0]), int(starts[-1] + lengths[-1]))
+    steps = np.diff(starts)
+    if (lengths == 1).all() and (steps == steps[0]).all():
+        return slice(int(starts[0]), int(starts[-1]) + 1, int(steps[0]))
+    return _expand(starts, lengths)
