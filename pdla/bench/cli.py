@@ -107,9 +107,9 @@ def _first_of_the_job() -> bool:
     except NoMPIError:
         return True
     except DeviceError:
-        from pdla.comm import mpi
+        from pdla.comm import libmpi
 
-        return mpi.first()
+        return libmpi.first()
 
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
@@ -128,10 +128,10 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
     if arguments.threads:
         return pdla.run(arguments.threads, arguments.program, arguments, words)[0]
     try:
-        from pdla.comm import mpi
+        from pdla.comm import job
     except NoMPIError as error:
         raise refuse(f"{error}; here: --threads 4") from error
-    mpi.abort_on_exception()
+    job.abort_on_exception()
     return arguments.program(pdla.world(), arguments, words)
 
 

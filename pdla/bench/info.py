@@ -45,9 +45,9 @@ def oversubscribed(known: dict[str, Any]) -> bool:
 
 
 def _mpi() -> dict[str, str]:
-    from pdla.comm import mpi
+    from pdla.comm import libmpi
 
-    return mpi.version()
+    return libmpi.version()
 
 
 def processor() -> str:

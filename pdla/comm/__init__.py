@@ -49,6 +49,6 @@ def abort_on_exception() -> None:
 
     Without it the other ranks wait for that rank until PDLA_TIMEOUT. Needed under MPI only; raises NoMPIError without one.
     """
-    from pdla.comm import mpi
+    from pdla.comm import job
 
-    mpi.abort_on_exception()
+    job.abort_on_exception()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm import mpi
+from pdla.comm import job
 from pdla.native.number import number
 from pdla.scalapack import pblas
 from pdla.scalapack.descriptor import Descriptor
@@ -41,5 +41,5 @@ def serve(ffi: Any) -> None:
             at = [place(pointer, lld) for pointer, lld in zip((a, b, c), call.lld, strict=True)]
             context.run(run, first, at[0], at[1], second, at[2])
         except BaseException:
-            mpi.end_job(*sys.exc_info())
+            job.end_job(*sys.exc_info())
         return 1

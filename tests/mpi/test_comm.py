@@ -165,11 +165,11 @@ def test_send_and_recv_match_by_tag_and_leave_verbs_alone(comm):
 
 
 def test_messages_too_long_for_an_old_mpi(comm, monkeypatch):
-    from pdla.comm import mpi
+    from pdla.comm import rounds
 
     monkeypatch.setattr(comm, "tree", True)
-    monkeypatch.setattr(mpi, "_INT_MAX", 1000)
-    monkeypatch.setattr(mpi.MPI, "Get_version", lambda: (3, 1))
+    monkeypatch.setattr(rounds, "_INT_MAX", 1000)
+    monkeypatch.setattr(rounds.MPI, "Get_version", lambda: (3, 1))
     for size in (1000, 1001, 5 << 20, (3 << 20) + 7):
         x, out = numbers(comm.rank, (size,), "int8"), np.zeros(size, "int8")
         comm.shift(x, out).wait()
@@ -438,9 +438,9 @@ def test_long_messages_of_another_length(far_apart, pieces, says):
 @pytest.fixture
 def progress(comm, monkeypatch):
     """The thread that otherwise runs only where ranks are on several nodes."""
-    from pdla.comm import mpi
+    from pdla.comm import rounds
 
-    thread = mpi.Progress(comm.node)
+    thread = rounds.Progress(comm.node)
     monkeypatch.setattr(comm, "_progress", thread)
     yield thread
     thread.end()

@@ -14,7 +14,7 @@ import pytest
 
 HEADER = """
 import numpy as np
-from pdla.comm import mpi, world
+from pdla.comm import job, libmpi, mpi, world
 comm = world()
 """
 
@@ -69,7 +69,7 @@ def test_an_uncaught_exception_on_one_rank_ends_the_job(fault):
     job = run_job(
         f"""
 import threading
-mpi.abort_on_exception()
+job.abort_on_exception()
 if comm.rank == 1:
     {fault}
 comm.barrier()
@@ -87,7 +87,7 @@ comm.split([0, 1, 2], "row")
 def test_waiting_in_blocking_calls_of_mpi_is_watched_too():
     job = run_job(
         """
-theirs = mpi.MPI.COMM_WORLD.Dup()
+theirs = libmpi.MPI.COMM_WORLD.Dup()
 if comm.rank == 0:
     comm.split([0, 1, 2], "row")
 elif comm.rank == 1:

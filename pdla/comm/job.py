@@ -1,0 +1,67 @@
+"""How a job of MPI's ends whose ranks do not go on: within PDLA_TIMEOUT seconds, saying who waits where, or what was raised."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from pdla import config
+from pdla.comm.libmpi import MPI
+
+_HEARD = 0.5  # seconds in which the launcher passes on what was printed: an aborted job's last words may be lost
+_PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
+
+
+def say(text: str) -> None:
+    """A line on the true stderr, with this rank's number in the job."""
+    os.write(2, f"[rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}] {text}\n".encode())
+
+
+def give_up(call: str) -> None:
+    """End the job: this rank has waited too long."""
+    say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
+    faulthandler.dump_traceback(2)
+    time.sleep(_PATIENCE)
+    MPI.COMM_WORLD.Abort(1)
+
+
+@contextmanager
+def watched(call: str) -> Iterator[None]:
+    """Give up where one of MPI's blocking calls takes longer than PDLA_TIMEOUT."""
+    timer = threading.Timer(config.settings.timeout, give_up, [call])
+    if config.settings.timeout:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    """End the job, this rank's exception printed."""
+    sys.stdout.flush()
+    say("".join(traceback.format_exception(kind, error, trace)))
+    time.sleep(_HEARD)
+    MPI.COMM_WORLD.Abort(1)
+
+
+def abort_on_exception() -> None:
+    """From here on an uncaught exception on one rank, in any thread, ends the whole job, its traceback printed.
+
+    Without it the other ranks wait for that rank until PDLA_TIMEOUT. One line at the top of a program:
+    `pdla.abort_on_exception()`. sys.exit on one rank is no exception and ends no other.
+    """
+
+    def end_in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            end_job(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = end_job
+    threading.excepthook = end_in_thread

@@ -1,0 +1,65 @@
+"""The machine that a rank runs on: its ranks, cores and shared memory, and how one waits there that shares its core."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pdla import config
+from pdla.comm.libmpi import MPI
+
+_SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
+_NAP, _GROWTH = 100e-6, 10  # naps of a rank that shares its core, in seconds, the first ones; how many until they are twice as long
+
+
+class Patience(NamedTuple):
+    """Of a rank that shares its core: polls before it sleeps between them, and the longest nap, in seconds."""
+
+    polls: int
+    longest: float
+
+
+NEAR = Patience(200, 5e-3)
+FAR = Patience(10, 1e-3)  # what it waits for is longer on its way; and a network does nothing unless it is asked to
+
+
+@dataclass(frozen=True)
+class Node:
+    """This machine: how many of the ranks run on it, and on how many cores."""
+
+    ranks: int
+    cores: int
+
+    @property
+    def crowded(self) -> bool:
+        return self.ranks > self.cores or config.settings.crowded
+
+    def pause(self, polls: int, patience: Patience) -> None:
+        """Between two polls: leave the core to a rank that may have something to do."""
+        if polls > patience.polls and self.crowded:
+            time.sleep(min(patience.longest, _NAP * max(1.0, (polls - patience.polls) / _GROWTH)))
+        else:
+            os.sched_yield()
+
+
+def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
+    """Collective over comm: this rank's node, and for each rank the least rank on its node.
+
+    A node's cores are all those that its ranks may use, bound to some of them or not.
+    """
+    neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = neighbours.allgather(os.sched_getaffinity(0))
+    homes = comm.allgather(neighbours.bcast(comm.Get_rank()))
+    neighbours.Free()
+    return Node(len(cores), len(set().union(*cores))), homes
+
+
+def shareable(comm: MPI.Comm) -> int:
+    """Collective over comm, all on one node: bytes of its shared memory that may be taken, half of what is free."""
+    free = 0
+    if os.path.isdir(_SHARED):
+        room = os.statvfs(_SHARED)
+        free = room.f_bavail * room.f_frsize // 2
+    return comm.allreduce(free, MPI.MIN)
