@@ -45,10 +45,14 @@ class Letter:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Passage:
-    """A message's time on a rank's link, in the link's seconds; `behind` which other it queued, if it did."""
+    """A message's time with a rank that handles it, or on a link, in the links' seconds; `behind` what it came, if it waited.
+
+    A message on a link has come behind another one there, or behind its own handling.
+    """
 
     letter: Letter
     lane: Lane
+    kind: str
     begins: float
     ends: float
     behind: Passage | None
@@ -68,7 +72,8 @@ class Wait:
 class Step:
     """A piece of the path, in seconds from the start.
 
-    kind    "computing"; "near" or "far": a message moves, within a node or between nodes; "latency": one is about to
+    kind    "computing"; "handling": of a message; "latency": it is about to move; "near" or "far": it moves, within a node or
+            between nodes
     what    of work: "gemm", "elementwise" or "erf"; else the verb
     rank    whose work it is; of a message, who receives it;  source: who sends it, else -1
     """
@@ -90,7 +95,7 @@ class Lane(Clock):
         self.rank, self.doing = rank, ""
         self.work: list[Step] = []
         self.waits: list[Wait] = []
-        self.last: dict[tuple[bool, bool], Passage] = {}
+        self.last: dict[tuple[bool, bool], tuple[Passage, Passage]] = {}
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> None:
         self.doing = "gemm"
@@ -136,14 +141,20 @@ class Lane(Clock):
         return start - (start - lag - time) / overlap
 
     def carry(self, letter: Letter, inbound: bool) -> Passage:
-        """The message's time on one of the links, behind those that are on it."""
-        link = self.inbound if inbound else self.outbound
-        free, soonest = link[letter.far], self.links(letter.set_out) + self.machine.delay(letter.far)
-        begins = max(free, soonest)
-        link[letter.far] = begins + self.machine.passage(letter.value.nbytes, letter.far)
-        behind = self.last.get((inbound, letter.far)) if free > soonest else None
-        made = self.last[inbound, letter.far] = Passage(letter, self, begins, link[letter.far], behind)
-        return made
+        """The message's time on one of the links, behind those that are on it, when it has been handled."""
+        far, asked = letter.far, self.links(letter.set_out)
+        link = (self.inbound if inbound else self.outbound)[far]
+        handled_before, moved_before = self.last.get((inbound, far), (None, None))
+        start = max(asked, link.handled)
+        link.handled = start + self.machine.gap
+        handling = Passage(letter, self, "handling", start, link.handled, handled_before if start > asked else None)
+        there = link.handled + self.machine.delay(far)
+        begins = max(there, link.free)
+        link.free = begins + letter.value.nbytes / self.machine.rate(far)
+        behind = moved_before if begins > there else handling
+        moving = Passage(letter, self, "far" if far else "near", begins, link.free, behind)
+        self.last[inbound, far] = handling, moving
+        return moving
 
     # ------------------------------------------------------------------ what it did
 
@@ -231,7 +242,7 @@ def path(lanes: Sequence[Lane]) -> Path:
 
 
 def _queue(letter: Letter) -> Iterator[Passage]:
-    """A message's time on the link that kept it, and that of each message it queued behind."""
+    """A message's time on the link that kept it, and that of all it came behind."""
     passage = letter.slower
     while passage is not None:
         yield passage
@@ -246,10 +257,15 @@ def _first(letter: Letter) -> Letter:
 
 def _carried(letter: Letter, until: float) -> Iterator[Step]:
     """What a message that is there at a moment took, last first."""
+    moves = True
     for passage in _queue(letter):
         one, lane = passage.letter, passage.lane
+        if moves and passage.kind == "handling":
+            moves, handled = False, max(one.set_out, min(until, lane.moment(passage.ends)))
+            yield from _moved("latency", one, lane, handled, until)
+            until = handled
         begins = max(one.set_out, min(until, lane.moment(passage.begins)))
-        yield from _moved("far" if one.far else "near", one, lane, begins, until)
+        yield from _moved(passage.kind, one, lane, begins, until)
         until = begins
     yield from _moved("latency", one, lane, one.set_out, until)
 

@@ -25,7 +25,7 @@ class Machine:
     erf        elements a second of the error function; 0: as many as memory brings
     bandwidth  bytes a second received from a rank on the same node;  network: from one on another node
     latency    seconds until a message begins to arrive from the same node;  far_latency: from another
-    gap        seconds for which each message keeps a link, however small
+    gap        seconds for which each message keeps a rank that sends or receives it, however small; its bytes may take longer
     node       ranks of a node, the first on the first node; 0: all are on one
     injection  bytes a second that all ranks of a node together receive from other nodes; 0: no limit but `network`
     overlap    the share of computing time in which messages move on: 1 with progress in hardware, 0 without any
@@ -132,10 +132,6 @@ class Machine:
         if not far:
             return self.bandwidth
         return min(self.network, self.injection / max(1, self.node)) if self.injection else self.network
-
-    def passage(self, size: int, far: bool, messages: int = 1) -> float:
-        """Seconds for which messages of so many bytes together keep a link."""
-        return messages * self.gap + size / self.rate(far)
 
     def home(self, rank: int) -> int:
         """The number of a rank's node."""

@@ -63,11 +63,15 @@ def test_small_products_reach_a_share_of_the_rate():
     assert machine.gemm(0, 10, 10, "float64") == pytest.approx(0)
 
 
-def test_each_message_keeps_a_link():
+def test_messages_are_handled_one_after_another_while_bytes_move():
     clock = Clock(Machine(bandwidth=1e6, latency=1e-3, gap=0.5))
     assert clock.received(0, far=False) == pytest.approx(0.501)
-    assert clock.received(10**6, far=False) == pytest.approx(0.501 + 1.5)
-    assert clock.sent(10**6, far=False, messages=3) == pytest.approx(0.001 + 1 + 1.5)
+    assert clock.received(10**6, far=False) == pytest.approx(1.001 + 1.0)  # its bytes, behind its own handling
+    assert clock.received(10**5, far=False) == pytest.approx(2.001 + 0.1)  # handled meanwhile; behind the other's bytes
+    assert clock.received(10**5, far=True) == pytest.approx(0.5 + 2e-5 + 1e5 / 1.25e9)  # another link
+    assert clock.sent(10**6, far=False, messages=3) == pytest.approx(1.501 + 1 / 3)  # the last one's bytes, behind its handling
+    assert clock.sent(10**7, far=False, messages=3) == pytest.approx(2.001 + 10.0)  # begun behind the first one's
+    assert clock.sent(10**5, far=False, messages=3) == pytest.approx(2.001 + 10.1)
     assert Machine(bandwidth=1e6, latency=1e-3, gap=0.5).seconds(0, 10**6, 2) == pytest.approx(1 + 2 * 0.501)
 
 

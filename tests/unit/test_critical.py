@@ -92,6 +92,29 @@ def test_a_link_takes_one_message_after_another_whoever_sends_them(at_once, seco
         assert [(step.kind, step.source) for step in run.path.steps] == [("latency", 1), ("near", 1), ("near", 2), ("near", 3)]
 
 
+@pytest.mark.parametrize(
+    ("gap", "kinds"),
+    [
+        (0.05, ["handling", "latency", "near", "near", "near"]),  # longer on the link than handled
+        (0.15, ["handling", "handling", "handling", "latency", "near"]),
+    ],
+)
+def test_bytes_move_while_the_next_message_is_handled(gap, kinds):
+    def program(comm):
+        if comm.rank:
+            comm.send(block(comm), 0).wait()
+            return
+        coming = [comm.recv(block(comm), source) for source in (1, 2, 3)]
+        for pending in coming:
+            pending.wait()
+
+    run = pdla.dry_run_all(4, program, machine=replace(PLAIN, gap=gap))
+    assert run.seconds == pytest.approx(0.001 + max(gap + 0.3, 3 * gap + 0.1))
+    assert run.seconds == pytest.approx(pdla.dry_run(4, program, machine=replace(PLAIN, gap=gap))[1].seconds)
+    assert [step.kind for step in run.path.steps] == kinds
+    check(run.path, run.seconds)
+
+
 def test_a_late_message_holds_up_no_other():
     """The link is free until what was asked for first comes; what came meanwhile is worked on."""
 
