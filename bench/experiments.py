@@ -129,12 +129,12 @@ def same(results: Results, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def emulated(told: dict[str, Any]) -> Machine:
-    """The cluster as a machine: the link's rate as given, a core's figures over the ranks that share it, latencies as measured."""
+    """The cluster as a machine: links as measured, a core's figures over the ranks that share it."""
     core, probes, crowd = Machine(**told["calibrated"]), told["measured"][PROBES], told["crowd"]
     gap = probes["gap"]  # in a message's time, too
     per_core = {name: getattr(core, name) / crowd for name in ("flops", "memory", "erf", "bandwidth")}
     network = {"gap": gap} | {name: max(0.0, probes[name] - gap) for name in ("latency", "far_latency")}
-    rate = told["bytes_a_second"]
+    rate = probes["all_to_all"]  # of the given one what TCP reaches
     return replace(
         core, call=core.call * crowd, **per_core, **network, network=rate, injection=rate, node=PER_HOST, overlap=1.0,
         name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",

@@ -65,6 +65,12 @@ class IndexSet:
         return _selection(here, hi - lo), _selection(there, hi - lo), int((hi - lo).sum())
 
 
+def joined(parts: Sequence[IndexSet]) -> IndexSet:
+    """The indices of all parts (disjoint ones)."""
+    starts, stops = (np.sort(np.concatenate([getattr(part, end) for part in parts])) for end in ("starts", "stops"))
+    return IndexSet(starts, stops).merged()
+
+
 def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
     """A function that gives the numbers of those parts (disjoint ones) that share indices with an index set."""
     starts = np.concatenate([part.starts for part in parts])

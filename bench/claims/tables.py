@@ -240,10 +240,10 @@ def cluster_table(told: Results, cluster: Any, papers: Mapping[str, Any], by: tu
     reached = [f"{probes[name] / told['bytes_a_second']:.0%}" for name in ("one_to_one", "all_to_all")]
     lines = [
         ["the emulated cluster", ""],
-        ["links", f"{told['rate']} each way: {rate / 1e6:.3f} MB/s for each of the {cluster.node} ranks of a host"],
         [
-            "reached of that",
-            f"{reached[0]} by a megabyte a rank to the next host, {reached[1]} by a piece from every rank to every other",
+            "links",
+            f"{told['rate']} each way; reached of it: {reached[0]} by a megabyte a rank to the next host, {reached[1]} by a piece "
+            f"from every rank to every other, {rate / 1e6:.3f} MB/s for each of the {cluster.node} ranks of a host",
         ],
         [
             "latency",

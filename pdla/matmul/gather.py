@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
-from pdla.indices import IndexSet, Selection
-from pdla.matmul.operands import ALL, Memo, Sink, as_stored, assemble, blocks, gathered_axes, gathering
+from pdla.indices import IndexSet, Selection, joined
+from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
@@ -33,19 +33,20 @@ class Product(NamedTuple):
 
 Blocks = list[tuple[IndexSet, IndexSet]]
 Tiles = dict[int, Any]
+Groups = list[tuple[tuple[int, ...], IndexSet]]
 
 
 @dataclass(frozen=True)
 class Script:
     """What a rank will do: the axes along which A and B come, their tiles' shapes as stored, and which tiles meet where.
 
-    joined  whether B's tiles become one, where they arrive
+    joined  the ranks whose tiles of B become one where they arrive, and its rows there; none: each tile is by itself
     """
 
     axes: tuple[tuple[str, ...], tuple[str, ...]]
     shapes: tuple[list[tuple[int, int]], list[tuple[int, int]]]
     products: dict[tuple[int, int], Product]
-    joined: bool = False
+    joined: tuple[tuple[tuple[int, ...], Selection], ...] = ()
 
     @staticmethod
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> Script:
@@ -54,16 +55,32 @@ class Script:
             return Script(axes, ([], []), {})
         whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
         tiles = [blocks(X, along) if along else [all_] for X, along, all_ in zip((a, b), axes, whole, strict=True)]
-        if joined := not b.transposed and _thin(tiles[1], whole[1]):
-            tiles[1] = [whole[1]]
+        together: Groups = []
+        comm_b = grid[axes[1]] if axes[1] else None
+        if comm_b is not None and not b.transposed and _thin(tiles[1], whole[1]):
+            together = _groups([rows for rows, _ in tiles[1]], comm_b.nodes)
+            tiles[1] = [(rows, whole[1][1]) for _, rows in together]
+        places = tuple((ranks, rows.overlay(whole[1][0])[1]) for ranks, rows in together)
         held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
         shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
-        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), joined)
+        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), places)
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet]) -> bool:
     """Whether B's tiles are a few rows of it each, and many."""
-    return len(tiles) > FEW and all(len(rows) <= THIN and len(cols) == len(whole[1]) for rows, cols in tiles)
+    return len(tiles) > FEW and len(whole[0]) > 0 and all(len(rows) <= THIN and len(cols) == len(whole[1]) for rows, cols in tiles)
+
+
+def _groups(tiles: list[IndexSet], nodes: int) -> Groups:
+    """The tiles in groups, with the rows of each: all of them, or, between nodes, so many that others come meanwhile."""
+    there = [(r, rows) for r, rows in enumerate(tiles) if len(rows)]
+    width = THIN if nodes > 1 and all(len(rows.starts) == 1 for _, rows in there) else sum(len(rows) for _, rows in there)
+    groups: list[list[tuple[int, IndexSet]]] = [[]]
+    for one in sorted(there, key=lambda one: int(one[1].starts[0])):
+        if sum(len(rows) for _, rows in groups[-1]) >= width:
+            groups.append([])
+        groups[-1].append(one)
+    return [(tuple(r for r, _ in group), joined([rows for _, rows in group])) for group in groups]
 
 
 def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
@@ -100,7 +117,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     if sink is None:
         return
     here_a, coming_a = _tiles(a, comm_a, script.shapes[0])
-    here_b, coming_b = _joined(b, roles, along_b) if script.joined else _tiles(b, comm_b, script.shapes[1])
+    here_b, coming_b = _joined(b, roles, along_b, script) if script.joined else _tiles(b, comm_b, script.shapes[1])
     _multiply(script, here_a, here_b, sink)
     for i in coming_a:
         _multiply(script, {i: here_a[i]}, here_b, sink)
@@ -126,14 +143,20 @@ def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int
     return here, coming()
 
 
-def _joined(b: DistMatrix, roles: Roles, along: tuple[str, ...]) -> tuple[Tiles, Iterator[int]]:
-    """The same of all of B, as one tile."""
-    end = gathering(b, roles.B, along)
+def _joined(b: DistMatrix, roles: Roles, along: tuple[str, ...], script: Script) -> tuple[Tiles, Iterator[int]]:
+    """The same of tiles of B that are put together: each of these when the last of its ranks' has come."""
+    whole, arrivals = arriving(b, roles.B, along)
+    group_of = {r: j for j, (ranks, _) in enumerate(script.joined) for r in ranks}
+    missing = [len(ranks) for ranks, _ in script.joined]
     here: Tiles = {}
 
     def coming() -> Iterator[int]:
-        here[0] = end().stored
-        yield 0
+        for r in arrivals:
+            j = group_of[r]
+            missing[j] -= 1
+            if not missing[j]:
+                here[j] = b.xp.take(whole.stored, script.joined[j][1], ALL)
+                yield j
 
     return here, coming()
 

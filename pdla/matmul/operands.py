@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -93,9 +93,21 @@ def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatri
 
 def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
     """Collective: start gathering X over the axes, which gives it this layout; gives what ends it."""
+    whole, arrivals = arriving(X, layout, axes)
+
+    def end() -> DistMatrix:
+        for _ in arrivals:
+            pass
+        return whole
+
+    return end
+
+
+def arriving(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> tuple[DistMatrix, Iterator[int]]:
+    """Collective: the same, as the matrix to be, and the ranks whose blocks are in it, as they come, those that have any."""
     comm = X.grid[axes]
     if comm is None or X.grid.coords is None:
-        return lambda: DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
+        return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
     whole = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
     places = places_of(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
     in_place = [all(isinstance(s, slice) for s in place) for place in places]
@@ -105,15 +117,17 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
     ]
     arrivals = comm.allgather(X.stored, outs)
 
-    def end() -> DistMatrix:
+    def coming() -> Iterator[int]:
+        if not in_place[comm.rank]:
+            X.xp.put(whole, *places[comm.rank], X.stored)
+        if X.stored.size:
+            yield comm.rank
         for r in arrivals:
             if not in_place[r]:
                 X.xp.put(whole, *places[r], outs[r])
-        if not in_place[comm.rank]:
-            X.xp.put(whole, *places[comm.rank], X.stored)
-        return DistMatrix(whole, X.shape, X.grid, layout)
+            yield r
 
-    return end
+    return DistMatrix(whole, X.shape, X.grid, layout), coming()
 
 
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:

@@ -8,6 +8,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
+from pdla.matmul import gather
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 SIZES = ((0, 3, 2), (3, 2, 0), (1, 1, 1), (13, 4, 17), (2, 3, 5), (24, 12, 36))
@@ -129,6 +130,36 @@ def test_random_data_within_the_componentwise_bound():
 
     for algorithm in ALGORITHMS:
         pdla.run(6, program, algorithm)
+
+
+@pytest.mark.parametrize(
+    ("k", "cut", "nodes", "products"),
+    [
+        (600, Balanced("row"), 1, 1),
+        (600, Balanced("row"), 4, 4),  # tiles of 75 rows, of which two together are wide enough
+        (1000, Balanced("row"), 4, 4),
+        (3, Balanced("row"), 4, 1),  # most have none
+        (0, Balanced("row"), 4, 0),
+        (600, Cyclic("row", 5), 4, 1),  # interleaved
+        (900, Cuts("row", (0, 0, 100, 150, 150, 270, 398, 400, 900)), 4, 6),  # one is wide by itself: none is put together
+        (500, Cuts("row", (0, 0, 100, 150, 150, 270, 398, 400, 500)), 4, 3),
+    ],
+)
+def test_thin_tiles_of_b_are_multiplied_together_and_between_nodes_while_others_come(monkeypatch, k, cut, nodes, products):
+    groups = gather._groups
+    monkeypatch.setattr(gather, "_groups", lambda tiles, _: groups(tiles, nodes))
+
+    def program(comm):
+        grid = ProcessGrid((8,))
+        A, B = exact((2003, k), grid, Layout("row"), seed=1), exact((k, 9), grid, Layout(rows=cut), seed=2)
+        expected = A.gather() @ B.gather()
+        plan = pdla.plan_matmul(A, B, algorithm="gather", layout=A.layout)
+        with pdla.record() as ledger:
+            C = plan(A, B)
+        assert np.array_equal(C.gather(), expected)
+        return sum(event.what == "gemm" for event in ledger.events)
+
+    assert pdla.run(8, program) == [products] * 8
 
 
 # ---------------------------------------------------------------------------------------------- bytes
