@@ -126,14 +126,17 @@ class MPIComm(Communicator):
 
     # ------------------------------------------------------------------ waiting
 
-    def _until(self, call: str, ready: Callable[[], bool]) -> None:
-        """Wait until `ready` says so, which lets MPI work."""
-        polls, start, patience = 0, time.monotonic(), NEAR if self.nodes == 1 else FAR
+    def _until(self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None) -> None:
+        """Wait until `ready` says so, which lets MPI work; between two polls `pause` is told how many there were."""
+        polls, start, pause = 0, time.monotonic(), pause or self._pause
         while not ready():
             polls += 1
-            self.node.pause(polls, patience)
+            pause(polls)
             if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
                 give_up(self._describe(call))
+
+    def _pause(self, polls: int) -> None:
+        self.node.pause(polls, NEAR if self.nodes == 1 else FAR)
 
     def _wait(self, call: str, request: MPI.Request) -> None:
         self._until(call, request.Test)

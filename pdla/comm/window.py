@@ -1,11 +1,18 @@
-"""The board of ranks on one node under MPI: a window of memory that all of them see."""
+"""The board of ranks on one node under MPI: a window of memory that all of them see.
+
+Each rank writes the number of the turn it has come to; who finds that all have come writes it into a word that all wait for. By
+messages each step of a tree would cost a rank its turn on a shared core; and ranks that share cores sleep on the word, since who
+polls takes them from those that are waited for.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pdla.comm import futex
 from pdla.comm.board import Turns
 from pdla.comm.job import watched
 from pdla.comm.libmpi import MPI
@@ -15,6 +22,8 @@ if TYPE_CHECKING:
 
 _WORDS = 8  # from one word by which ranks meet to the next: each has a cache line of its own
 _LETS_WORK = 8  # polls of shared memory from one call of MPI to the next: others may wait for messages of this rank
+_POLLS = 50  # of a rank that shares its core, before it sleeps
+_SLEEP = 5e-3  # seconds, after which it lets MPI work
 
 
 class NodeBoard(Turns):
@@ -24,10 +33,10 @@ class NodeBoard(Turns):
         super().__init__()
         self.comm = comm
         self.window: MPI.Win | None = None
-        self.turn, self.come, self.polls = 0, 0, 0
+        self.turn, self.polls = 0, 0
 
     def _grow(self, size: int) -> np.ndarray:
-        slots = 8 * _WORDS * self.comm.size
+        slots = 8 * _WORDS * (self.comm.size + 1)
         with watched(self.comm._describe("sharing memory")):
             self.free()
             self.window = MPI.Win.Allocate_shared(slots + size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
@@ -35,33 +44,49 @@ class NodeBoard(Turns):
             shared: Any = self.window.Shared_query(0)[0]
             memory = np.frombuffer(shared, np.uint8)
             self.turns = memory[:slots].data.cast("q")
-            self.turn = self.turns[self.comm.rank * _WORDS] = 0
+            self.all_came = memory[slots - 8 * _WORDS : slots].data.cast("I")
+            self.word = memory[slots - 8 * _WORDS :].ctypes.data
+            self.turn = self.turns[self.comm.rank * _WORDS] = self.all_came[0] = 0
             self.window.Sync()
             self.comm.mpi.Barrier()
         return memory[slots:]
 
     def _come(self) -> None:
-        """Write the number of the turn where all see it: by messages each step of a tree costs a rank its turn on a shared core."""
         assert self.window is not None
         self.turn += 1
         self.window.Sync()
         self.turns[self.comm.rank * _WORDS] = self.turn
+        self._announce()
+
+    def _announce(self) -> None:
+        """If all have come, say so."""
+        assert self.window is not None
+        self.window.Sync()
+        if all(self.turns[rank * _WORDS] >= self.turn for rank in range(self.comm.size)):
+            self.all_came[0] = self.turn % 2**32
+            if self.comm.node.crowded:
+                futex.wake(self.word)
 
     def _await(self) -> None:
         assert self.window is not None
-        self.come = 0
-        self.comm._until("sharing memory", self._all_have_come)
+        self.comm._until("sharing memory", self._all_have_come, self._pause)
         self.window.Sync()
 
     def _all_have_come(self) -> bool:
-        while self.turns[self.come * _WORDS] >= self.turn:
-            self.come += 1
-            if self.come == self.comm.size:
-                return True
+        return self.all_came[0] == self.turn % 2**32
+
+    def _pause(self, polls: int) -> None:
+        """Leave the core to another rank. Now and then see whether two ranks that came last have each overlooked the other."""
         self.polls += 1
-        if self.polls % _LETS_WORK == 0:
+        if polls > _POLLS and self.comm.node.crowded:
+            came = self.all_came[0]
+            looks = came != self.turn % 2**32 and not futex.sleep(self.word, came, _SLEEP)
+        else:
+            os.sched_yield()
+            looks = self.polls % _LETS_WORK == 0
+        if looks:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
-        return False
+            self._announce()
 
     def free(self) -> None:
         """Collective."""

@@ -84,6 +84,25 @@ def test_message_schedules_where_nothing_is_shared(comm):
 
 
 @needs_a_board
+@pytest.mark.parametrize("crowded", [False, True])
+def test_ranks_that_came_last_and_overlooked_each_other_go_on(comm, monkeypatch, crowded):
+    from pdla.comm import window
+
+    with config.override(crowded=crowded):
+        grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
+        A = exact((20, 20), grid, LAYOUT)
+        plan, expected = pdla.plan_matmul(A, A), A.gather() @ A.gather()
+        announce, calls = window.NodeBoard._announce, itertools.count()
+
+        def overlooks(board):
+            if next(calls) % 3 == 2:
+                announce(board)
+
+        monkeypatch.setattr(window.NodeBoard, "_announce", overlooks)
+        assert all(np.array_equal(plan(A, A).gather(), expected) for _ in range(10))
+
+
+@needs_a_board
 def test_a_rank_that_waits_in_shared_memory_lets_messages_through(comm):
     """A message too long to be sent at once is to reach a rank that already waits in a product."""
     if comm.size == 1:
