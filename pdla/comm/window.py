@@ -1,8 +1,8 @@
 """The board of ranks on one node under MPI: a window of memory that all of them see.
 
-Each rank writes the number of the turn it has come to; who finds that all have come writes it into a word that all wait for. By
-messages each step of a tree would cost a rank its turn on a shared core; and ranks that share cores sleep on the word, since who
-polls takes them from those that are waited for.
+Each rank writes the number of the turn it has come to, and looks at those of all others; by messages each step of a tree would
+cost a rank its turn on a shared core. Ranks that share cores sleep, since who polls takes them from those that are waited for:
+who finds that all have come wakes them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NodeBoard(Turns):
         super().__init__()
         self.comm = comm
         self.window: MPI.Win | None = None
-        self.turn, self.polls = 0, 0
+        self.turn = 0
 
     def _grow(self, size: int) -> np.ndarray:
         slots = 8 * _WORDS * (self.comm.size + 1)
@@ -43,10 +43,10 @@ class NodeBoard(Turns):
             self.window.Lock_all(MPI.MODE_NOCHECK)
             shared: Any = self.window.Shared_query(0)[0]
             memory = np.frombuffer(shared, np.uint8)
-            self.turns = memory[:slots].data.cast("q")
-            self.all_came = memory[slots - 8 * _WORDS : slots].data.cast("I")
-            self.word = memory[slots - 8 * _WORDS :].ctypes.data
-            self.turn = self.turns[self.comm.rank * _WORDS] = self.all_came[0] = 0
+            words = memory[:slots]
+            self.turns = words.data.cast("q")[: -_WORDS : _WORDS]
+            self.word, self.address = words[-8 * _WORDS :].data.cast("I"), words[-8 * _WORDS :].ctypes.data
+            self.turn = self.turns[self.comm.rank] = self.word[0] = 0
             self.window.Sync()
             self.comm.mpi.Barrier()
         return memory[slots:]
@@ -55,17 +55,12 @@ class NodeBoard(Turns):
         assert self.window is not None
         self.turn += 1
         self.window.Sync()
-        self.turns[self.comm.rank * _WORDS] = self.turn
-        self._announce()
-
-    def _announce(self) -> None:
-        """If all have come, say so."""
-        assert self.window is not None
-        self.window.Sync()
-        if all(self.turns[rank * _WORDS] >= self.turn for rank in range(self.comm.size)):
-            self.all_came[0] = self.turn % 2**32
-            if self.comm.node.crowded:
-                futex.wake(self.word)
+        self.turns[self.comm.rank] = self.turn
+        if self.comm.node.crowded:
+            self.window.Sync()
+            if self._all_have_come():
+                self.word[0] = self.turn % 2**32
+                futex.wake(self.address)
 
     def _await(self) -> None:
         assert self.window is not None
@@ -73,20 +68,18 @@ class NodeBoard(Turns):
         self.window.Sync()
 
     def _all_have_come(self) -> bool:
-        return self.all_came[0] == self.turn % 2**32
+        return min(self.turns) >= self.turn
 
     def _pause(self, polls: int) -> None:
-        """Leave the core to another rank. Now and then see whether two ranks that came last have each overlooked the other."""
-        self.polls += 1
-        if polls > _POLLS and self.comm.node.crowded:
-            came = self.all_came[0]
-            looks = came != self.turn % 2**32 and not futex.sleep(self.word, came, _SLEEP)
+        """Leave the core to another rank. Sleeps are short: two ranks that came last may have overlooked each other."""
+        word = self.word[0]
+        if polls > _POLLS and self.comm.node.crowded and word != self.turn % 2**32:
+            woken = futex.sleep(self.address, word, _SLEEP)
         else:
+            woken = polls % _LETS_WORK != 0
             os.sched_yield()
-            looks = self.polls % _LETS_WORK == 0
-        if looks:
+        if not woken:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
-            self._announce()
 
     def free(self) -> None:
         """Collective."""
