@@ -23,8 +23,8 @@ struct alignas(N * sizeof(T)) Vector {
 constexpr int WARP = 32, HIGH = 8, ROWS = 256;  // of a tile, which has WARP * N columns
 
 // The sums of a block's threads, one below the other, written by the first of them.
-template <class V, class T>
-__device__ void down(V sum, T* to, bool here)
+template <class V>
+__device__ void down(V sum, V* to, bool here)
 {
     __shared__ V part[HIGH][WARP];
     part[threadIdx.y][threadIdx.x] = sum;
@@ -32,7 +32,7 @@ __device__ void down(V sum, T* to, bool here)
     if (threadIdx.y == 0 && here) {
         for (unsigned y = 1; y < blockDim.y; y++)
             sum.add(part[y][threadIdx.x]);
-        *(V*)to = sum;
+        *to = sum;
     }
     __syncthreads();
 }
@@ -44,26 +44,26 @@ __device__ void tiles(const T* x, const T* y, T* product, T* sums, bool both, lo
     const long long across = (n + WARP * N - 1) / (WARP * N), parts = m > ROWS ? (m + ROWS - 1) / ROWS : 1;
     for (long long t = blockIdx.x; t < across * parts; t += gridDim.x) {
         const long long column = (t % across * WARP + threadIdx.x) * N, top = t / across * ROWS;
-        const long long end = column < n ? (m < top + ROWS ? m : top + ROWS) * n : 0;
+        const long long end = column < n ? (m < top + ROWS ? m : top + ROWS) * (n / N) : 0;
         V sum = {}, plain = {};
-        for (long long at = (top + threadIdx.y) * n + column; at < end; at += blockDim.y * n) {
-            V of = *(const V*)(x + at);
+        for (long long i = ((top + threadIdx.y) * n + column) / N; i < end; i += blockDim.y * (n / N)) {
+            V of = ((const V*)x)[i];
             if (both)
                 plain.add(of);
             if (y) {
-                const V by = *(const V*)(y + at);
+                const V by = ((const V*)y)[i];
 #pragma unroll
                 for (int j = 0; j < N; j++)
                     of.of[j] *= by.of[j];
             }
             if (product)
-                *(V*)(product + at) = of;
+                ((V*)product)[i] = of;
             sum.add(of);
         }
-        T* to = sums + t / across * (both ? 2 * n : n) + column;
+        V* to = (V*)sums + (t / across * (both ? 2 * n : n) + column) / N;
         down(sum, to, column < n);
         if (both)
-            down(plain, to + n, column < n);
+            down(plain, to + n / N, column < n);
     }
 }
 

@@ -17,9 +17,19 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, numpy
 from pdla.array.fused import (
-    column_sums, erf, exponentials, gelu, moments, norm_gradient, normalise, product_sums, recentre, row_sums, softmax_gradient,
+    column_sums,
+    erf,
+    exponentials,
+    gelu,
+    moments,
+    norm_gradient,
+    normalise,
+    product_sums,
+    recentre,
+    row_sums,
+    softmax_gradient,
     uniform,
-)  # fmt: skip
+)
 from pdla.array.launch import blocks, launch
 from pdla.errors import DeviceError
 from pdla.layout import Selection

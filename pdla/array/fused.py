@@ -14,7 +14,7 @@ from pdla.array import composed, numpy
 from pdla.array.launch import THREADS, blocks, launch
 
 _WARP = 32
-_ROWS = {"gelu.cu": 64, "columns.cu": 256}  # of a tile
+_ROWS = 256  # of a tile of columns.cu, which has 16 bytes a row for each thread of a warp
 _SHORT = 4096  # bytes of a row that a warp takes; longer ones take a block
 
 
@@ -27,15 +27,6 @@ def _ready(*arrays: Any, into: Any = None) -> list[Any]:
     if into is not None and not into.flags.c_contiguous:
         return []
     return [None if x is None else cupy.ascontiguousarray(x) for x in arrays]
-
-
-def _in_tiles(source: str, kernel: str, x: Any, *args: Any) -> None:
-    """Launch a kernel that takes an m x n matrix in tiles: a warp's columns, 16 bytes of each row a thread."""
-    m, n = x.shape
-    if n:
-        tiles = -(-n * x.itemsize // (16 * _WARP)) * max(1, -(-m // _ROWS[source]))
-        block = _WARP, THREADS // _WARP
-        launch(source, f"{kernel}_{x.dtype}", blocks(tiles), block, *args, np.int64(m), np.int64(n))
 
 
 def _by_rows(kernel: str, x: Any, *args: Any) -> None:
@@ -64,11 +55,9 @@ def gelu(x: Any, slope: bool, bias: Any = None) -> tuple[Any, Any]:
         return composed.gelu(x, slope, bias, erf)
     x, bias = ready
     y, turned = cupy.empty(x.shape, x.dtype), cupy.empty(x.shape, x.dtype) if slope else None
-    if bias is not None:
-        _in_tiles("gelu.cu", "biased", x, x, bias, y, turned)
-    elif x.size:
-        grid = blocks(-(-x.nbytes // (16 * THREADS)))
-        launch("gelu.cu", f"gelu_{x.dtype}", grid, (THREADS,), x, y, turned, np.int64(x.size))
+    if x.size:
+        args = x, bias, y, turned, np.int64(x.size), np.int64(x.shape[-1])
+        launch("gelu.cu", f"gelu_{x.dtype}", blocks(-(-x.nbytes // (16 * THREADS))), (THREADS,), *args)
     return y, turned
 
 
@@ -90,23 +79,29 @@ def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
     ready = _ready(x, y)
     if not ready:
         return composed.product_sums(x, y)
+    x, y = ready
     product = cupy.empty(x.shape, x.dtype)
-    return product, _summed(*ready, product, both=False)
+    return product, _summed(x, y, product, False)
 
 
 def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
     ready = _ready(x, y)
     if not ready:
         return composed.column_sums(x, y)
-    n, sums = x.shape[1], _summed(*ready, None, both=True)
+    (x, y), n = ready, x.shape[1]
+    sums = _summed(x, y, None, True)
     return sums[:, :n], sums[:, n:]
 
 
 def _summed(x: Any, y: Any, product: Any, both: bool) -> Any:
     """The sums over the rows of x y, and behind them of x, where both are wanted: of tiles, then of the tiles' sums."""
     m, n = x.shape
-    sums = cupy.empty((max(1, -(-m // _ROWS["columns.cu"])), n * (1 + both)), x.dtype)
-    _in_tiles("columns.cu", "columns", x, x, y, product, sums, np.bool_(both))
+    parts = max(1, -(-m // _ROWS))
+    sums = cupy.empty((parts, n * (1 + both)), x.dtype)
+    if n:
+        grid, block = blocks(-(-n * x.itemsize // (16 * _WARP)) * parts), (_WARP, THREADS // _WARP)
+        args = x, y, product, sums, np.bool_(both), np.int64(m), np.int64(n)
+        launch("columns.cu", f"columns_{x.dtype}", grid, block, *args)
     return sums if len(sums) == 1 else _summed(sums, None, None, False)
 
 

@@ -11,8 +11,16 @@ import numpy as np
 
 from pdla.array import blas, composed, strips
 from pdla.array.composed import (
-    column_sums, exponentials, moments, norm_gradient, normalise, product_sums, recentre, row_sums, softmax_gradient,
-)  # fmt: skip
+    column_sums,
+    exponentials,
+    moments,
+    norm_gradient,
+    normalise,
+    product_sums,
+    recentre,
+    row_sums,
+    softmax_gradient,
+)
 from pdla.layout import Selection
 
 name = "numpy"

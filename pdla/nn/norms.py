@@ -1,8 +1,8 @@
 """Normalisation: LayerNorm and RMSNorm over features, GroupNorm over a sample's pixels and a group's channels.
 
 Features may be cut: the sums over them are summed over the ranks that share a token, twice forward (the mean, then the squares of
-what is left of x without it: their difference loses no digits) and once backward. A rank reads its part of x once for both: it takes
-squares about a mean of its own, and turns them when it knows the mean.
+what is left of x without it: their difference loses no digits) and once backward. LayerNorm reads x once for both sums: a rank takes
+squares about a mean of its own, and turns them when it knows the mean of all.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class GroupNorm(Norm):
         scale = 1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)
         normal = centered * scale
         at.keep(self, normal, scale)
-        return like(x, normal.reshape(*x.stored.shape) * self.gain.value.stored + self.offset.value.stored)
+        y = normal.reshape(*x.stored.shape) * self.gain.value.stored
+        return like(x, y if self.offset is None else y + self.offset.value.stored)
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         normal, scale = at.take(self)

@@ -30,9 +30,9 @@ def test_make_cuda_without_nvcc(tmp_path):
 
 
 WIDE = [*(("pack", f"pack_{name}_{name}") for name in ("float32", "float64", "complex128"))]
-WIDE += [("uniform", "uniform"), ("gelu", "gelu_float32")]
+WIDE += [("uniform", "uniform")]
 WIDE += [(source, f"{kernel}_float{bits}") for source, names in {
-    "gelu": ("biased",), "columns": ("columns",),
+    "gelu": ("gelu",), "columns": ("columns",),
     "rows": ("moments", "normalise", "row_sums", "norm_gradient", "exponentials", "softmax_gradient"),
 }.items() for kernel in names for bits in (32, 64)]  # fmt: skip
 SUMS = ("moments", "row_sums")  # a number a row: nothing wide to write
