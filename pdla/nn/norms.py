@@ -1,8 +1,8 @@
 """Normalisation: LayerNorm and RMSNorm over features, GroupNorm over a sample's pixels and a group's channels.
 
 Features may be cut: the sums over them are summed over the ranks that share a token, twice forward (the mean, then the squares of
-what is left of x without it: their difference loses no digits) and once backward. LayerNorm reads x once for both sums: a rank takes
-squares about a mean of its own, and turns them when it knows the mean of all.
+what is left of x without it: their difference loses no digits) and once backward. LayerNorm reads x once for both sums: a rank
+takes squares about a mean of its own, and turns them when it knows the mean of all.
 """
 
 from __future__ import annotations
