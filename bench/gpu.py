@@ -2,7 +2,7 @@
 
 gemm    pdla's local product against PyTorch's (cuBLAS, too), 2 m n k operations: goal 0.97 of it at n >= 4096
 pack    block-cyclic rectangles picked, turned and added, bytes read and written a second, against the device's own copy: goal 0.85
-gelu    with its slope in one launch, against the same composed of CuPy's elementwise functions, and PyTorch's without the slope
+fused   the layers' work, each in as few passes as its kernels make, against the same composed of CuPy's functions, and PyTorch's
 layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
 Each is the median of some runs; a run is repeated until it takes a tenth of a second, and begins and ends with the device idle.
 """
@@ -11,13 +11,13 @@ import argparse
 import json
 import time
 from statistics import median
+from types import SimpleNamespace
 
 import numpy as np
 
 import pdla
 from pdla import config, nn
-from pdla.array import chosen
-from pdla.array import numpy as host
+from pdla.array import chosen, composed
 
 TIMING = {"runs": 7, "long": 0.1}  # of a measurement; seconds of each
 
@@ -93,17 +93,63 @@ def pack(xp, n):
     return rows
 
 
+def pieces(xp, n, dtype):
+    """What pdla does to n x n arrays, by name: functions of a namespace."""
+    x, y = (xp.asarray(np.ones((n, n), dtype)) for _ in range(2))
+    row, column, both = (xp.asarray(np.ones(shape, dtype)) for shape in ((1, n), (n, 1), (2, n, 1)))
+    places, ignored = np.arange(n), np.zeros(n, bool)
+
+    def norm(way):
+        sums, squares = way.moments(x)
+        way.normalise(x, sums, squares, n, 1e-5, row, row, True)
+
+    def norm_back(way):
+        way.column_sums(x, y)
+        way.row_sums(x, y, row, both)
+        way.norm_gradient(x, y, column, row, both, n)
+
+    def loss(way):
+        sums = both.reshape(2, n)
+        way.softmax_gradient(way.exponentials(x, column, places, sums), sums[0], places, ignored, n)
+
+    return {
+        "GeLU": lambda way: way.gelu(x, True),
+        "GeLU with a bias": lambda way: way.gelu(x, True, row),
+        "GeLU with a bias, back": lambda way: way.product_sums(x, y),
+        "LayerNorm": norm,
+        "LayerNorm, back": norm_back,
+        "cross-entropy, there and back": loss,
+    }
+
+
+def pieces_of_torch(torch, n, dtype):
+    """The same by PyTorch, which keeps no slope of GeLU but works it out on the way back."""
+    functional, aten = torch.nn.functional, torch.ops.aten
+    x, y = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(2))
+    row, targets, logits = x[0].clone(), torch.arange(n, device="cuda"), x.clone().requires_grad_()
+    _, mean, scale = torch.native_layer_norm(x, (n,), row, row, 1e-5)
+    return {
+        "GeLU": lambda: functional.gelu(x),
+        "GeLU with a bias": lambda: functional.gelu(x + row),
+        "GeLU with a bias, back": lambda: aten.gelu_backward(y, x).sum(0),
+        "LayerNorm": lambda: torch.native_layer_norm(x, (n,), row, row, 1e-5),
+        "LayerNorm, back": lambda: aten.native_layer_norm_backward(y, x, (n,), mean, scale, row, row, [True, True, True]),
+        "cross-entropy, there and back": lambda: torch.autograd.grad(functional.cross_entropy(logits, targets), logits),
+    }
+
+
 def fused(xp, torch, n):
-    """Rows of figures, a dtype each: GeLU with its slope in one launch, composed of CuPy's; and PyTorch's, without the slope."""
-    rows = []
+    """Rows of figures, a piece of a layer's work and a dtype each, of n x n arrays."""
+    rows, plain = [], SimpleNamespace(**vars(composed))
+    plain.gelu = lambda x, slope, bias=None: composed.gelu(x, slope, bias, xp.erf)
     for dtype in ("float32", "float64"):
-        x = xp.asarray(np.ones((n, n), dtype))
-        one, many = (seconds(xp.finish, work) for work in (lambda x=x: xp.gelu(x, True), lambda x=x: host.gelu(x, True, xp.erf)))
-        row = {"dtype": dtype, "seconds": one, "composed_seconds": many}
-        if torch is not None:
-            y = torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda")
-            row["torch_seconds"] = seconds(torch.cuda.synchronize, lambda y=y: torch.nn.functional.gelu(y))
-        rows.append(row)
+        others = {} if torch is None else pieces_of_torch(torch, n, dtype)
+        for what, work in pieces(xp, n, dtype).items():
+            one, many = (seconds(xp.finish, lambda work=work, way=way: work(way)) for way in (xp, plain))
+            row = {"what": what, "dtype": dtype, "seconds": one, "composed_seconds": many}
+            if what in others:
+                row["torch_seconds"] = seconds(torch.cuda.synchronize, others[what])
+            rows.append(row)
     return rows
 
 
@@ -151,7 +197,7 @@ def main():
         figures = {
             "gemm": gemm(xp, torch, (32,) if arguments.small else (1024, 4096, 8192)),
             "pack": pack(xp, 300 if arguments.small else 8192),
-            "gelu": fused(xp, torch, 64 if arguments.small else 8192),
+            "fused": fused(xp, torch, 64 if arguments.small else 8192),
             "layer": layer(xp, torch, *((16, 2, 4, 2) if arguments.small else (2048, 16, 512, 8))),
         }
     text = json.dumps(figures, indent=1)

@@ -1,17 +1,17 @@
 // GeLU, x times the normal distribution's integral up to x, and its slope, in one pass over memory.
 //
-//     y[i] = x[i] phi,  slope[i] = phi + x[i] exp(-x[i]^2 / 2) / sqrt(2 pi),  phi = (1 + erf(x[i] / sqrt 2)) / 2,  0 <= i < n
+//     y[i] = z phi,  slope[i] = phi + z exp(-z^2 / 2) / sqrt(2 pi),  phi = (1 + erf(z / sqrt 2)) / 2,  z = x[i] + bias[i % n]
 //
-// Arrays without gaps, at any alignment; slope may be null. Any launch of one dimension. No headers.
+// for 0 <= i < size. Arrays without gaps, at any alignment; bias may be null: 0, and so may slope. Any launch of one dimension.
+// No headers.
 
 __device__ float error_function(float x) { return erff(x); }
 __device__ double error_function(double x) { return erf(x); }
 __device__ float exponential(float x) { return expf(x); }
 __device__ double exponential(double x) { return exp(x); }
 
-template <class T>
-struct alignas(16) Vector {
-    static constexpr int N = 16 / sizeof(T);
+template <class T, int N>
+struct alignas(N * sizeof(T)) Vector {
     T of[N];
 };
 
@@ -23,37 +23,51 @@ __device__ void one(T x, T* y, T* slope)
     *y = x * integral;
 }
 
-template <class T>
-__device__ void gelu(const T* __restrict__ x, T* __restrict__ y, T* __restrict__ slope, long long n)
+// Elements N at a time: of x, y and slope so many, of the bias those of a row, one row after the other.
+template <class T, int N>
+__device__ void vectors(const T* __restrict__ x, const T* __restrict__ bias, T* __restrict__ y, T* __restrict__ slope,
+                        long long count, long long row)
 {
-    typedef Vector<T> V;
-    const long long at = threadIdx.x + (long long)blockIdx.x * blockDim.x, stride = (long long)gridDim.x * blockDim.x;
-    const bool aligned = ((unsigned long long)x | (unsigned long long)y | (unsigned long long)slope) % 16 == 0;
-    const long long whole = aligned ? n / V::N : 0;
-    for (long long i = at; i < whole; i += stride) {
-        const V from = ((const V*)x)[i];
-        V to, turned;
+    typedef Vector<T, N> V;
+    const long long stride = (long long)gridDim.x * blockDim.x, step = stride % row;
+    long long i = threadIdx.x + (long long)blockIdx.x * blockDim.x;
+    for (long long j = i % row; i < count; i += stride) {
+        V from = ((const V*)x)[i], to, turned;
+        if (bias) {
+            const V more = ((const V*)bias)[j];
 #pragma unroll
-        for (int j = 0; j < V::N; j++)
-            one(from.of[j], &to.of[j], &turned.of[j]);
+            for (int k = 0; k < N; k++)
+                from.of[k] += more.of[k];
+            j += step < row - j ? step : step - row;
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            one(from.of[k], &to.of[k], &turned.of[k]);
         ((V*)y)[i] = to;
         if (slope)
             ((V*)slope)[i] = turned;
     }
-    for (long long i = whole * V::N + at; i < n; i += stride) {
-        T turned;
-        one(x[i], y + i, &turned);
-        if (slope)
-            slope[i] = turned;
-    }
 }
 
-extern "C" __global__ void __launch_bounds__(256) gelu_float32(const float* x, float* y, float* slope, long long n)
+template <class T>
+__device__ void gelu(const T* x, const T* bias, T* y, T* slope, long long size, long long n)
 {
-    gelu(x, y, slope, n);
+    constexpr int N = 16 / sizeof(T);
+    const unsigned long long low = (unsigned long long)x | (unsigned long long)bias | (unsigned long long)y
+                                 | (unsigned long long)slope | (bias ? (unsigned long long)n * sizeof(T) : 0);
+    const long long whole = low % 16 == 0 ? size / N * N : 0;
+    vectors<T, N>(x, bias, y, slope, whole / N, n < N ? 1 : n / N);
+    vectors<T, 1>(x + whole, bias, y + whole, slope ? slope + whole : nullptr, size - whole, n);
 }
 
-extern "C" __global__ void __launch_bounds__(256) gelu_float64(const double* x, double* y, double* slope, long long n)
+extern "C" __global__ void __launch_bounds__(256) gelu_float32(const float* x, const float* bias, float* y, float* slope,
+                                                               long long size, long long n)
 {
-    gelu(x, y, slope, n);
+    gelu(x, bias, y, slope, size, n);
+}
+
+extern "C" __global__ void __launch_bounds__(256) gelu_float64(const double* x, const double* bias, double* y, double* slope,
+                                                               long long size, long long n)
+{
+    gelu(x, bias, y, slope, size, n);
 }

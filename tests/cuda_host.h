@@ -97,6 +97,21 @@ inline void launch(void (*what)(void**), const unsigned* grid, const unsigned* s
 
 inline void __syncthreads() { swapcontext(&host::current->context, &host::scheduler); }
 
+// What the thread `apart` places on, or back, in its warp has given: here all threads of a block must come to it.
+template <class T>
+inline T __shfl_xor_sync(unsigned mask, T x, unsigned apart)
+{
+    static T given[1024];
+    const unsigned at = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+    if (mask != 0xffffffff || apart >= 32 || host::fibers.size() % 32)
+        std::fprintf(stderr, "a shuffle of a part of a warp\n"), std::abort();
+    given[at] = x;
+    __syncthreads();
+    x = given[at ^ apart];
+    __syncthreads();
+    return x;
+}
+
 // launch_name(grid, block, arguments), as cuLaunchKernel takes them: a pointer to each argument.
 #define LAUNCH(name)                                                                                     \
     extern "C" void launch_##name(const unsigned* grid, const unsigned* block, void** arguments)         \

@@ -16,15 +16,20 @@ FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", 
 KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
 
 
+def kernels(source):
+    """The names of a source's kernels, as the preprocessor leaves them."""
+    hidden = ["-D__global__=", "-D__launch_bounds__(n)="]
+    command = [COMPILER, "-std=c++17", "-E", *hidden, "-x", "c++", "-"]
+    return KERNEL.findall(subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout)
+
+
 @cache
 def library(source):
     """A source's kernels as a library of launchers; it holds the interpreter's lock, since its threads are fibers."""
-    text = f'#include "{HERE / "cuda_host.h"}"\n{source}\n'
+    launchers = "".join(f"LAUNCH({name})\n" for name in kernels(source))
     with tempfile.TemporaryDirectory() as folder:
         path, built = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        path.write_text(text)
-        expanded = subprocess.run([COMPILER, "-std=c++17", "-E", path], capture_output=True, text=True, check=True).stdout
-        path.write_text(text + "".join(f"LAUNCH({name})\n" for name in KERNEL.findall(expanded)))
+        path.write_text(f'#include "{HERE / "cuda_host.h"}"\n{source}\n{launchers}')
         done = subprocess.run([COMPILER, *FLAGS, "-o", built, path], capture_output=True, text=True)
         assert done.returncode == 0 and not done.stderr, done.stderr
         return ctypes.PyDLL(str(built))

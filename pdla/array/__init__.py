@@ -14,9 +14,22 @@ gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices
 takes(x, places)           many of them at once
 put(x, rows, cols, source) the reverse
-gelu(x, slope)             GeLU of each element, and its slope where it is wanted
 add_at(x, rows, source)    x[rows] += source, where a row may come many times
+uniform(rows, cols, key)   random numbers told by row, column and key
 finish()                   wait until all that was asked for is done
+
+and the layers' work, each function one pass over memory where there are kernels for it (composed.py has the formulas):
+
+gelu(x, slope, bias)       GeLU of each element of x + bias, and its slope where it is wanted
+product_sums(x, y)         x y, element by element, and its sums over the rows
+column_sums(x, y)          the sums over the rows of x y, and of x
+moments(x)                 each row's sum, and the sum of squares about its mean
+recentre(squares, ...)     turns squares about a rank's mean into those about all ranks'
+normalise(x, ...)          x without its rows' means, over their deviations, with gain and offset
+row_sums(x, y, gain, out)  the sums of each row of x gain y, and of x gain
+norm_gradient(dy, ...)     what normalise passes back
+exponentials(x, top, places, sums)   exp(x - top), its rows' sums, and what is at their places
+softmax_gradient(powers, ...)        the gradient of cross-entropy, in place
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""CuPy blocks: the functions of pdla/array/numpy.py on a GPU. Local GEMM through cuBLAS, copies through the kernels of cuda/.
+"""CuPy blocks: the functions of pdla/array/numpy.py on a GPU. Local GEMM through cuBLAS, copies through cuda/pack.cu; the layers'
+own work: fused.py.
 
 All of them return when the work is on CuPy's current stream. A thread uses one device, which `use` chooses.
 """
@@ -7,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from importlib.resources import files
 from math import prod
 from typing import Any, NamedTuple
 
@@ -16,13 +16,27 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, numpy
+from pdla.array.fused import (
+    column_sums,
+    erf,
+    exponentials,
+    gelu,
+    moments,
+    norm_gradient,
+    normalise,
+    product_sums,
+    recentre,
+    row_sums,
+    softmax_gradient,
+    uniform,
+)
+from pdla.array.launch import blocks, launch
 from pdla.errors import DeviceError
 from pdla.indices import Selection
 
 name = "cupy"
 
-_TILE, _BLOCK, _GRID = 32, (32, 8), 1 << 16  # of pack.cu; blocks of a launch at most
-_THREADS = 256  # of a block of the other kernels
+_TILE, _BLOCK = 32, (32, 8)  # of pack.cu
 _MOST = 32  # rectangles in a launch of pack.cu
 _WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
@@ -162,7 +176,7 @@ def _launch(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: c
             rectangles["of"][0, number] = (*row.values(), tiles)
         rectangles["count"] = len(group)
         how = np.bool_(conjugate), np.bool_(beta is not None), _scalar(kernel)(beta or 0)
-        _function("pack.cu", kernel)((min(tiles, _GRID),), _BLOCK, (rectangles, *how))
+        launch("pack.cu", kernel, blocks(tiles), _BLOCK, rectangles, *how)
         del memory  # what is on the stream after this may have it
 
 
@@ -207,15 +221,6 @@ def _address(x: Any) -> int:
 def _scalar(kernel: str) -> Any:
     """The type of a kernel's beta."""
     return {"pack_1": np.uint8, "pack_2": np.uint16}.get(kernel) or np.dtype(kernel.rpartition("_")[2]).type
-
-
-@cache
-def _module(source: str, device: int) -> Any:
-    return cupy.RawModule(code=files("pdla.cuda").joinpath(source).read_text(), options=("--std=c++17", "--fmad=false"))
-
-
-def _function(source: str, kernel: str) -> Any:
-    return _module(source, cupy.cuda.runtime.getDevice()).get_function(kernel)
 
 
 def add(target: Any, source: Any) -> None:
@@ -357,37 +362,6 @@ def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
 
 
 # ---------------------------------------------------------------------------------------------- the rest
-
-
-def erf(x: Any) -> Any:
-    """The error function of each element."""
-    from cupyx.scipy.special import erf
-
-    return erf(x)
-
-
-def gelu(x: Any, slope: bool) -> tuple[Any, Any]:
-    """x times the normal distribution's integral up to x, of each element; and its slope, where it is wanted, else None."""
-    if str(x.dtype) not in ("float32", "float64"):
-        return numpy.gelu(x, slope, erf)
-    x = cupy.ascontiguousarray(x)
-    y, turned = cupy.empty(x.shape, x.dtype), cupy.empty(x.shape, x.dtype) if slope else None
-    if x.size:
-        blocks = min(_GRID, -(-x.nbytes // (16 * _THREADS)))
-        _function("gelu.cu", f"gelu_{x.dtype}")((blocks,), (_THREADS,), (x, y, turned, np.int64(x.size)))
-    return y, turned
-
-
-def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
-    """A number from [0, 1) for each row and column, the one that NumPy's `uniform` gives, bit by bit."""
-    m, n = len(rows), len(cols)
-    made = cupy.empty((m, n), np.float64)
-    if made.size:
-        at = [cupy.asarray(np.asarray(x, np.int64)) for x in (rows, cols)]
-        blocks = min(_GRID, -(-made.size // (2 * _THREADS)))
-        args = (*at, numpy.mixed_key(key), made, np.int64(m), np.int64(n))
-        _function("uniform.cu", "uniform")((blocks,), (_THREADS,), args)
-    return made
 
 
 def finish() -> None:

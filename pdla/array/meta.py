@@ -10,7 +10,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pdla.array import numpy
+from pdla.array import composed
+from pdla.array.composed import (
+    column_sums,
+    exponentials,
+    moments,
+    norm_gradient,
+    normalise,
+    product_sums,
+    recentre,
+    row_sums,
+    softmax_gradient,
+)
 from pdla.indices import Selection
 
 name = "meta"
@@ -226,8 +237,8 @@ def erf(x: Meta) -> Meta:
     return Meta(x.shape, x.dtype)
 
 
-def gelu(x: Meta, slope: bool) -> tuple[Meta, Meta | None]:
-    return numpy.gelu(x, slope, erf)
+def gelu(x: Meta, slope: bool, bias: Meta | None = None) -> tuple[Meta, Meta | None]:
+    return composed.gelu(x, slope, bias, erf)
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from math import pi, prod, sqrt
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from pdla.array import blas, strips
+from pdla.array import blas, composed, strips
+from pdla.array.composed import (
+    column_sums,
+    exponentials,
+    moments,
+    norm_gradient,
+    normalise,
+    product_sums,
+    recentre,
+    row_sums,
+    softmax_gradient,
+)
 from pdla.indices import Selection
 
 name = "numpy"
@@ -170,12 +181,9 @@ def erf(x: np.ndarray) -> np.ndarray:
     return erf(x)
 
 
-def gelu(x: Any, slope: bool, erf: Callable[[Any], Any] = erf) -> tuple[Any, Any]:
-    """x times the normal distribution's integral up to x, of each element; and its slope, where it is wanted, else None."""
-    number = x.dtype.type
-    integral = number(0.5) + number(0.5) * erf(x * number(sqrt(0.5)))
-    density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
-    return x * integral, None if density is None else integral + density
+def gelu(x: np.ndarray, slope: bool, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
+    """GeLU of each element of x + bias, and its slope, where it is wanted, else None. Where there is a bias x is spent."""
+    return composed.gelu(x, slope, bias, erf)
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> np.ndarray:

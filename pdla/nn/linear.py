@@ -59,13 +59,14 @@ def add_product(a: DistMatrix, b: DistMatrix):
     return write
 
 
-def add_rows(x: Any):
-    """What writes the sum of x over tokens into a vector's block, or adds it."""
+def add_sums(sums: Any):
+    """What writes sums over tokens into a vector's block, or adds them."""
 
     def write(block: Any, first: bool) -> None:
         if first:
-            block[...] = 0
-        block[...] += x.sum(axis=0, keepdims=True)
+            block[...] = sums
+        else:
+            block[...] += sums
 
     return write
 
@@ -116,22 +117,28 @@ class Linear(Layer):
         return addends
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        meeting = self.meeting(x)
-        if self.panels:
-            at.keep(self, x)
-            y = self.panels.y(x, self.weight.value, meeting)
-        else:
-            y = yield from self._y(x, meeting, at)
+        y = yield from self.without_bias(x, at)
         if self.bias is not None:
             y.stored[...] += self.bias.value.stored
         return y
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        return (yield from self.passed_back(dy, None if self.bias is None else dy.stored.sum(axis=0, keepdims=True), at))
+
+    def without_bias(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        """X W: whoever asks for it adds the bias."""
+        if not self.panels:
+            return (yield from self._y(x, self.meeting(x), at))
+        at.keep(self, x)
+        return self.panels.y(x, self.weight.value, self.meeting(x))
+
+    def passed_back(self, dy: DistMatrix, sums: Any, at: Shard) -> Steps[DistMatrix]:
+        """The gradient with regard to X, given that with regard to Y and, where there is a bias, its sums over tokens (1, n)."""
         (x,) = at.take(self)
         meeting = self.meeting(x)
         if self.bias is not None:
             with tagged(f"{self.name} bias"):
-                at.trip.add(self.bias, rows_of(dy.layout), add_rows(dy.stored))
+                at.trip.add(self.bias, rows_of(dy.layout), add_sums(sums))
         if self.panels:
             self.weight.gradient = self.panels.dw(x, dy, meeting)
             return self.panels.dx(dy, self.weight.value, meeting)

@@ -23,7 +23,7 @@ class CrossEntropy:
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[DistMatrix, Any, Any, Any, int] | None = None
+        self._kept: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
         """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count."""
@@ -43,34 +43,25 @@ class CrossEntropy:
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, cols_of(logits.layout)
         rows, cols = logits.indices
         mine = targets[rows.indices()].astype(np.int64)
-        first, last = (int(cols.starts[0]), int(cols.stops[-1])) if len(cols) else (0, 0)
-        there = np.flatnonzero((mine >= first) & (mine < last))
-        places = mine[there] - first
+        places = mine - (int(cols.starts[0]) if len(cols) else 0)
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
         top = yield from summed(top, grid, across, "maximum")
         sums = xp.empty((2, x.shape[0]), x.dtype)
-        sums[...] = 0
-        exponentials = x - top
-        np.exp(exponentials, out=exponentials)
-        sums[0] = exponentials.sum(axis=1)
-        sums[1, there] = x[there, places] - top[there, 0]
+        powers = xp.exponentials(x, top, places, sums)
         sums = yield from summed(sums, grid, across)
         counted_here = np.flatnonzero(mine >= 0)
         loss = xp.empty((1,), x.dtype)
         loss[...] = (np.log(sums[0]) - sums[1])[counted_here].sum() / counted
         loss = yield from summed(loss, grid, rows_of(logits.layout))
-        exponentials /= sums[0].reshape(-1, 1)
-        self._kept = like(logits, exponentials), there, places, mine < 0, counted
+        self._kept = like(logits, powers), sums[0], places, mine < 0, counted
         return float(loss[0])
 
     def backward(self) -> DistMatrix:
         """The gradient with regard to the logits, laid out as they are; not collective. PdlaError without a forward before it."""
         if self._kept is None:
             raise PdlaError("backward of CrossEntropy without a forward before it: each serves once")
-        softmax, there, places, ignored, counted = self._kept
+        powers, *kept = self._kept
         self._kept = None
-        softmax.stored[there, places] -= 1
-        softmax.stored[...] /= counted
-        softmax.stored[np.flatnonzero(ignored)] = 0
-        return softmax
+        powers.xp.softmax_gradient(powers.stored, *kept)
+        return powers

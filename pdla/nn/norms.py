@@ -1,7 +1,8 @@
 """Normalisation: LayerNorm and RMSNorm over features, GroupNorm over a sample's pixels and a group's channels.
 
 Features may be cut: the sums over them are summed over the ranks that share a token, twice forward (the mean, then the squares of
-what is left of it: their difference loses no digits) and once backward.
+what is left of x without it: their difference loses no digits) and once backward. LayerNorm reads x once for both sums: a rank
+takes squares about a mean of its own, and turns them when it knows the mean of all.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_whole, cols_of, like, rows_of
 from pdla.nn.layer import Layer
-from pdla.nn.linear import add_rows, vector
+from pdla.nn.linear import add_sums, vector
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, begun, summed
 from pdla.nn.trip import Shard
@@ -47,42 +48,55 @@ class Norm(Layer):
             coming = begun(summed(sums, x.grid, cols_of(x.layout)))
         return (yield from coming)
 
-    def _scaled(self, normal: Any, x: DistMatrix) -> DistMatrix:
-        y = normal * self.gain.value.stored
-        return like(x, y if self.offset is None else y + self.offset.value.stored)
-
-    def _learn(self, dy: DistMatrix, normal: Any, at: Shard) -> Any:
-        """The parameters' gradients; gives the gradient with regard to what was normal."""
+    def _learn(self, dy: DistMatrix, normal: Any, at: Shard) -> None:
+        """The parameters' gradients."""
+        along, sums = dy.xp.column_sums(dy.stored, normal)
         with tagged(f"{self.name} gradients"):
-            at.trip.add(self.gain, rows_of(dy.layout), add_rows(dy.stored * normal))
+            at.trip.add(self.gain, rows_of(dy.layout), add_sums(along))
             if self.offset is not None:
-                at.trip.add(self.offset, rows_of(dy.layout), add_rows(dy.stored))
-        return dy.stored * self.gain.value.stored
+                at.trip.add(self.offset, rows_of(dy.layout), add_sums(sums))
 
 
-class LayerNorm(Norm):
-    """(x - mean) / sqrt(variance + eps) * gain + offset, over each token's features."""
+class TokenNorm(Norm):
+    """What LayerNorm and RMSNorm share. centred: whether a token's mean is taken off."""
 
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        mean = yield from self._summed(x.stored.sum(axis=1, keepdims=True), x)
-        centered = x.stored - mean / self.features
-        squares = yield from self._summed((centered * centered).sum(axis=1, keepdims=True), x)
-        scale = 1 / np.sqrt(squares / self.features + self.eps)
-        normal = centered * scale
+    centred: bool
+
+    def _normal(self, x: DistMatrix, sums: Any, squares: Any, at: Shard) -> DistMatrix:
+        """What x becomes, given the sums over each token's features and those of the squares."""
+        gain, offset = self.gain.value.stored, None if self.offset is None else self.offset.value.stored
+        y, normal, scale = x.xp.normalise(x.stored, sums, squares, self.features, self.eps, gain, offset, at.keeping)
         at.keep(self, normal, scale)
-        return self._scaled(normal, x)
+        return like(x, y)
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         normal, scale = at.take(self)
-        d = self._learn(dy, normal, at)
-        sums = dy.xp.empty((2, dy.stored.shape[0], 1), dy.dtype)
-        sums[0], sums[1] = d.sum(axis=1, keepdims=True), (d * normal).sum(axis=1, keepdims=True)
+        self._learn(dy, normal, at)
+        gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), dy.dtype)
+        dy.xp.row_sums(dy.stored, normal, gain, sums)
         sums = yield from self._summed(sums, dy)
-        return like(dy, (d - (sums[0] + normal * sums[1]) / self.features) * scale)
+        return like(dy, dy.xp.norm_gradient(dy.stored, normal, scale, gain, sums, self.features))
 
 
-class RMSNorm(Norm):
+class LayerNorm(TokenNorm):
+    """(x - mean) / sqrt(variance + eps) * gain + offset, over each token's features."""
+
+    centred = True
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        own, squares = x.xp.moments(x.stored)
+        sums = yield from self._summed(own.copy(), x)
+        here = x.stored.shape[1]
+        if here < self.features:  # else this rank's mean is the mean
+            x.xp.recentre(squares, own, sums, here, self.features)
+        squares = yield from self._summed(squares, x)
+        return self._normal(x, sums, squares, at)
+
+
+class RMSNorm(TokenNorm):
     """x / sqrt(mean of x^2 + eps) * gain, over each token's features."""
+
+    centred = False
 
     def __init__(
         self, scheme: Scheme, features: int, *, kind: str = "first", eps: float = 1e-5, dtype: Any = np.float64, name: str = "norm"
@@ -90,17 +104,10 @@ class RMSNorm(Norm):
         super().__init__(scheme, features, kind=kind, offset=False, eps=eps, dtype=dtype, name=name)
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        squares = yield from self._summed((x.stored * x.stored).sum(axis=1, keepdims=True), x)
-        scale = 1 / np.sqrt(squares / self.features + self.eps)
-        normal = x.stored * scale
-        at.keep(self, normal, scale)
-        return self._scaled(normal, x)
-
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        normal, scale = at.take(self)
-        d = self._learn(dy, normal, at)
-        sums = yield from self._summed((d * normal).sum(axis=1, keepdims=True), dy)
-        return like(dy, (d - normal * sums / self.features) * scale)
+        squares = x.xp.empty((1, x.stored.shape[0], 1), x.dtype)
+        x.xp.row_sums(x.stored, x.stored, None, squares)
+        squares = yield from self._summed(squares, x)
+        return self._normal(x, None, squares[0], at)
 
 
 class GroupNorm(Norm):
@@ -140,11 +147,13 @@ class GroupNorm(Norm):
         scale = 1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)
         normal = centered * scale
         at.keep(self, normal, scale)
-        return self._scaled(normal.reshape(*x.stored.shape), x)
+        y = normal.reshape(*x.stored.shape) * self.gain.value.stored
+        return like(x, y if self.offset is None else y + self.offset.value.stored)
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         normal, scale = at.take(self)
-        d = self._by_sample(self._learn(dy, normal.reshape(*dy.stored.shape), at))
+        self._learn(dy, normal.reshape(*dy.stored.shape), at)
+        d = self._by_sample(dy.stored * self.gain.value.stored)
         mean = yield from self._means(d, dy)
         along = yield from self._means(d * normal, dy)
         return like(dy, ((d - mean - normal * along) * scale).reshape(*dy.stored.shape))

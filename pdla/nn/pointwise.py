@@ -12,7 +12,7 @@ from pdla.nn.activation import like
 from pdla.nn.layer import Layer
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps
-from pdla.nn.trip import Shard, seeded
+from pdla.nn.trip import Parameter, Shard, seeded
 
 
 class Pointwise(Layer):
@@ -47,14 +47,24 @@ class GeLU(Pointwise):
     """
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
-        y, slope = x.xp.gelu(x.stored, at.keeping)
-        if at.keeping:
-            at.keep(self, slope)
-        return like(x, y)
+        return self.biased(x, None, at)
 
     def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         (slope,) = at.take(self)
         return like(dy, dy.stored * slope)
+
+    def biased(self, x: DistMatrix, bias: Parameter | None, at: Shard) -> DistMatrix:
+        """GeLU of x plus the bias of the linear that put x out; where there is one x is spent."""
+        y, slope = x.xp.gelu(x.stored, at.keeping, None if bias is None else bias.value.stored)
+        if at.keeping:
+            at.keep(self, slope)
+        return like(x, y)
+
+    def turned_and_summed(self, dy: DistMatrix, at: Shard) -> tuple[DistMatrix, Any]:
+        """The gradient with regard to what `biased` took, and its sums over tokens, which are this shard's part of the bias's."""
+        (slope,) = at.take(self)
+        dx, sums = dy.xp.product_sums(dy.stored, slope)
+        return like(dy, dx), sums
 
 
 class ReLU(Pointwise):

@@ -117,7 +117,9 @@ class MeanOverSequence(Layer):
 
 
 class MLP(Sequential):
-    """Two linears, GeLU between them. Collective to make."""
+    """Two linears, GeLU between them, which adds the first one's bias on its way. Collective to make."""
+
+    layers: list[Any]
 
     def __init__(
         self, scheme: Scheme, hidden: int, inner: int | None = None, *, bias: bool = True, seed: int = 0,
@@ -127,6 +129,16 @@ class MLP(Sequential):
         first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
         second = Linear(scheme, inner, hidden, kind="second", bias=bias, seed=seed, dtype=dtype, name=f"{name} second")
         super().__init__(scheme, [first, GeLU(scheme), second])
+
+    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        first, gelu, second = self.layers
+        inner = yield from first.without_bias(x, at)
+        return (yield from second._forward(gelu.biased(inner, first.bias, at), at))
+
+    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        first, gelu, second = self.layers
+        inner, sums = gelu.turned_and_summed((yield from second._backward(dy, at)), at)
+        return (yield from first.passed_back(inner, sums, at))
 
 
 class TransformerLayer(Layer):

@@ -208,7 +208,9 @@ def may_share_memory(x, y):
 
 
 def _argument(x):
-    return 0 if x is None else x.data.ptr if isinstance(x, ndarray) else x
+    if x is None:
+        raise TypeError("None is no argument of a kernel")
+    return x.data.ptr if isinstance(x, ndarray) else x
 
 
 class RawModule:

@@ -1,0 +1,31 @@
+"""Kernels of cuda/, compiled at first use for the device of the thread that calls them."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import cupy
+import numpy as np
+
+GRID = 1 << 16  # blocks of a launch at most
+THREADS = 256  # of a block
+
+_NULL = np.uint64(0)  # CuPy makes of None no argument, rather than this one
+
+
+def launch(source: str, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], *args: Any) -> None:
+    """Launch a kernel on the current stream. args: arrays, scalars of NumPy's, None: a null pointer."""
+    function = _module(source, cupy.cuda.runtime.getDevice()).get_function(kernel)
+    function(grid, block, tuple(_NULL if x is None else x for x in args))
+
+
+@cache
+def _module(source: str, device: int) -> Any:
+    return cupy.RawModule(code=files("pdla.cuda").joinpath(source).read_text(), options=("--std=c++17", "--fmad=false"))
+
+
+def blocks(count: int) -> tuple[int]:
+    """The grid of a kernel whose blocks take so many pieces of work in turn."""
+    return (min(GRID, count),)
