@@ -7,15 +7,16 @@ of columns; all of them are found at once from the layouts, without a message. T
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
 
 from pdla.grid import ProcessGrid
-from pdla.layout import Cut, Layout, Shape, axes_of, share
+from pdla.layout import Cut, Layout, Shape, axes_of, effective, share
 
+Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
 FEW = 512  # ranks up to which an assignment is looked for: its time grows with their cube
 
 
@@ -50,10 +51,14 @@ class Side:
         return (self.layout.rows, self.layout.cols)[dimension]
 
     @cached_property
-    def runs(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Of rows and of columns: starts and stops of all shares' runs, and where each share's begin (none is without)."""
+    def nests(self) -> list[Nest]:
+        """How rows and columns are cut, whatever the axes are called."""
+        return [self._named_by_place(n, self._nest(d)) for d, n in enumerate(self.shape)]
+
+    def _named_by_place(self, n: int, nest: tuple[Cut, ...]) -> Nest:
         sizes = dict(zip(self.axes, self.grid, strict=True))
-        return [_runs(n, self._nest(d), tuple(sizes[axis] for axis in axes_of(self._nest(d)))) for d, n in enumerate(self.shape)]
+        nest = effective(nest, sizes)
+        return n, tuple(replace(cut, axis=str(i)) for i, cut in enumerate(nest)), tuple(sizes[cut.axis] for cut in nest)
 
     @cached_property
     def numbers(self) -> list[np.ndarray]:
@@ -71,12 +76,14 @@ class Side:
     @cached_property
     def elements(self) -> np.ndarray:
         """Elements of the block at each place of the grid."""
-        rows, cols = (np.add.reduceat(stops - starts, first) for starts, stops, first in self.runs)
+        rows, cols = (np.add.reduceat(stops - starts, first) for starts, stops, first in map(_runs, self.nests))
         return rows[self.numbers[0]] * cols[self.numbers[1]]
 
 
 @lru_cache(maxsize=1024)
-def _runs(n: int, nest: tuple[Cut, ...], sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Starts and stops of all shares' runs, and where each share's begin (none is without)."""
+    n, nest, sizes = nest_
     names = axes_of(nest)
     along = dict(zip(names, sizes, strict=True))
     held = [share(n, nest, along, dict(zip(names, point, strict=True))) for point in product(*map(range, sizes))]
@@ -85,10 +92,11 @@ def _runs(n: int, nest: tuple[Cut, ...], sizes: tuple[int, ...]) -> tuple[np.nda
     return np.concatenate(starts), np.concatenate(stops), np.cumsum([0, *map(len, starts)])[:-1]
 
 
-def _overlap(user: Side, native: Side, dimension: int) -> np.ndarray:
+@lru_cache(maxsize=1024)
+def _overlap(user: Nest, native: Nest) -> np.ndarray:
     """Indices in common of each of the user's shares and each native share, which is one run."""
-    starts, stops, first = user.runs[dimension]
-    begin, end, _ = native.runs[dimension]
+    starts, stops, first = _runs(user)
+    begin, end, _ = _runs(native)
     common = np.minimum(stops[:, None], end) - np.maximum(starts[:, None], begin)
     return np.add.reduceat(np.maximum(common, 0), first, axis=0)
 
@@ -105,7 +113,7 @@ class Kept:
     @cached_property
     def _overlaps(self) -> list[np.ndarray]:
         """Of rows and of columns: the user's shares x the native shares."""
-        return [_overlap(self.user, self.native, d) for d in (0, 1)]
+        return [_overlap(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
 
     @property
     def elements(self) -> np.ndarray:
