@@ -386,7 +386,7 @@ def test_long_messages_around_nodes_under_way_together(placed, place):
     comm = placed(place)
     sizes = [3 * PIECE + 7, PIECE, 5]
     gathered = [[np.zeros(size, np.int8) for _ in range(comm.size)] for size in sizes]
-    sums = np.full(7, comm.rank + 1.0)
+    sums = comm.xp.asarray(np.full(7, comm.rank + 1.0))
     pending = [comm.allgather(np.full(s, comm.rank + 1, np.int8), outs) for s, outs in zip(sizes, gathered, strict=True)]
     comm.allreduce(sums).wait()
     for each in pending:
