@@ -124,7 +124,7 @@ class MPIComm(Communicator):
         return Pending(self._broadcast(x, root), lambda: x, event)
 
     def _broadcast(self, x: Array, root: int) -> Iterator[int]:
-        """MPI's own: all ranks begin with its pieces in the same order as with other collectives, so the root waits for its device."""
+        """MPI's own. All ranks begin collectives in the same order, those for pieces, too, so the root waits for its device."""
         landings = [] if self.rank == root else device.landings([x], self.aware)
         box, events = (landings[0].box, []) if landings else device.packed([x], self.aware)[0]
         parts = pieces(box, device.least(self.xp, self.aware))

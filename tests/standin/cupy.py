@@ -271,7 +271,7 @@ _streams, _kept, _spare = {}, [], {}  # by their numbers; memory to be given bac
 
 
 class Stream:
-    """Work in the order in which it was asked for, as late as can be: when something waits for it, or an event is looked at often."""
+    """Work in the order in which it was asked for, as late as can be: when something waits for it or looks at an event often."""
 
     def __init__(self, non_blocking=False):
         self.queue, self.ptr = deque(), id(self)
@@ -342,7 +342,7 @@ def keep(x):
 
 
 def _pinned(size):
-    """The host's memory is not kept for what was asked for: whoever gives it back too early finds it poisoned, and others' in it."""
+    """The host's memory is not kept for what was asked for: given back too early it is poisoned, and others write to it."""
     storage = spare.pop() if (spare := _spare.setdefault(size, [])) else np.empty(size, np.uint8)
     storage.fill(POISON)
     made = (ctypes.c_char * size).from_buffer(storage)
@@ -375,10 +375,12 @@ def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ld
     c[...] = product if beta == 0 else product + beta * c
 
 
-runtime = SimpleNamespace(getDeviceCount=_device_count, getDevice=lambda: Device().number, CUDARuntimeError=CUDARuntimeError, **KINDS)
+runtime = SimpleNamespace(
+    getDeviceCount=_device_count, getDevice=lambda: Device().number, CUDARuntimeError=CUDARuntimeError, **KINDS
+)  # fmt: skip
 cuda = SimpleNamespace(
-    runtime=runtime, Device=Device, Stream=Stream, Event=Event, get_current_stream=current, alloc_pinned_memory=_pinned,
-    device=SimpleNamespace(get_cublas_handle=int),
+    runtime=runtime, Device=Device, Stream=Stream, Event=Event, get_current_stream=current,
+    alloc_pinned_memory=_pinned, device=SimpleNamespace(get_cublas_handle=int),
 )  # fmt: skip
 _names = ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32")
 _cublas = SimpleNamespace(CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_GEMM_DEFAULT=-1, gemmEx=_gemm_ex, **{name: name for name in _names})
