@@ -3,6 +3,7 @@
 gemm    pdla's local product against PyTorch's (cuBLAS, too), 2 m n k operations: goal 0.97 of it at n >= 4096
 pack    block-cyclic rectangles picked, turned and added, bytes read and written a second, against the device's own copy: goal 0.85
 fused   the layers' work, each in as few passes as its kernels make, against the same composed of CuPy's functions, and PyTorch's
+message through pinned memory, from one rank to itself: bytes a second, in pieces and whole
 layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
 Each is the median of some runs; a run is repeated until it takes a tenth of a second, and begins and ends with the device idle.
 """
@@ -18,6 +19,7 @@ import numpy as np
 import pdla
 from pdla import config, nn
 from pdla.array import chosen, composed
+from pdla.comm import device
 
 TIMING = {"runs": 7, "long": 0.1}  # of a measurement; seconds of each
 
@@ -153,6 +155,27 @@ def fused(xp, torch, n):
     return rows
 
 
+def message(xp, sizes):
+    """Rows of figures, a length each: bytes a second of a message through pinned memory, in pieces and whole."""
+    with config.override(gpu_mpi="off"):
+        comm = pdla.world()
+    rows, least = [], device.PIECE
+    for nbytes in sizes:
+        x, out = xp.asarray(np.ones(nbytes, np.uint8)), xp.asarray(np.zeros(nbytes, np.uint8))
+
+        def once(x=x, out=out):
+            coming, going = comm.recv(out, comm.rank), comm.send(x, comm.rank)
+            coming.wait()
+            going.wait()
+
+        row = {"bytes": nbytes}
+        for name, device.PIECE in (("pieces", least), ("whole", nbytes + 1)):
+            row[f"{name}_gb_s"] = 1e-9 * nbytes / seconds(xp.finish, once)
+        rows.append(row)
+    device.PIECE = least
+    return rows
+
+
 def layer(xp, torch, hidden, heads, sequence, batch):
     """Seconds of a pass forward and backward in float32, pdla's on a world of one rank."""
 
@@ -198,6 +221,7 @@ def main():
             "gemm": gemm(xp, torch, (32,) if arguments.small else (1024, 4096, 8192)),
             "pack": pack(xp, 300 if arguments.small else 8192),
             "fused": fused(xp, torch, 64 if arguments.small else 8192),
+            "message": message(xp, (1000, 1 << 21) if arguments.small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
             "layer": layer(xp, torch, *((16, 2, 4, 2) if arguments.small else (2048, 16, 512, 8))),
         }
     text = json.dumps(figures, indent=1)

@@ -31,7 +31,8 @@ class Settings:
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
     pblas_flops PDLA_PBLAS_FLOPS: operations a process, all repetitions of a call of PBLAS together, from which it is worth a plan.
     array    PDLA_ARRAY: what matrices are made of: numpy, or cupy: on the GPU of each rank.
-    gpu_mpi  PDLA_GPU_MPI: give MPI device memory (on), bring it to the host first (off), or find out which works (auto).
+    gpu_mpi  PDLA_GPU_MPI: give MPI device memory (on), bring it to the host first (off), use NCCL instead (nccl), or find out which
+             works (auto).
     tf32     PDLA_TF32: let the GPU round float32 factors to 10 bits of mantissa and multiply in tensor cores (1).
     """
 
@@ -88,7 +89,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         keep=int(number("KEEP", int, default.keep)),
         pblas_flops=float(number("PBLAS_FLOPS", float, default.pblas_flops)),
         array=word("ARRAY", ARRAYS, default.array),
-        gpu_mpi=word("GPU_MPI", ("auto", "on", "off"), default.gpu_mpi),
+        gpu_mpi=word("GPU_MPI", ("auto", "on", "off", "nccl"), default.gpu_mpi),
         tf32=bool(number("TF32", int, default.tf32)),
     )
 

@@ -6,8 +6,8 @@ The machine has CuPy, PyTorch and mpi4py, and perhaps no package index. What els
     python tests/gpu.py --wheels wheels     on the GPU machine: an environment on top of its own, from these files alone
 
 Steps: compile (nvcc), kernels (against their twins, on the device), memcheck and racecheck (the same under compute-sanitizer),
-suite (the MPI tests on 1, 2, 4 and 8 ranks, which may share a GPU), bench, measure. A step that cannot run here says why.
-Without a GPU all are skipped.
+suite (the MPI tests on 1, 2, 4 and 8 ranks, which may share a GPU), staged (those of messages through pinned memory), nccl (the MPI
+tests by NCCL, a rank on each of several GPUs), bench, measure. A step that cannot run here says why. Without a GPU all are skipped.
 """
 
 import argparse
@@ -60,27 +60,45 @@ def facts(python):
 
 
 def steps(python, out):
-    """Name, what must be on PATH, and the command of each step."""
+    """Name, why it cannot run here ("": it can), and the command of each step."""
     pytest = [python, "-m", "pytest", "-q"]
     mpirun = str(Path(python).with_name("mpirun"))
     mpirun = mpirun if Path(mpirun).exists() else "mpirun"
     kernels = [*pytest, "tests/unit/test_cupy.py", "-k", "not gemm and not benchmark and not probe"]
     sanitizer = ["compute-sanitizer", "--error-exitcode=9", "--target-processes=all"]
     bench = [python, "-m", "pdla.bench", "--array", "cupy", "--json", str(out.with_suffix(".bench.json"))]
-    yield "compile", "nvcc", [python, ".ci/kernels.py"]
-    yield "kernels", None, [*pytest, "tests/unit/test_cupy.py", "tests/unit/test_device.py"]
-    yield "memcheck", "compute-sanitizer", [*sanitizer, "--tool=memcheck", *kernels]
-    yield "racecheck", "compute-sanitizer", [*sanitizer, "--tool=racecheck", *kernels]
+    yield "compile", lacking("nvcc"), [python, ".ci/kernels.py"]
+    yield "kernels", "", [*pytest, "tests/unit/test_cupy.py", "tests/unit/test_device.py"]
+    yield "memcheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=memcheck", *kernels]
+    yield "racecheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=racecheck", *kernels]
     for ranks in RANKS:
-        yield f"suite on {ranks}", mpirun, [mpirun, "-n", str(ranks), *pytest, "--with-mpi", "tests/mpi"]
-    yield "bench", mpirun, [mpirun, "-n", "4", *bench]
-    yield "measure", None, [python, "bench/gpu.py", "--json", str(out.with_suffix(".measured.json"))]
+        yield f"suite on {ranks}", lacking(mpirun), [mpirun, "-n", str(ranks), *pytest, "--with-mpi", "tests/mpi"]
+    messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/test_comm.py", "tests/mpi/test_device.py"]
+    yield "staged", lacking(mpirun), ["env", "PDLA_GPU_MPI=off", mpirun, *messages]
+    gpus = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
+    by_nccl = ["env", "PDLA_GPU_MPI=nccl", mpirun, "-n", str(min(gpus, 8)), *pytest, "--with-mpi", "tests/mpi"]
+    yield "nccl", lacking(mpirun) or no_nccl(python, gpus), by_nccl
+    yield "bench", lacking(mpirun), [mpirun, "-n", "4", *bench]
+    yield "measure", "", [python, "bench/gpu.py", "--json", str(out.with_suffix(".measured.json"))]
 
 
-def run(command, needs):
+def lacking(program):
+    return "" if shutil.which(program) else f"no {program} here"
+
+
+def no_nccl(python, gpus):
+    """Why NCCL cannot run."""
+    if gpus < 2:
+        return "NCCL wants a GPU for each rank, and there is one GPU"
+    program = "from nccl import core; assert core.get_version().libnccl"
+    found = subprocess.run([python, "-c", program], capture_output=True, text=True)
+    return f"no NCCL: {(found.stderr.splitlines() or [''])[-1]}" if found.returncode else ""
+
+
+def run(command, lack):
     """How a step ended."""
-    if needs and not shutil.which(needs):
-        return {"skipped": f"no {needs} here"}
+    if lack:
+        return {"skipped": lack}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     known = os.environ | {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
     start = time.monotonic()
@@ -110,9 +128,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         python = arguments.python or environment(folder, arguments.wheels)
         result = {"machine": facts(python), "steps": {}}
-        for name, needs, command in steps(python, out):
+        for name, lack, command in steps(python, out):
             if arguments.only in name:
-                result["steps"][name] = ended = run(command, needs)
+                result["steps"][name] = ended = run(command, lack)
                 print(f"{name:14}{ended.get('skipped') or ended}"[:300], flush=True)
                 out.write_text(json.dumps(result, indent=1))
     for kind in ("bench", "measured"):

@@ -6,7 +6,8 @@ All of them return when the work is on CuPy's current stream. A thread uses one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -130,19 +131,40 @@ def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
         _launch(kernel, moves)
 
 
-def land(target: Any, box: Any) -> None:
-    """Copy what has arrived; from a pinned box past the work on the current stream, and done when this returns."""
+def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
+    """Copy what has arrived; from a pinned box past the work on the current stream since `after`; last: all is there on return."""
     if not isinstance(box, np.ndarray):
         copy(target, box)
         return
-    with _landing(cupy.cuda.runtime.getDevice()) as stream:
+    with beside("landing", after or mark()) as stream:
         copies([(target, box)])
-        stream.synchronize()
+        if last:
+            stream.synchronize()
+
+
+def mark() -> Any:
+    """An event: `done` when all that was asked for on the current stream is. Any thread may look."""
+    event = cupy.cuda.Event(disable_timing=True)
+    event.record()
+    return event
+
+
+@contextmanager
+def beside(use: str, after: Any) -> Iterator[Any]:
+    """Make a stream of its own the current one, which does nothing before an event has passed."""
+    with _stream(use, cupy.cuda.runtime.getDevice()) as stream:
+        stream.wait_event(after)
+        yield stream
 
 
 @cache
-def _landing(device: int) -> Any:
+def _stream(use: str, device: int) -> Any:
     return cupy.cuda.Stream(non_blocking=True)
+
+
+def bus() -> str:
+    """Where in its machine the calling thread's device is plugged in: its PCI bus's number."""
+    return cupy.cuda.Device().pci_bus_id
 
 
 def _rectangle(target: Any, source: Any) -> Move | None:

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from pdla import config
+from pdla.array import namespace
 from pdla.comm import broadcast, ring
 from pdla.comm.board import Board
 from pdla.comm.clock import now
@@ -208,7 +209,7 @@ class Communicator(ABC):
         """
         own = outs[self.rank]
         if own is not None and own is not x:
-            self.xp.copy(own, x)
+            namespace(own).copy(own, x)
         others = [r for r in range(self.size) if r != self.rank]
         if self.nodes > 1 and self._around(x.nbytes + sum(outs[r].nbytes for r in others)):  # type: ignore[union-attr]
             m, owners = ring.messages(self._route, x, outs)
@@ -248,7 +249,7 @@ class Communicator(ABC):
         """x to the rank `step` further around the ring, out from the rank `step` back."""
         ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
         if ahead == self.rank:
-            self.xp.copy(out, x)
+            namespace(out).copy(out, x)
             return done(out)
         return self._round("shift", {ahead: x} if x.size else {}, {back: out} if out.size else {}, lambda: out)
 

@@ -21,21 +21,20 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array import blas, chosen, namespace, numpy
+from pdla.array import blas, chosen, numpy
 from pdla.comm import device
 from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, shareable, this_node
-from pdla.comm.rounds import Round, Send, pieces, progress, spec
+from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_packed, spec
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError
 
 # Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its
 # call's number, so that ranks out of step wait instead of taking one verb's data for another's.
 _VERB_TAGS = 1 << 14
-Landing = tuple[Array, Array]  # out, where its elements arrive
 
 
 class MPIComm(Communicator):
@@ -69,41 +68,48 @@ class MPIComm(Communicator):
 
     def _post(self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
-        landings = [(out, self._landing(out)) for _, out in recvs]
-        boxes = [(i, source, piece) for i, (source, _) in enumerate(recvs) for piece in pieces(landings[i][1], self._far(source))]
-        requests = [self.mpi.Irecv(spec(piece), source, tag) for _, source, piece in boxes]
+        landings = device.landings([out for _, out in recvs], self.aware)
+        requests, expected = [], []
+        for i, (source, _) in enumerate(recvs):
+            for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
+                requests.append(self.mpi.Irecv(spec(piece), source, tag))
+                expected.append((i, number, piece.nbytes))
         arrays = {id(x): x for _, x in sends}
         packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
+        packing: list[tuple[Any, Send]] = []
         for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
-            requests += [send() for send in self._sends(packed[id(x)], to, tag)]
-        later = {i: [send for to in onward[i] for send in self._sends(landings[i][1], to, tag)] for i in onward}
-        return self._arrivals(call, Round(requests, [(i, piece.nbytes) for i, _, piece in boxes], later), landings)
+            box, events = packed[id(x)]
+            if events:
+                packing += zip(events, self._sends(box, to, tag), strict=True)
+            else:
+                requests += [send() for send in self._sends(box, to, tag)]
+        later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
+        by_piece = [i for i, landing in enumerate(landings) if landing.by_piece]
+        return self._arrivals(call, Round(requests, expected, later, packing, by_piece), landings)
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
-        return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._far(to))]
+        return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._least(to))]
 
-    def _landing(self, out: Array) -> Array:
-        """Where out's elements arrive."""
-        return device.landing(out, self.aware)
+    def _least(self, rank: int) -> int:
+        """Bytes of a piece of long messages from and to a rank; 0: they travel whole."""
+        return device.least(self.xp, self.aware) or (FAR_PIECE if self._far(rank) else 0)
 
-    def _arrivals(self, call: str, round_: Round, landings: Sequence[Landing]) -> Iterator[int]:
+    def _arrivals(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
         """The numbers of `landings` in order of arrival: the first requests are theirs."""
         self._under_way[id(round_)] = round_
         if self._progress is not None:
             self._progress.begin(round_)
         return self._complete(call, round_, landings)
 
-    def _complete(self, call: str, round_: Round, landings: Sequence[Landing]) -> Iterator[int]:
+    def _complete(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
         while round_.left or round_.come:
             self._until(call, round_.advance)
             if round_.fault:
                 raise AgreementError(f"{call} on {self.axis!r}: {round_.fault} than rank {self.rank} expects")
             while round_.come:
-                i = round_.come.popleft()
-                out, box = landings[i]
-                if box is not out:
-                    namespace(out).land(out, box)
-                yield i
+                i, number = round_.come.popleft()
+                if landings[i].land(number):
+                    yield i
         del self._under_way[id(round_)]
         if self._progress is not None:
             self._progress.finish(round_)
@@ -112,13 +118,23 @@ class MPIComm(Communicator):
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
-        mine = self.rank == root
-        box = device.packed([x], self.aware)[0] if mine else self._landing(x)
-        landings = [] if mine else [(x, box)]
-        arrivals = self._arrivals("bcast", Round([self.mpi.Ibcast(spec(box), root)], [(0, -1)] * len(landings), {}), landings)
-        received = 0 if mine else x.nbytes
+        received = 0 if self.rank == root else x.nbytes
         far = received if self._far(root) else 0  # MPI does not say which way the bytes took
-        return Pending(arrivals, lambda: x, ("bcast", self.axis, received, len(landings), "mpi", far))
+        event = ("bcast", self.axis, received, int(self.rank != root), "mpi", far)
+        return Pending(self._broadcast(x, root), lambda: x, event)
+
+    def _broadcast(self, x: Array, root: int) -> Iterator[int]:
+        """MPI's own. All ranks begin collectives in the same order, those for pieces, too, so the root waits for its device."""
+        landings = [] if self.rank == root else device.landings([x], self.aware)
+        box, events = (landings[0].box, []) if landings else device.packed([x], self.aware)[0]
+        parts = pieces(box, device.least(self.xp, self.aware))
+        requests = []
+        for number, part in enumerate(parts):
+            if events:
+                self._until("bcast", partial(getattr, events[number], "done"))
+            requests.append(self.mpi.Ibcast(spec(part), root))
+        expected = [(0, number, -1) for number in range(len(parts))] if landings else []
+        return self._arrivals("bcast", Round(requests, expected, {}, by_piece=[0 for x in landings if x.by_piece]), landings)
 
     def _way(self, nbytes: int) -> str:
         way = self.asked_way(nbytes)
@@ -130,6 +146,7 @@ class MPIComm(Communicator):
         """Wait until `ready` says so, which lets MPI work; between two polls `pause` is told how many there were."""
         polls, start, pause = 0, time.monotonic(), pause or self._pause
         while not ready():
+            send_packed()
             polls += 1
             pause(polls)
             if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
@@ -171,11 +188,12 @@ class MPIComm(Communicator):
         return bool((least[:2] == ~least[2:]).all())
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
+        self._until(f"split({axis!r})", send_packed)
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
             return None
-        made = MPIComm(group, self.node, [self.homes[r] for r in ranks], axis, self.xp)
+        made = type(self)(group, self.node, [self.homes[r] for r in ranks], axis, self.xp)
         made.aware = self.aware
         return made
 
@@ -214,7 +232,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
             here, homes = this_node(comm)
             ours = MPIComm(comm.Dup(), here, homes, xp=_arrays(comm, homes))
-            ours.aware = device.aware(ours)
+            ours = device.connected(ours)
             ours.shared_limit = shareable(comm) if config.settings.shared and ours.board() else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)

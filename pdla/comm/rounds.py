@@ -6,7 +6,7 @@ import atexit
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -18,7 +18,8 @@ from pdla.comm.node import Node
 
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
-_PIECE, _PIECES = 512 << 10, 16  # bytes of a message's pieces between nodes, longer ones where these would be more than so many
+FAR_PIECE = 512 << 10  # bytes of a message's pieces between nodes
+_PIECES = 16  # of a message; they are longer where they would be more
 Send = Callable[[], MPI.Request]
 
 
@@ -32,23 +33,26 @@ def _large(size: int) -> MPI.Datatype:
 
 def spec(x: np.ndarray) -> list[Any]:
     """A C-contiguous array as mpi4py takes it: bytes, since some dtypes have no buffer format and no MPI type."""
-    (raw,) = pieces(x, False)
+    (raw,) = pieces(x, 0)
     if raw.size > _INT_MAX and MPI.Get_version() < (4, 0):
         return [raw, 1, _large(raw.size)]
     return [raw, raw.size, MPI.BYTE]
 
 
-def pieces(x: np.ndarray, far: bool) -> list[np.ndarray]:
+def step(nbytes: int, least: int) -> int:
+    """Bytes of each piece but the last in which so many travel, of which none is shorter than `least`; 0: they travel whole."""
+    return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
+
+
+def pieces(x: np.ndarray, least: int) -> list[np.ndarray]:
     """The pieces in which a C-contiguous array travels; the last is shorter than the others, so that no two lengths fit.
 
     Between nodes both directions of a pair would wait for each other's whole messages: MPI asks for a long one's data by a
     word that queues behind the data that go the other way.
     """
     raw = x.reshape(-1).view(np.uint8) if x.size else np.empty(0, np.uint8)
-    if not far or raw.size < _PIECE:
-        return [raw]
-    step = max(_PIECE, raw.size // _PIECES)
-    return [raw[lo : lo + step] for lo in range(0, raw.size + 1, step)]
+    length = step(raw.size, least)
+    return [raw[lo : lo + length] for lo in range(0, raw.size + 1, length)] if length else [raw]
 
 
 class Round:
@@ -58,20 +62,29 @@ class Round:
     """
 
     def __init__(
-        self, requests: list[MPI.Request], expected: Sequence[tuple[int, int]], onward: Mapping[int, list[Send]]
-    ) -> None:
-        """The first requests are receives, `expected`: of which message a piece, and its bytes (-1: not to be checked)."""
+        self, requests: list[MPI.Request], expected: Sequence[tuple[int, int, int]], onward: Mapping[int, list[Send]],
+        packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
+    ) -> None:  # fmt: skip
+        """The first requests are receives, `expected`: of which message, which piece, and its bytes (-1: not to be checked).
+
+        packing   what a device still packs: an event, and what is to be sent when that is done; in order, before all of onward.
+        by_piece  the messages of which `come` tells piece by piece, not only when all is there.
+        """
         self.requests, self.expected, self.onward = requests, expected, onward
-        self.missing = Counter(message for message, _ in expected)
+        self.missing = Counter(message for message, _, _ in expected)
+        self.packing, self.by_piece = deque(packing), by_piece
         self.turns = deque(onward)
         self.lock = threading.Lock()
-        self.left = len(requests)
-        self.come: deque[int] = deque()
+        self.left = len(requests) + len(packing)
+        self.come: deque[tuple[int, int]] = deque()  # the message, and its last piece to come, or each
         self.fault = ""
+        if packing:
+            _packing[id(self)] = self
 
     def advance(self) -> bool:
         """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length."""
         with self.lock:
+            self._send_packed()
             if self.left and not self.fault:
                 statuses: list[MPI.Status] = []
                 try:
@@ -85,21 +98,37 @@ class Round:
     def _note(self, ended: list[int], statuses: list[MPI.Status]) -> None:
         for i, status in zip(ended, statuses, strict=True):
             if i < len(self.expected):
-                message, size = self.expected[i]
+                message, number, size = self.expected[i]
                 self._check(size, status)
                 self.missing[message] -= 1
-                if not self.missing[message]:
-                    self.come.append(message)
+                if not self.missing[message] or message in self.by_piece:
+                    self.come.append((message, number))
         sent: list[MPI.Request] = []
-        while self.turns and not self.missing[self.turns[0]] and not self.fault:
+        while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
             sent += [send() for send in self.onward[self.turns.popleft()]]
         self.requests += sent
         self.left += len(sent) - len(ended)  # last: who reads 0 finds all that has come
+
+    def _send_packed(self) -> None:
+        while self.packing and self.packing[0][0].done:
+            self.requests.append(self.packing.popleft()[1]())
+        if not self.packing:
+            _packing.pop(id(self), None)
 
     def _check(self, expected: int, status: MPI.Status) -> None:
         count = status.Get_count(MPI.BYTE)
         if expected >= 0 and count not in (expected, MPI.UNDEFINED):  # undefined: beyond an old MPI's 32 bits
             self.fault = f"rank {status.source} sends less ({count} bytes, not {expected})"
+
+
+_packing: dict[int, Round] = {}  # of this process
+
+
+def send_packed() -> bool:
+    """Give MPI what a device has packed meanwhile, for any round: others may wait for it. Whether that was all."""
+    for round_ in [*_packing.values()]:
+        round_.advance()
+    return not _packing
 
 
 def _truncated(status: MPI.Status) -> bool:

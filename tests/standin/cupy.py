@@ -1,13 +1,17 @@
 """A stand-in for CuPy on a machine without a GPU: the little of it that pdla/array/cupy.py asks for, over NumPy.
 
 As CuPy's, its arrays refuse to become NumPy's unasked and to be computed with together with them. Kernels are those of
-cuda/, compiled for the processor; cuBLAS is NumPy's product of the memory that a call describes. Put this folder first on
-PYTHONPATH. What it cannot tell: whether anything is fast, or ordered rightly on streams.
+cuda/, compiled for the processor; cuBLAS is NumPy's product of the memory that a call describes. A kernel runs as late as its
+stream allows: when something waits for it, or an event after it is looked at often; so whoever reads what is not there yet, or
+gives it away, finds poison. Put this folder first on PYTHONPATH. What it cannot tell: whether anything is fast.
 """
 
 import ctypes
 import os
 import sys
+import threading
+import weakref
+from collections import deque
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -51,42 +55,51 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, shape, dtype=float, memptr=None):
         dtype = np.dtype(dtype)
         if memptr is None:
-            self._x = np.empty(shape, dtype)
-            self._x.reshape(-1).view(np.uint8)[...] = POISON
+            self._raw = np.empty(shape, dtype)
+            self._raw.reshape(-1).view(np.uint8)[...] = POISON
         else:
             size = int(np.prod(shape)) * dtype.itemsize
             raw = (ctypes.c_char * size).from_address(memptr.ptr)
             raw.held = memptr.held
-            self._x = np.frombuffer(raw, np.uint8).view(dtype).reshape(shape)
+            self._raw = np.frombuffer(raw, np.uint8).view(dtype).reshape(shape)
         self.base = None
 
     @classmethod
     def _of(cls, x, base=None):
         made = cls.__new__(cls)
-        made._x, made.base = x, base
+        made._raw, made.base = x, base
         return made
+
+    @property
+    def _x(self):
+        """What is in it once all that was asked for on the current stream is done."""
+        current().synchronize()
+        return self._raw
+
+    def __del__(self):
+        keep(self.__dict__.get("_raw"))
 
     def _view(self, x):
         return ndarray._of(x, self if self.base is None else self.base)
 
-    shape = property(lambda self: self._x.shape)
-    strides = property(lambda self: self._x.strides)
-    dtype = property(lambda self: self._x.dtype)
-    ndim = property(lambda self: self._x.ndim)
-    size = property(lambda self: self._x.size)
-    nbytes = property(lambda self: self._x.nbytes)
-    itemsize = property(lambda self: self._x.itemsize)
-    flags = property(lambda self: self._x.flags)
-    T = property(lambda self: self._view(self._x.T))
-    real = property(lambda self: self._view(self._x.real))
-    data = property(lambda self: Pointer(self, self._x.ctypes.data))
+    shape = property(lambda self: self._raw.shape)
+    strides = property(lambda self: self._raw.strides)
+    dtype = property(lambda self: self._raw.dtype)
+    ndim = property(lambda self: self._raw.ndim)
+    size = property(lambda self: self._raw.size)
+    nbytes = property(lambda self: self._raw.nbytes)
+    itemsize = property(lambda self: self._raw.itemsize)
+    flags = property(lambda self: self._raw.flags)
+    T = property(lambda self: self._view(self._raw.T))
+    real = property(lambda self: self._view(self._raw.real))
+    data = property(lambda self: Pointer(self, self._raw.ctypes.data))
 
     @property
     def __cuda_array_interface__(self):
         """What an MPI is told; one that is not device-aware is played as STANDIN_MPI says: it dies of it, or sends zeros."""
         if MPI == "crash":
             os.abort()
-        seen = np.zeros_like(self._x) if MPI == "zeros" else self._x
+        seen = np.zeros_like(self._raw) if MPI == "zeros" else self._raw
         self.seen = seen
         return {**seen.__array_interface__, "version": 3, "strides": None if self.flags.c_contiguous else self.strides}
 
@@ -103,8 +116,10 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return _up(function(*map(_down, args), **{name: _down(value) for name, value in kwargs.items()}))
 
     def __getitem__(self, key):
-        found = self._x[_down_key(key)]
-        return self._view(np.asarray(found)) if np.may_share_memory(found, self._x) else _up(found)
+        found = self._raw[_down_key(key)]
+        if np.may_share_memory(found, self._raw):
+            return self._view(np.asarray(found))
+        return _up(self._x[_down_key(key)])
 
     def __setitem__(self, key, value):
         self._x[_down_key(key)] = _down(value)
@@ -125,16 +140,16 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return f"standin.{self._x!r}"
 
     def reshape(self, *shape):
-        return self._view(self._x.reshape(*shape))
+        return self._view(self._raw.reshape(*shape))
 
     def view(self, dtype):
-        return self._view(self._x.view(dtype))
+        return self._view(self._raw.view(dtype))
 
     def transpose(self, *axes):
-        return self._view(self._x.transpose(*axes))
+        return self._view(self._raw.transpose(*axes))
 
     def diagonal(self):
-        return self._view(self._x.diagonal())
+        return self._view(self._raw.diagonal())
 
     def astype(self, dtype, copy=True):
         return self if not copy and np.dtype(dtype) == self.dtype else _up(self._x.astype(dtype))
@@ -204,7 +219,7 @@ add, maximum, multiply, conjugate, matmul = np.add, np.maximum, np.multiply, np.
 
 
 def may_share_memory(x, y):
-    return np.may_share_memory(x._x, y._x)
+    return np.may_share_memory(x._raw, y._raw)
 
 
 def _argument(x):
@@ -219,8 +234,8 @@ class RawModule:
 
     def get_function(self, name):
         def run(grid, block, args):
-            block = block[:1] if QUICK else block  # kernels take any height of a block, and threads are dear here
-            launch(self.code, name, grid, block, [_argument(x) for x in args])
+            few = block[:1] if QUICK else block  # kernels take any height of a block, and threads are dear here
+            current().ask(lambda: launch(self.code, name, grid, few, [_argument(x) for x in args]))
 
         return run
 
@@ -239,29 +254,102 @@ def _device_count():
 
 
 class Device:
-    def __init__(self, number):
-        self.number = number
+    """The calling thread's, or the one of a number."""
+
+    def __init__(self, number=None):
+        self.number = getattr(_thread, "device", 0) if number is None else number
 
     def use(self):
         assert 0 <= self.number < DEVICES
+        _thread.device = self.number
+
+    @property
+    def pci_bus_id(self):
+        return f"0000:{self.number:02x}:00.0"
+
+
+_thread, _lock = threading.local(), threading.RLock()
+_streams, _kept, _spare = {}, [], {}  # by their numbers; memory to be given back; pinned memory to be used again, by size
 
 
 class Stream:
+    """Work in the order in which it was asked for, as late as can be: when something waits for it or looks at an event often."""
+
     def __init__(self, non_blocking=False):
-        pass
+        self.queue, self.ptr = deque(), id(self)
+        _streams[self.ptr] = self
 
     def __enter__(self):
+        self.before = current()
+        _thread.stream = self
         return self
 
     def __exit__(self, *failure):
-        pass
+        _thread.stream = self.before
+
+    def ask(self, work):
+        """work() is False as long as it is not done."""
+        assert threading.current_thread().name != "pdla progress", "a thread that has no device asks for work on one"
+        self.queue.append(work)
+
+    def step(self):
+        """Do one more thing, if it can be done now."""
+        with _lock:
+            if self.queue and self.queue[0]() is not False:
+                self.queue.popleft()
+            if not _busy():
+                _kept.clear()
 
     def synchronize(self):
-        pass
+        while self.queue:
+            self.step()
+
+    def wait_event(self, event):
+        self.ask(lambda: event.done)
+
+
+class Event:
+    def __init__(self, disable_timing=False):
+        self.passed, self.stream = True, None
+
+    def record(self):
+        self.passed, self.stream = False, current()
+        self.stream.ask(self._pass)
+
+    def _pass(self):
+        self.passed = True
+
+    @property
+    def done(self):
+        if not self.passed:
+            self.stream.step()
+        return self.passed
+
+
+_default = Stream()
+
+
+def current():
+    return getattr(_thread, "stream", _default)
+
+
+def _busy():
+    return any(stream.queue for stream in [*_streams.values()])
+
+
+def keep(x):
+    """Memory that is given back may be in use by what was asked for before: it is freed after that."""
+    if x is not None and _busy():
+        _kept.append(x)
 
 
 def _pinned(size):
-    return np.empty(size, np.uint8)
+    """The host's memory is not kept for what was asked for: given back too early it is poisoned, and others write to it."""
+    storage = spare.pop() if (spare := _spare.setdefault(size, [])) else np.empty(size, np.uint8)
+    storage.fill(POISON)
+    made = (ctypes.c_char * size).from_buffer(storage)
+    weakref.finalize(made, lambda: (storage.fill(POISON), spare.append(storage)))
+    return made
 
 
 # ---------------------------------------------------------------------------------------------- cuBLAS
@@ -278,6 +366,7 @@ def _fortran(ptr, kind, rows, cols, leading):
 
 
 def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ldb, beta, C, ctype, ldc, compute, algo):
+    current().synchronize()
     assert lda >= (m, k)[transa] and ldb >= (k, n)[transb] and ldc >= m and "CUBLAS_COMPUTE" in compute
     a = _fortran(A, atype, *((m, k), (k, m))[transa], lda)
     b = _fortran(B, btype, *((k, n), (n, k))[transb], ldb)
@@ -288,10 +377,12 @@ def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ld
     c[...] = product if beta == 0 else product + beta * c
 
 
-runtime = SimpleNamespace(getDeviceCount=_device_count, getDevice=lambda: 0, CUDARuntimeError=CUDARuntimeError, **KINDS)
+runtime = SimpleNamespace(
+    getDeviceCount=_device_count, getDevice=lambda: Device().number, CUDARuntimeError=CUDARuntimeError, **KINDS
+)  # fmt: skip
 cuda = SimpleNamespace(
-    runtime=runtime, Device=Device, Stream=Stream, get_current_stream=Stream, alloc_pinned_memory=_pinned,
-    device=SimpleNamespace(get_cublas_handle=int),
+    runtime=runtime, Device=Device, Stream=Stream, Event=Event, get_current_stream=current,
+    alloc_pinned_memory=_pinned, device=SimpleNamespace(get_cublas_handle=int),
 )  # fmt: skip
 _names = ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32")
 _cublas = SimpleNamespace(CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_GEMM_DEFAULT=-1, gemmEx=_gemm_ex, **{name: name for name in _names})

@@ -1,5 +1,6 @@
 """Device arrays over true MPI, on the stand-in or a GPU: products right whichever way they travel, and how that is chosen."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -27,14 +28,14 @@ for algorithm in ("gather", "summa", "cannon"):
     C = pdla.matmul(A, B.T, algorithm=algorithm, panel=7)
     assert np.array_equal(C.gather().get(), a @ b.T), algorithm
 if comm.rank == 0:
-    print("aware" if comm.aware else "staged")
+    print("NCCL" if hasattr(comm, "nccl") else "aware" if comm.aware else "staged")
 """
 
 
-def job(ranks=2, program=PROGRAM, **environ):
+def job(ranks=2, program=("-c", PROGRAM), **environ):
     paths = [str(HERE), *[str(STANDIN)] * (not GPU), os.environ.get("PYTHONPATH", "")]
     asked = {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "STANDIN_QUICK": "1", "PYTHONPATH": os.pathsep.join(paths)} | environ
-    command = [*mpirun(), "-n", str(ranks), sys.executable, "-c", program]
+    command = [*mpirun(), "-n", str(ranks), sys.executable, *program]
     return subprocess.run(command, env=os.environ | asked, capture_output=True, text=True)
 
 
@@ -43,6 +44,72 @@ def job(ranks=2, program=PROGRAM, **environ):
 def test_products(asked, ranks):
     done = job(ranks, PDLA_GPU_MPI=asked)
     assert (done.returncode, done.stdout) == (0, "aware\n" if asked == "on" else "staged\n"), done.stderr
+
+
+def each_a_gpu(ranks):
+    """What lets ranks use NCCL; skips the test where there is a GPU, but not one for each."""
+    if not GPU:
+        return {"STANDIN_NCCL": "1", "STANDIN_DEVICES": str(ranks)}
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines()
+    if len(listed) < ranks or importlib.util.find_spec("nccl") is None:
+        pytest.skip(f"NCCL needs nccl4py and a GPU for each of {ranks} ranks; there are {len(listed)}")
+    return {}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("asked", ["on", "off", "nccl"] if not GPU else ["off", "nccl"])
+def test_messages(asked, ranks, tmp_path):
+    way = each_a_gpu(ranks) if asked == "nccl" else {}
+    messages = ("-m", "pytest", "-q", "-x", "--with-mpi", str(HERE / "mpi" / "test_device.py"))
+    done = job(ranks, messages, PDLA_GPU_MPI=asked, TMPDIR=str(tmp_path), **way)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_products_by_nccl(tmp_path):
+    done = job(4, TMPDIR=str(tmp_path), **each_a_gpu(4))
+    assert (done.returncode, done.stdout) == (0, "NCCL\n"), done.stderr
+    assert done.stderr.count("arrays go by NCCL") == 1
+
+
+NCCL_OR_NOT = """
+import logging
+logging.basicConfig(level=logging.INFO)
+import os
+import pdla
+try:
+    comm = pdla.world()
+    os.write(1, f"{type(comm).__name__}\\n".encode())
+except pdla.errors.DeviceError as error:
+    os.write(1, f"{error}\\n".encode())
+"""
+
+
+@pytest.mark.skipif(GPU, reason="what is played here is another machine than the one at hand")
+@pytest.mark.parametrize(("has", "why"), [
+    ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "2"}, "ranks 0 and 2 share a GPU"),
+    ({"STANDIN_NCCL": "0", "STANDIN_DEVICES": "3"}, "nccl4py is not there (STANDIN_NCCL does not ask for it)"),
+    ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "1"}, "NCCL on rank 1: NCCL_ERROR_SYSTEM_ERROR"),
+], ids=["shared", "missing", "failing"])  # fmt: skip
+def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
+    done = job(3, ("-c", NCCL_OR_NOT), TMPDIR=str(tmp_path), **has)
+    assert (done.returncode, done.stdout) == (0, 3 * "MPIComm\n") and done.stderr.count(f"no NCCL here ({why})") == 1, done.stderr
+    done = job(3, ("-c", NCCL_OR_NOT), PDLA_GPU_MPI="nccl", TMPDIR=str(tmp_path), **has)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and set(lines) == {f"PDLA_GPU_MPI=nccl, but {why}: auto does without where it must"}, done.stderr
+
+
+def test_who_waits_for_nccl_gives_up(tmp_path):
+    program = """
+import time
+import pdla
+comm = pdla.world()
+if comm.rank == 1:
+    time.sleep(60)
+comm.allreduce(comm.xp.asarray([1.0, 2.0])).wait()
+"""
+    done = job(2, ("-c", program), PDLA_GPU_MPI="nccl", PDLA_TIMEOUT="3", TMPDIR=str(tmp_path), **each_a_gpu(2))
+    assert done.returncode != 0
+    assert "has waited 3 s (PDLA_TIMEOUT) for other ranks in allreduce on 'all'" in done.stderr
 
 
 @pytest.mark.skipif(GPU, reason="what is played here is another MPI than the one at hand")
@@ -68,7 +135,7 @@ try:
 except pdla.errors.DeviceError as error:
     os.write(1, f"{error}\\n".encode())
 """
-    done = job(3, program)
+    done = job(3, ("-c", program))
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 3 and len(set(lines)) == 1, done.stderr
     assert "no GPU here" in lines[0] and "(rank 1, 1 of 3 ranks)" in lines[0]

@@ -1,0 +1,184 @@
+"""Ranks with a GPU each: their arrays travel by NCCL, from device to device; all else by MPI: the host's arrays, send and recv.
+
+A round of messages is a group of NCCL's sends and receives, or several where a rank sends on what it is sent, on a stream that
+begins when the work before the verb is done. Sums stay the communicator's own, in rank order, so that no bit of them changes.
+
+The binding is nccl4py, which NCCL's developers keep up; CuPy's own is to be given up for it (github.com/cupy/cupy/issues/9575).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.comm import device
+from pdla.comm.base import Array, Onward, Pieces
+from pdla.comm.job import watched
+from pdla.comm.mpi import MPIComm
+
+Call = tuple[str, int, Array]  # of NCCL: "send" and so on, the other rank, and memory without gaps
+
+
+class Group(NamedTuple):
+    """Calls that NCCL makes together, and which messages are there after them."""
+
+    calls: list[Call]
+    there: list[int]
+
+
+class NCCLComm(MPIComm):
+    """MPI's communicator, and beside it NCCL's over the same ranks."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.nccl: Any = None
+        self._met: set[tuple[str, int]] = set()
+        self._held: dict[int, Any] = {}
+
+    def _around(self, nbytes: int) -> bool:
+        return False  # each rank's device has a way of its own to other nodes
+
+    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+        if not _on_device(x for _, x in (*sends, *recvs)):
+            return super()._exchange(call, sends, recvs, onward)
+        next(self._calls)  # a rank that has no messages counts this verb among MPI's
+        landings = [device.Landing(out) for _, out in recvs]
+        boxes = {id(x): (device.gapless(x), x) for _, x in sends}
+        self.xp.copies([(box, x) for box, x in boxes.values() if box is not x])
+        going = [(to, boxes[id(x)][0]) for to, x in sends]
+        coming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
+        return self._launch(call, groups(going, coming, onward), landings)
+
+    def _broadcast(self, x: Array, root: int) -> Iterator[int]:
+        if not _on_device([x]):
+            return super()._broadcast(x, root)
+        landing, mine = device.Landing(x), self.rank == root
+        if mine and landing.box is not x:
+            self.xp.copies([(landing.box, x)])
+        return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])
+
+    def _launch(self, call: str, groups: Sequence[Group], landings: Sequence[device.Landing]) -> Iterator[int]:
+        events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met
+        self._met |= new
+        meeting = watched(self._describe(call)) if new else nullcontext()  # NCCL waits for a rank that it has not met
+        with self.xp.beside("messages", self.xp.mark()) as stream, meeting:
+            for group in groups:
+                self._make(group.calls, stream)
+                events.append(self.xp.mark())
+        self._held[id(events)] = groups, landings
+        return self._arrive(call, events, groups, landings)
+
+    def _make(self, calls: Sequence[Call], stream: Any) -> None:
+        with _core().group():
+            for what, rank, box in calls:
+                raw = box.reshape(-1).view(np.uint8)
+                both = (raw, raw) if what == "broadcast" else (raw,)
+                getattr(self.nccl, what)(*both, rank, stream=stream.ptr)
+
+    def _arrive(
+        self, call: str, events: Sequence[Any], groups: Sequence[Group], landings: Sequence[device.Landing]
+    ) -> Iterator[int]:  # fmt: skip
+        for event, group in zip(events, groups, strict=True):
+            self._until(call, partial(getattr, event, "done"))
+            for i in group.there:
+                landings[i].land(0)
+                yield i
+        del self._held[id(events)]
+
+    def split(self, ranks: Sequence[int] | None, axis: str) -> NCCLComm | None:
+        with self.xp.beside("messages", self.xp.mark()):
+            idle = self.xp.mark()
+        self._until(f"split({axis!r})", partial(getattr, idle, "done"))  # NCCL splits what is not at work
+        made = super().split(ranks, axis)
+        with watched(self._describe(f"split({axis!r})")):
+            group = self.nccl.split(*((None, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
+        if not isinstance(made, NCCLComm):
+            return None
+        made.nccl = group
+        return made
+
+    def close(self) -> None:
+        self.nccl.destroy()
+        super().close()
+
+
+def groups(sends: Pieces, recvs: Pieces, onward: Onward) -> list[Group]:
+    """A round as groups that NCCL makes one after the other: in each, at most one message to a rank and one from it.
+
+    What comes after a message that is sent on comes in a later group, in which that is sent: in the ways of broadcasting no rank
+    then waits in one group for what another sends after it. Empty messages are none.
+    """
+    made: dict[int, Group] = {0: Group([], [])}
+    taken = Counter[tuple[str, int]]()
+
+    def put(what: str, rank: int, box: Array, first: int) -> int:
+        if not box.size:
+            return 0
+        at = max(first, taken[what, rank])
+        taken[what, rank] = at + 1
+        made.setdefault(at, Group([], [])).calls.append((what, rank, box))
+        return at
+
+    for to, box in sends:
+        put("send", to, box, 0)
+    first, came = 0, []
+    for i, (source, box) in enumerate(recvs):
+        came.append(put("recv", source, box, first))
+        made[came[i]].there.append(i)
+        first = came[i] + 1 if i in onward else first
+    for i, ranks in onward.items():
+        for to in ranks:
+            put("send", to, recvs[i][1], came[i] + 1)
+    return [made[at] for at in sorted(made)]
+
+
+def _on_device(arrays: Iterable[Array]) -> bool:
+    return any(namespace(x).name == "cupy" for x in arrays)
+
+
+# ---------------------------------------------------------------------------------------------- where it begins
+
+
+def _core() -> Any:
+    from nccl import core
+
+    return core
+
+
+def over(comm: MPIComm) -> tuple[NCCLComm | None, str]:
+    """Collective: the communicator of comm's ranks that uses NCCL, or why there is none, the same on every rank."""
+    if fault := _unfit(comm):
+        return None, fault
+    made = NCCLComm(comm.mpi, comm.node, comm.homes, comm.axis, comm.xp)
+    name = comm.share(bytes(_core().get_unique_id()) if comm.rank == 0 else b"")[0]
+    try:
+        with watched("NCCL's first meeting"):
+            made.nccl = _core().Communicator.init(comm.size, comm.rank, _core().UniqueId.from_bytes(name))
+    except Exception as error:  # NCCL's and CUDA's have no common base
+        fault = f"NCCL on rank {comm.rank}: {error}"
+    fault = next(filter(None, comm.share(fault)), "")
+    return (None if fault else made), fault
+
+
+def _unfit(comm: MPIComm) -> str:
+    """Collective: why NCCL cannot run on comm's ranks, the same on every rank; empty: nothing speaks against it."""
+    if comm.size == 1:
+        return "there is one rank only"
+    places, lacks = zip(*comm.share(((comm.homes[comm.rank], comm.xp.bus()), _lacks())), strict=True)
+    twice = [(places.index(place), rank) for rank, place in enumerate(places) if places.index(place) < rank]
+    return next(filter(None, lacks), "") or (f"ranks {twice[0][0]} and {twice[0][1]} share a GPU" if twice else "")
+
+
+def _lacks() -> str:
+    """What NCCL wants to run on this rank."""
+    try:
+        found = _core().get_version().libnccl
+    except ImportError as error:
+        return f"nccl4py is not there ({error})"
+    return "" if found else "nccl4py finds no libnccl"
