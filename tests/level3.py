@@ -26,12 +26,11 @@ def real_diagonal(x):
 
 def check_rank_k(A, hermitian, lower, wanted, alpha=1, beta=0, mirror=False):
     """alpha A A^T + beta C: its triangle NumPy's, bitwise, the other one as it was or mirrored, copies equal, A untouched."""
-    a, n = A.gather(), A.shape[0]
+    a, n = A.xp.host(A.gather()), A.shape[0]
     C = exact((n, n), A.grid, wanted, A.dtype, 3)
-    before = C.gather()
     if beta == 0:
         C.stored.fill(np.nan if C.dtype.kind in "fc" else 77)
-        before = C.gather()
+    before = C.xp.host(C.gather())
     function = pdla.herk if hermitian else pdla.syrk
     function(A, alpha=alpha, beta=beta, out=C, lower=lower, mirror=mirror)
     read = real_diagonal(before) if hermitian else before
