@@ -71,7 +71,7 @@ def tiles(held: IndexSet, size: int) -> Iterator[tuple[int, slice, np.ndarray]]:
     """Tiles that meet the held indices: number, positions in the block (ascending, so a slice), positions in the tile."""
     indices = held.indices()
     numbers = indices // size
-    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
     for first, last in zip(firsts, [*firsts[1:], len(indices)], strict=False):
         tile = int(numbers[first])
         yield tile, slice(first, last), indices[first:last] - tile * size
