@@ -4,6 +4,7 @@ gemm    pdla's local product against PyTorch's (cuBLAS, too), 2 m n k operations
 pack    block-cyclic rectangles picked, turned and added, bytes read and written a second, against the device's own copy: goal 0.85
 fused   the layers' work, each in as few passes as its kernels make, against the same composed of CuPy's functions, and PyTorch's
 message through pinned memory, from one rank to itself: bytes a second, in pieces and whole
+fill    random matrices, drawn as every grid and the host draw them, against CuPy's own uniform numbers: seconds, bytes a second
 layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
 Each is the median of some runs; a run is repeated until it takes a tenth of a second, and begins and ends with the device idle.
 """
@@ -19,7 +20,9 @@ import numpy as np
 import pdla
 from pdla import config, nn
 from pdla.array import chosen, composed
+from pdla.array.draw import Draw
 from pdla.comm import device
+from pdla.indices import IndexSet
 
 TIMING = {"runs": 7, "long": 0.1}  # of a measurement; seconds of each
 
@@ -176,6 +179,22 @@ def message(xp, sizes):
     return rows
 
 
+def fill(xp, n):
+    """Rows of figures, a distribution and a dtype each, of n x n random matrices."""
+    import cupy
+
+    rows, held = [], IndexSet.interval(0, n)
+    for dtype in ("float32", "float64"):
+        plain = seconds(xp.finish, lambda dtype=dtype: cupy.random.random((n, n), dtype))
+        for distribution, high in (("uniform", 1), ("integers", 10)):
+            draw = Draw(n, np.dtype(dtype), 0, distribution, 0, high)
+            ours = seconds(xp.finish, lambda draw=draw: xp.drawn(held, held, draw))
+            rate = n * n * draw.dtype.itemsize / ours
+            row = {"what": distribution, "dtype": dtype, "seconds": ours, "gb_s": rate / 1e9, "cupy_seconds": plain}
+            rows.append(row)
+    return rows
+
+
 def layer(xp, torch, hidden, heads, sequence, batch):
     """Seconds of a pass forward and backward in float32, pdla's on a world of one rank."""
 
@@ -222,6 +241,7 @@ def main():
             "pack": pack(xp, 300 if arguments.small else 8192),
             "fused": fused(xp, torch, 64 if arguments.small else 8192),
             "message": message(xp, (1000, 1 << 21) if arguments.small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
+            "fill": fill(xp, 64 if arguments.small else 8192),
             "layer": layer(xp, torch, *((16, 2, 4, 2) if arguments.small else (2048, 16, 512, 8))),
         }
     text = json.dumps(figures, indent=1)

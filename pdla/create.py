@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
+from pdla.array.draw import TILE, Draw
 from pdla.comm.agree import agreed
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid
@@ -15,8 +16,6 @@ from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, local_shape
-
-TILE = 1 << 14  # elements of a tile of random numbers: 128 KiB of float64, which stays in a core's cache
 
 
 def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
@@ -98,14 +97,25 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 def _filled(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, fill: Callable[[np.ndarray, IndexSet, IndexSet], None]
 ) -> DistMatrix:
-    """Each rank fills its own block, knowing its global rows and columns; partial sums are put on the axis' first rank."""
+    """Each rank fills its own block, knowing its global rows and columns."""
+
+    def make(rows: IndexSet, cols: IndexSet) -> Any:
+        return grid.comm.xp.filled((len(rows), len(cols)), dtype, lambda x: fill(x, rows, cols))
+
+    return _made(shape, grid, layout, dtype, make)
+
+
+def _made(
+    shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, make: Callable[[IndexSet, IndexSet], Any]
+) -> DistMatrix:
+    """Each rank makes the block of its global rows and columns; partial sums are put on the axis' first rank."""
     rows = cols = IndexSet.interval(0, 0)
     if grid.coords is not None:
         rows, cols = layout.indices(shape, grid.sizes, grid.coords)
-    addend = grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial)
-    block = grid.comm.xp.filled(
-        (len(rows), len(cols)), dtype, lambda x: fill(x, rows, cols) if addend else x.fill(0)
-    )
+    if grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial):
+        block = make(rows, cols)
+    else:
+        block = grid.comm.xp.filled((len(rows), len(cols)), dtype, lambda x: x.fill(0))
     return DistMatrix(block, shape, grid, layout)
 
 
@@ -183,47 +193,5 @@ def random(
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
         if distribution == "integers" and int(low) >= int(high):
             raise ValueError(f"low={low}, high={high}: there are no integers from {int(low)} to {int(high) - 1}")
-    draw = _Draw(shape, kind, seed, distribution, low, high)
-    return _filled(shape, grid, layout, kind, draw.fill)
-
-
-class _Draw:
-    """The random matrix of one shape, tile by tile; a tile is as wide as the matrix or 128 columns."""
-
-    def __init__(self, shape: Shape, dtype: np.dtype, seed: int, distribution: str, low: float, high: float) -> None:
-        self.shape, self.dtype, self.seed = shape, dtype, seed
-        self.distribution, self.low, self.high = distribution, low, high
-        self.width = min(128, max(1, shape[1]))
-        self.height = TILE // self.width
-
-    def fill(self, block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
-        columns = list(self._tiles(cols, self.width))
-        for i, here, within in self._tiles(rows, self.height):
-            for j, there, across in columns:
-                block[here, there] = self.tile(i, j)[within][:, across]
-
-    def _tiles(self, held: IndexSet, size: int):
-        """Tiles that meet the held indices: number, positions in the block (ascending, so a slice), positions in the tile."""
-        indices = held.indices()
-        numbers = indices // size
-        firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-        for first, last in zip(firsts, [*firsts[1:], len(indices)], strict=False):
-            tile = int(numbers[first])
-            yield tile, slice(first, last), indices[first:last] - tile * size
-
-    def tile(self, i: int, j: int) -> np.ndarray:
-        parts = [self._numbers(i, j, part) for part in range(2 if self.dtype.kind == "c" else 1)]
-        return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
-
-    def _numbers(self, i: int, j: int, part: int) -> np.ndarray:
-        key = np.array([int(self.seed) % 2**64, part], np.uint64)  # as a list, large seeds would become floats
-        bits = np.random.Philox(key=key, counter=[0, j, i, 0])
-        generator, size = np.random.Generator(bits), (self.height, self.width)
-        if self.distribution == "integers":
-            return generator.integers(int(self.low), int(self.high), size).astype(self.dtype.type(0).real.dtype)
-        uniform = generator.random(size)
-        if self.distribution == "uniform":
-            return self.low + (self.high - self.low) * uniform
-        from scipy.special import ndtri
-
-        return ndtri(uniform + 2.0**-54)
+    draw = Draw(shape[1], kind, seed, distribution, low, high)
+    return _made(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.drawn(rows, cols, draw))

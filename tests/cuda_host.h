@@ -97,6 +97,8 @@ inline void launch(void (*what)(void**), const unsigned* grid, const unsigned* s
 
 inline void __syncthreads() { swapcontext(&host::current->context, &host::scheduler); }
 
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) { return (unsigned __int128)x * y >> 64; }
+
 // What the thread `apart` places on, or back, in its warp has given: here all threads of a block must come to it.
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T x, unsigned apart)

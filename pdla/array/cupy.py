@@ -1,5 +1,5 @@
 """CuPy blocks: the functions of pdla/array/numpy.py on a GPU. Local GEMM through cuBLAS, copies through cuda/pack.cu; the layers'
-own work: fused.py.
+own work: fused.py; random matrices: philox.py.
 
 All of them return when the work is on CuPy's current stream. A thread uses one device, which `use` chooses.
 """
@@ -32,6 +32,7 @@ from pdla.array.fused import (
     uniform,
 )
 from pdla.array.launch import blocks, launch
+from pdla.array.philox import drawn
 from pdla.errors import DeviceError
 from pdla.indices import Selection
 

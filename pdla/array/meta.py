@@ -22,7 +22,8 @@ from pdla.array.composed import (
     row_sums,
     softmax_gradient,
 )
-from pdla.indices import Selection
+from pdla.array.draw import Draw
+from pdla.indices import IndexSet, Selection
 
 name = "meta"
 
@@ -245,6 +246,10 @@ def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Meta:
     made = Meta((len(rows), len(cols)), np.float64)
     _touch(made)
     return made
+
+
+def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Meta:
+    return Meta((len(rows), len(cols)), draw.dtype)
 
 
 def finish() -> None:

@@ -21,7 +21,8 @@ from pdla.array.composed import (
     row_sums,
     softmax_gradient,
 )
-from pdla.indices import Selection
+from pdla.array.draw import Draw
+from pdla.indices import IndexSet, Selection
 
 name = "numpy"
 
@@ -206,6 +207,11 @@ def _mixed(x: np.ndarray) -> np.ndarray:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
+
+
+def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> np.ndarray:
+    """A new array of these rows and columns of a random matrix."""
+    return filled((len(rows), len(cols)), draw.dtype, lambda x: draw.fill(x, rows, cols))
 
 
 def finish() -> None:

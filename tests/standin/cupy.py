@@ -77,7 +77,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return self._raw
 
     def __del__(self):
-        keep(self.__dict__.get("_raw"))
+        if not sys.is_finalizing():
+            keep(self.__dict__.get("_raw"))
 
     def _view(self, x):
         return ndarray._of(x, self if self.base is None else self.base)
@@ -215,6 +216,7 @@ def copyto(target, source, casting="same_kind"):
     np.copyto(_down(target), _down(source), casting=casting)
 
 
+random = SimpleNamespace(random=lambda size, dtype: _up(np.random.default_rng().random(size, dtype)))
 add, maximum, multiply, conjugate, matmul = np.add, np.maximum, np.multiply, np.conjugate, np.matmul
 
 

@@ -31,6 +31,8 @@ def test_make_cuda_without_nvcc(tmp_path):
 
 WIDE = [*(("pack", f"pack_{name}_{name}") for name in ("float32", "float64", "complex128"))]
 WIDE += [("uniform", "uniform")]
+WIDE += [("philox", f"{kernel}_{name}") for kernel in ("uniform", "integers")
+         for name in ("float32", "float64", "complex64", "complex128")]  # fmt: skip
 WIDE += [(source, f"{kernel}_float{bits}") for source, names in {
     "gelu": ("gelu",), "columns": ("columns",),
     "rows": ("moments", "normalise", "row_sums", "norm_gradient", "exponentials", "softmax_gradient"),
@@ -46,4 +48,4 @@ def test_16_bytes_at_a_time(source, kernel, tmp_path):
     body = re.search(rf"\.entry {kernel}\(.*?^}}", path.read_text(), re.DOTALL | re.MULTILINE)[0]
     wide = r"(?:\.global)?\.v(?:4\.[bfu]32|2\.[bfu]64)"
     assert kernel.startswith(SUMS) or re.search(rf"st{wide}", body)
-    assert source == "uniform" or re.search(rf"ld{wide}", body)
+    assert source in ("uniform", "philox") or re.search(rf"ld{wide}", body)

@@ -1,0 +1,77 @@
+"""Random matrices that are the same however they are cut up: NumPy's Philox, keyed by seed and part, counted by tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pdla.indices import IndexSet
+
+TILE = 1 << 14  # elements of a tile at most: 128 KiB of float64, which stays in a core's cache
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A random matrix of so many columns; a tile is as wide as it or 128 columns, and drawn whole, by rows.
+
+    distribution  "uniform" on [low, high), "integers" from low to high - 1, or "normal" with mean 0 and deviation 1.
+    """
+
+    columns: int
+    dtype: np.dtype
+    seed: int
+    distribution: str
+    low: float
+    high: float
+
+    @property
+    def width(self) -> int:
+        return min(128, max(1, self.columns))
+
+    @property
+    def height(self) -> int:
+        return TILE // self.width
+
+    @property
+    def parts(self) -> int:
+        """Of a number: a complex one's real and imaginary parts have keys of their own."""
+        return 2 if self.dtype.kind == "c" else 1
+
+    def fill(self, block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
+        """Write the elements of these rows and columns."""
+        columns = list(tiles(cols, self.width))
+        for i, here, within in tiles(rows, self.height):
+            for j, there, across in columns:
+                block[here, there] = self.tile(i, j)[within][:, across]
+
+    def tile(self, i: int, j: int) -> np.ndarray:
+        parts = [self._numbers(i, j, part) for part in range(self.parts)]
+        return parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
+
+    def key(self, part: int) -> Any:
+        return np.array([int(self.seed) % 2**64, part], np.uint64)  # as a list, large seeds would become floats
+
+    def _numbers(self, i: int, j: int, part: int) -> np.ndarray:
+        bits = np.random.Philox(key=self.key(part), counter=[0, j, i, 0])
+        generator, size = np.random.Generator(bits), (self.height, self.width)
+        if self.distribution == "integers":
+            return generator.integers(int(self.low), int(self.high), size).astype(self.dtype.type(0).real.dtype)
+        uniform = generator.random(size)
+        if self.distribution == "uniform":
+            return self.low + (self.high - self.low) * uniform
+        from scipy.special import ndtri
+
+        return ndtri(uniform + 2.0**-54)
+
+
+def tiles(held: IndexSet, size: int) -> Iterator[tuple[int, slice, np.ndarray]]:
+    """Tiles that meet the held indices: number, positions in the block (ascending, so a slice), positions in the tile."""
+    indices = held.indices()
+    numbers = indices // size
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()
+    for first, last in zip(firsts, [*firsts[1:], len(indices)], strict=False):
+        tile = int(numbers[first])
+        yield tile, slice(first, last), indices[first:last] - tile * size
