@@ -28,7 +28,7 @@ from pdla.comm.board import Board
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, shareable, this_node
-from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_packed, spec
+from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError
 
@@ -103,7 +103,7 @@ class MPIComm(Communicator):
 
     def _complete(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
         while round_.left or round_.come:
-            self._until(call, round_.advance)
+            self._until(call, round_.advance, round_=round_)
             if round_.fault:
                 raise AgreementError(f"{call} on {self.axis!r}: {round_.fault} than rank {self.rank} expects")
             while round_.come:
@@ -142,15 +142,25 @@ class MPIComm(Communicator):
 
     # ------------------------------------------------------------------ waiting
 
-    def _until(self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None) -> None:
-        """Wait until `ready` says so, which lets MPI work; between two polls `pause` is told how many there were."""
+    def _until(
+        self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None
+    ) -> None:  # fmt: skip
+        """Wait until `ready` says so, which lets MPI work, on `round_` too; between two polls `pause` is told how many there were."""
+        if ready():
+            return
         polls, start, pause = 0, time.monotonic(), pause or self._pause
-        while not ready():
-            send_packed()
-            polls += 1
-            pause(polls)
-            if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
-                give_up(self._describe(call))
+        if self._progress is not None:
+            self._progress.rest()
+        try:
+            while polls == 0 or not ready():
+                send_on(but=round_)
+                polls += 1
+                pause(polls)
+                if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
+                    give_up(self._describe(call))
+        finally:
+            if self._progress is not None:
+                self._progress.resume()
 
     def _pause(self, polls: int) -> None:
         self.node.pause(polls, NEAR if self.nodes == 1 else FAR)
@@ -188,7 +198,7 @@ class MPIComm(Communicator):
         return bool((least[:2] == ~least[2:]).all())
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
-        self._until(f"split({axis!r})", send_packed)
+        self._until(f"split({axis!r})", send_on)
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:

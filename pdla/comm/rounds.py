@@ -31,9 +31,8 @@ def _large(size: int) -> MPI.Datatype:
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
-def spec(x: np.ndarray) -> list[Any]:
-    """A C-contiguous array as mpi4py takes it: bytes, since some dtypes have no buffer format and no MPI type."""
-    (raw,) = pieces(x, 0)
+def spec(raw: np.ndarray) -> list[Any]:
+    """Bytes as mpi4py takes them: some dtypes have no buffer format and no MPI type."""
     if raw.size > _INT_MAX and MPI.Get_version() < (4, 0):
         return [raw, 1, _large(raw.size)]
     return [raw, raw.size, MPI.BYTE]
@@ -45,7 +44,8 @@ def step(nbytes: int, least: int) -> int:
 
 
 def pieces(x: np.ndarray, least: int) -> list[np.ndarray]:
-    """The pieces in which a C-contiguous array travels; the last is shorter than the others, so that no two lengths fit.
+    """The bytes of a C-contiguous array, in the pieces in which it travels; the last is shorter than the others, so that no two
+    lengths fit.
 
     Between nodes both directions of a pair would wait for each other's whole messages: MPI asks for a long one's data by a
     word that queues behind the data that go the other way.
@@ -78,13 +78,14 @@ class Round:
         self.left = len(requests) + len(packing)
         self.come: deque[tuple[int, int]] = deque()  # the message, and its last piece to come, or each
         self.fault = ""
-        if packing:
-            _packing[id(self)] = self
+        if packing or onward:
+            _owing[id(self)] = self
 
     def advance(self) -> bool:
         """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length."""
         with self.lock:
-            self._send_packed()
+            while self.packing and self.packing[0][0].done:
+                self.requests.append(self.packing.popleft()[1]())
             if self.left and not self.fault:
                 statuses: list[MPI.Status] = []
                 try:
@@ -93,6 +94,8 @@ class Round:
                     self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
                     if not self.fault:
                         raise
+            if self.fault or not (self.packing or self.turns):
+                _owing.pop(id(self), None)
             return bool(self.come or self.fault) or not self.left
 
     def _note(self, ended: list[int], statuses: list[MPI.Status]) -> None:
@@ -109,26 +112,24 @@ class Round:
         self.requests += sent
         self.left += len(sent) - len(ended)  # last: who reads 0 finds all that has come
 
-    def _send_packed(self) -> None:
-        while self.packing and self.packing[0][0].done:
-            self.requests.append(self.packing.popleft()[1]())
-        if not self.packing:
-            _packing.pop(id(self), None)
-
     def _check(self, expected: int, status: MPI.Status) -> None:
         count = status.Get_count(MPI.BYTE)
         if expected >= 0 and count not in (expected, MPI.UNDEFINED):  # undefined: beyond an old MPI's 32 bits
             self.fault = f"rank {status.source} sends less ({count} bytes, not {expected})"
 
 
-_packing: dict[int, Round] = {}  # of this process
+_owing: dict[int, Round] = {}  # of this process: what is packed, or comes, is to be sent, by whoever waits
 
 
-def send_packed() -> bool:
-    """Give MPI what a device has packed meanwhile, for any round: others may wait for it. Whether that was all."""
-    for round_ in [*_packing.values()]:
-        round_.advance()
-    return not _packing
+def send_on(but: Round | None = None) -> bool:
+    """Give MPI what other ranks may wait for: what a device has packed meanwhile, or has come to be sent on; of any other round.
+
+    Whether no device packs any more.
+    """
+    for round_ in [*_owing.values()]:
+        if round_ is not but:
+            round_.advance()
+    return not any(round_.packing for round_ in _owing.values())
 
 
 def _truncated(status: MPI.Status) -> bool:
@@ -138,8 +139,9 @@ def _truncated(status: MPI.Status) -> bool:
 class Progress:
     """A thread that calls MPI while this rank computes: between calls MPI moves nothing over a network.
 
-    It looks every PDLA_PROGRESS seconds, and less often where ranks share a core, while rounds are under way; on one node
-    it does not run, since there a message is a copy, which takes a core whoever makes it.
+    It looks every PDLA_PROGRESS seconds, and less often where ranks share a core, while rounds are under way and the rank does
+    not wait, which is to call MPI itself. On one node it does not run: there a message is a copy, which takes a core whoever
+    makes it.
     """
 
     def __init__(self, here: Node) -> None:
@@ -152,9 +154,11 @@ class Progress:
 
     def _look(self) -> None:
         while self.wanted.wait() and not self.ended:
-            for round_ in list(self.rounds.values()):
-                round_.advance()
             time.sleep(self.nap)
+            for round_ in list(self.rounds.values()):
+                if not self.wanted.is_set():
+                    break
+                round_.advance()
 
     def begin(self, round_: Round) -> None:
         self.rounds[id(round_)] = round_
@@ -164,6 +168,15 @@ class Progress:
         del self.rounds[id(round_)]
         if not self.rounds:
             self.wanted.clear()
+
+    def rest(self) -> None:
+        """The rank waits: it looks itself."""
+        self.wanted.clear()
+
+    def resume(self) -> None:
+        """The rank has waited."""
+        if self.rounds:
+            self.wanted.set()
 
     def end(self) -> None:
         """No MPI call after this."""

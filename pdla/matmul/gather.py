@@ -1,8 +1,8 @@
 """All at once: every rank gathers the blocks of A and B that it needs, and multiplies each where it arrives.
 
 On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words in (pc - 1) + (pr - 1)
-messages, and needs as much workspace, and B's own block's where thin tiles of B are put together. Agarwal, Balle, Gustavson,
-Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
+messages, and needs as much workspace; where thin tiles are put together an own block's besides, for A, between nodes, its whole part again.
+Agarwal, Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.indices import IndexSet, Selection, joined
+from pdla.layout import Layout
 from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
-THIN, FEW = 128, 2  # tiles of B of so few indices of k are put together, if there are more: going over C for each takes longer
+THIN, FEW = 128, 2  # tiles of so few indices of k are put together, if there are more: going over C for each takes longer
 
 
 class Product(NamedTuple):
@@ -34,19 +35,20 @@ class Product(NamedTuple):
 Blocks = list[tuple[IndexSet, IndexSet]]
 Tiles = dict[int, Any]
 Groups = list[tuple[tuple[int, ...], IndexSet]]
+Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 
 
 @dataclass(frozen=True)
 class Script:
     """What a rank will do: the axes along which A and B come, their tiles' shapes as stored, and which tiles meet where.
 
-    joined  the ranks whose tiles of B become one where they arrive, and its rows there; none: each tile is by itself
+    joined  of A and of B, the ranks whose tiles become one where they arrive, and its place there; none: each is by itself
     """
 
     axes: tuple[tuple[str, ...], tuple[str, ...]]
     shapes: tuple[list[tuple[int, int]], list[tuple[int, int]]]
     products: dict[tuple[int, int], Product]
-    joined: tuple[tuple[tuple[int, ...], Selection], ...] = ()
+    joined: tuple[Joined, Joined] = ((), ())
 
     @staticmethod
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> Script:
@@ -54,33 +56,41 @@ class Script:
         if grid.coords is None:
             return Script(axes, ([], []), {})
         whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
-        tiles = [blocks(X, along) if along else [all_] for X, along, all_ in zip((a, b), axes, whole, strict=True)]
-        together: Groups = []
-        comm_b = grid[axes[1]] if axes[1] else None
-        if comm_b is not None and not b.transposed and _thin(tiles[1], whole[1]):
-            together = _groups([rows for rows, _ in tiles[1]], comm_b.nodes)
-            tiles[1] = [(rows, whole[1][1]) for _, rows in together]
-        places = tuple((ranks, rows.overlay(whole[1][0])[1]) for ranks, rows in together)
         held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
+        tiles = [blocks(X, along) if along else [all_] for X, along, all_ in zip((a, b), axes, whole, strict=True)]
+        places: list[Joined] = [(), ()]
+        for side, X in enumerate((a, b)):
+            along_k, across = 1 - side, side  # as dimensions of the operand; A's tiles go over C's columns, B's over its rows
+            comm = grid[axes[side]] if axes[side] else None
+            if comm is None or X.transposed or not _thin(tiles[side], whole[side], along_k, len(held[along_k])):
+                continue
+            if side == 0 and comm.nodes == 1:  # columns arrive in memory besides, which pays where one waits for a network
+                continue
+            together = _groups([tile[along_k] for tile in tiles[side]], comm.nodes)
+            kept = whole[side][across]
+            tiles[side] = [(kept, part) if along_k else (part, kept) for _, part in together]
+            places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
         shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
-        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), places)
+        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), (places[0], places[1]))
 
 
-def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet]) -> bool:
-    """Whether B's tiles are a few rows of it each, and many."""
-    return len(tiles) > FEW and len(whole[0]) > 0 and all(len(rows) <= THIN and len(cols) == len(whole[1]) for rows, cols in tiles)
+def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
+    """Whether tiles are many, a few of its indices of k each, and shorter than what of C each of them goes over."""
+    across = len(whole[1 - along_k])
+    few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles)
+    return len(tiles) > FEW and len(whole[along_k]) > 0 and few
 
 
 def _groups(tiles: list[IndexSet], nodes: int) -> Groups:
-    """The tiles in groups, with the rows of each: all of them, or, between nodes, so many that others come meanwhile."""
-    there = [(r, rows) for r, rows in enumerate(tiles) if len(rows)]
-    width = THIN if nodes > 1 and all(len(rows.starts) == 1 for _, rows in there) else sum(len(rows) for _, rows in there)
+    """The tiles in groups, with the indices of each: all of them, or, between nodes, so many that others come meanwhile."""
+    there = [(r, part) for r, part in enumerate(tiles) if len(part)]
+    width = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in there) else sum(len(part) for _, part in there)
     groups: list[list[tuple[int, IndexSet]]] = [[]]
     for one in sorted(there, key=lambda one: int(one[1].starts[0])):
-        if sum(len(rows) for _, rows in groups[-1]) >= width:
+        if sum(len(part) for _, part in groups[-1]) >= width:
             groups.append([])
         groups[-1].append(one)
-    return [(tuple(r for r, _ in group), joined([rows for _, rows in group])) for group in groups]
+    return [(tuple(r for r, _ in group), joined([part for _, part in group])) for group in groups]
 
 
 def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
@@ -113,11 +123,11 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     along_a, along_b = script.axes
     a = a if along_a else assemble(a, roles.A, memo)
     b = b if along_b else assemble(b, roles.B, memo)
-    comm_a, comm_b = a.grid[along_a] if along_a else None, b.grid[along_b] if along_b else None
+    comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]  # idle ranks make them, too
     if sink is None:
         return
-    here_a, coming_a = _tiles(a, comm_a, script.shapes[0])
-    here_b, coming_b = _joined(b, roles, along_b, script) if script.joined else _tiles(b, comm_b, script.shapes[1])
+    here_a, coming_a = _operand(a, roles.A, script, 0, comms[0])
+    here_b, coming_b = _operand(b, roles.B, script, 1, comms[1])
     _multiply(script, here_a, here_b, sink)
     for i in coming_a:
         _multiply(script, {i: here_a[i]}, here_b, sink)
@@ -126,8 +136,15 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     sink.end()
 
 
+def _operand(X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None) -> tuple[Tiles, Iterator[int]]:
+    """Tiles of an operand that are here, and those that come, put there in order of arrival; all have been asked for."""
+    if script.joined[side]:
+        return _joined(X, layout, script.axes[side], script.joined[side], 1 - side)
+    return _tiles(X, comm, script.shapes[side])
+
+
 def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int]]) -> tuple[Tiles, Iterator[int]]:
-    """The tiles of an operand that are here, and those that come, put there in order of arrival; all have been asked for."""
+    """The same of tiles that are multiplied each where it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
     here = {comm.rank: X.stored}
@@ -143,11 +160,11 @@ def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int
     return here, coming()
 
 
-def _joined(b: DistMatrix, roles: Roles, along: tuple[str, ...], script: Script) -> tuple[Tiles, Iterator[int]]:
-    """The same of tiles of B that are put together: each of these when the last of its ranks' has come."""
-    whole, arrivals = arriving(b, roles.B, along)
-    group_of = {r: j for j, (ranks, _) in enumerate(script.joined) for r in ranks}
-    missing = [len(ranks) for ranks, _ in script.joined]
+def _joined(X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int) -> tuple[Tiles, Iterator[int]]:
+    """The same of tiles that are put together: each of these when the last of its ranks' has come."""
+    whole, arrivals = arriving(X, layout, along)
+    group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
+    missing = [len(ranks) for ranks, _ in places]
     here: Tiles = {}
 
     def coming() -> Iterator[int]:
@@ -155,7 +172,8 @@ def _joined(b: DistMatrix, roles: Roles, along: tuple[str, ...], script: Script)
             j = group_of[r]
             missing[j] -= 1
             if not missing[j]:
-                here[j] = b.xp.take(whole.stored, script.joined[j][1], ALL)
+                part = places[j][1]
+                here[j] = X.xp.take(whole.stored, *((ALL, part) if along_k else (part, ALL)))
                 yield j
 
     return here, coming()

@@ -110,7 +110,7 @@ def arriving(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> tuple[Dist
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
     whole = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
     places = places_of(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
-    in_place = [all(isinstance(s, slice) for s in place) for place in places]
+    in_place = [_gapless(whole, *place) for place in places]
     outs = [
         X.xp.take(whole, *place) if direct else buffer(X.xp, X.xp.take(whole, *place).shape, X.dtype)
         for place, direct in zip(places, in_place, strict=True)
@@ -128,6 +128,11 @@ def arriving(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> tuple[Dist
             yield r
 
     return DistMatrix(whole, X.shape, X.grid, layout), coming()
+
+
+def _gapless(whole: Any, rows: Selection, cols: Selection) -> bool:
+    """Whether a part has no gaps, so that messages need no memory besides; in a dry run, too, which tells no strides."""
+    return isinstance(rows, slice) and isinstance(cols, slice) and len(range(whole.shape[1])[cols]) == whole.shape[1]
 
 
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:

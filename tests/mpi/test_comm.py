@@ -478,6 +478,36 @@ def test_progress_is_wanted_only_while_rounds_are_under_way(comm, progress):
     comm.barrier()
 
 
+def test_progress_rests_while_a_rank_waits(comm, progress):
+    seen = []
+
+    def third_time():
+        seen.append(progress.wanted.is_set())
+        return len(seen) == 3
+
+    pending = comm.shift(np.ones(5), np.empty(5))
+    comm._until("test", third_time)
+    assert seen == [comm.size > 1, False, False] and progress.wanted.is_set() == (comm.size > 1)
+    pending.wait()
+    comm.barrier()
+
+
+def test_who_waits_for_one_message_sends_others_on(comm, monkeypatch):
+    """Rank 2 answers when the broadcast has come by rank 1, which waits for the answer, not for the broadcast."""
+    if comm.size < 3:
+        pytest.skip("a chain of three")
+    broadcast_by("chain", comm, monkeypatch)
+    x, answer = np.full((300, 100), comm.rank + 1.0), np.zeros(1)
+    pending = comm.bcast(x, 0)
+    if comm.rank == 1:
+        comm.recv(answer, 2).wait()
+    pending.wait()
+    if comm.rank == 2:
+        comm.send(x[0, :1], 1).wait()
+    assert x[-1, -1] == 1 and answer[0] == (comm.rank == 1)
+    comm.barrier()
+
+
 @every_layout
 @every_way
 def test_every_verb_beside_progress(comm, progress, how, way, monkeypatch):

@@ -9,6 +9,8 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
 from pdla.matmul import gather
+from pdla.matmul.operands import Memo, Sink
+from pdla.matmul.roles import Roles
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 SIZES = ((0, 3, 2), (3, 2, 0), (1, 1, 1), (13, 4, 17), (2, 3, 5), (24, 12, 36))
@@ -157,6 +159,35 @@ def test_thin_tiles_of_b_are_multiplied_together_and_between_nodes_while_others_
         with pdla.record() as ledger:
             C = plan(A, B)
         assert np.array_equal(C.gather(), expected)
+        return sum(event.what == "gemm" for event in ledger.events)
+
+    assert pdla.run(8, program) == [products] * 8
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "nodes", "products"),
+    [
+        (40, 64, 4, 1),  # 8 tiles of A of 8 columns, all of B here
+        (40, 64, 1, 8),  # one node: each by itself
+        (40, 640, 4, 8),  # tiles wider than C
+        (200, 640, 4, 4),  # of 80 columns, of which two together are wide enough
+        (40, 3, 4, 1),
+        (40, 0, 4, 0),
+    ],
+)
+def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, products):
+    roles = Roles((("row", "k"),), Layout(), Layout(), Layout())
+
+    def program(comm):
+        grid = ProcessGrid((8,))
+        A, B = exact((1003, k), grid, Layout(cols="row"), seed=1), exact((k, n), grid, Layout(), seed=2)
+        expected = A.gather() @ B.gather()
+        grid["row"].homes = [r * nodes // 8 for r in range(8)]
+        vars(grid["row"]).pop("nodes", None)  # what it has found before
+        sink = Sink(comm.xp, np.full((1003, n), np.nan), 1, 0)
+        with pdla.record() as ledger:
+            gather.run(A, B, roles, sink, Memo())
+        assert np.array_equal(sink.block, expected)
         return sum(event.what == "gemm" for event in ledger.events)
 
     assert pdla.run(8, program) == [products] * 8
