@@ -69,10 +69,10 @@ class MPIComm(Communicator):
     def _post(self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
         landings = device.landings([out for _, out in recvs], self.aware)
-        requests, expected = [], []
+        coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
             for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
-                requests.append(self.mpi.Irecv(spec(piece), source, tag))
+                coming.append(self.mpi.Irecv(spec(piece), source, tag))
                 expected.append((i, number, piece.nbytes))
         arrays = {id(x): x for _, x in sends}
         packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
@@ -82,10 +82,10 @@ class MPIComm(Communicator):
             if events:
                 packing += zip(events, self._sends(box, to, tag), strict=True)
             else:
-                requests += [send() for send in self._sends(box, to, tag)]
+                going += [send() for send in self._sends(box, to, tag)]
         later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
         by_piece = [i for i, landing in enumerate(landings) if landing.by_piece]
-        return self._arrivals(call, Round(requests, expected, later, packing, by_piece), landings)
+        return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece), landings)
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
         return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._least(to))]
@@ -95,7 +95,7 @@ class MPIComm(Communicator):
         return device.least(self.xp, self.aware) or (FAR_PIECE if self._far(rank) else 0)
 
     def _arrivals(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
-        """The numbers of `landings` in order of arrival: the first requests are theirs."""
+        """The numbers of `landings` in order of arrival."""
         self._under_way[id(round_)] = round_
         if self._progress is not None:
             self._progress.begin(round_)
@@ -133,8 +133,11 @@ class MPIComm(Communicator):
             if events:
                 self._until("bcast", partial(getattr, events[number], "done"))
             requests.append(self.mpi.Ibcast(spec(part), root))
-        expected = [(0, number, -1) for number in range(len(parts))] if landings else []
-        return self._arrivals("bcast", Round(requests, expected, {}, by_piece=[0 for x in landings if x.by_piece]), landings)
+        if not landings:
+            return self._arrivals("bcast", Round([], [], requests, {}), [])
+        expected = [(0, number, -1) for number in range(len(parts))]
+        by_piece = [0 for landing in landings if landing.by_piece]
+        return self._arrivals("bcast", Round(requests, expected, [], {}, by_piece=by_piece), landings)
 
     def _way(self, nbytes: int) -> str:
         way = self.asked_way(nbytes)
@@ -145,7 +148,7 @@ class MPIComm(Communicator):
     def _until(
         self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None
     ) -> None:  # fmt: skip
-        """Wait until `ready` says so, which lets MPI work, on `round_` too; between two polls `pause` is told how many there were."""
+        """Wait until `ready` says so, which lets MPI work, on `round_` too; between polls `pause` is told how many there were."""
         if ready():
             return
         polls, start, pause = 0, time.monotonic(), pause or self._pause

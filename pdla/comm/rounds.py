@@ -62,55 +62,67 @@ class Round:
     """
 
     def __init__(
-        self, requests: list[MPI.Request], expected: Sequence[tuple[int, int, int]], onward: Mapping[int, list[Send]],
-        packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
+        self, recvs: list[MPI.Request], expected: list[tuple[int, int, int]], sends: list[MPI.Request],
+        onward: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
     ) -> None:  # fmt: skip
-        """The first requests are receives, `expected`: of which message, which piece, and its bytes (-1: not to be checked).
+        """expected: of each receive, which message, which piece, and its bytes (-1: not to be checked).
 
         packing   what a device still packs: an event, and what is to be sent when that is done; in order, before all of onward.
         by_piece  the messages of which `come` tells piece by piece, not only when all is there.
         """
-        self.requests, self.expected, self.onward = requests, expected, onward
+        self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, onward
         self.missing = Counter(message for message, _, _ in expected)
         self.packing, self.by_piece = deque(packing), by_piece
         self.turns = deque(onward)
         self.lock = threading.Lock()
-        self.left = len(requests) + len(packing)
         self.come: deque[tuple[int, int]] = deque()  # the message, and its last piece to come, or each
         self.fault = ""
         if packing or onward:
             _owing[id(self)] = self
 
+    @property
+    def left(self) -> bool:
+        """Whether anything is under way; who then finds nothing left finds all that has come."""
+        return bool(self.recvs or self.packing or self.sends)
+
     def advance(self) -> bool:
-        """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length."""
+        """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length.
+
+        Sends are looked at when all has come: that they end is nothing to wait for before.
+        """
         with self.lock:
             while self.packing and self.packing[0][0].done:
-                self.requests.append(self.packing.popleft()[1]())
-            if self.left and not self.fault:
-                statuses: list[MPI.Status] = []
-                try:
-                    self._note(MPI.Request.Testsome(self.requests, statuses) or [], statuses)
-                except MPI.Exception:
-                    self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
-                    if not self.fault:
-                        raise
+                self.sends.append(self.packing[0][1]())
+                self.packing.popleft()
+            if self.recvs and not self.fault:
+                self._receive()
+            elif self.sends and MPI.Request.Testall(self.sends):
+                self.sends = []
             if self.fault or not (self.packing or self.turns):
                 _owing.pop(id(self), None)
             return bool(self.come or self.fault) or not self.left
 
-    def _note(self, ended: list[int], statuses: list[MPI.Status]) -> None:
+    def _receive(self) -> None:
+        statuses: list[MPI.Status] = []
+        try:
+            ended = MPI.Request.Testsome(self.recvs, statuses) or []
+        except MPI.Exception:
+            self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
+            if not self.fault:
+                raise
+            return
+        if not ended:
+            return
         for i, status in zip(ended, statuses, strict=True):
-            if i < len(self.expected):
-                message, number, size = self.expected[i]
-                self._check(size, status)
-                self.missing[message] -= 1
-                if not self.missing[message] or message in self.by_piece:
-                    self.come.append((message, number))
-        sent: list[MPI.Request] = []
+            message, number, size = self.expected[i]
+            self._check(size, status)
+            self.missing[message] -= 1
+            if not self.missing[message] or message in self.by_piece:
+                self.come.append((message, number))
         while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
-            sent += [send() for send in self.onward[self.turns.popleft()]]
-        self.requests += sent
-        self.left += len(sent) - len(ended)  # last: who reads 0 finds all that has come
+            self.sends += [send() for send in self.onward[self.turns.popleft()]]
+        for i in sorted(ended, reverse=True):
+            del self.expected[i], self.recvs[i]  # last: who finds none left finds all that has come
 
     def _check(self, expected: int, status: MPI.Status) -> None:
         count = status.Get_count(MPI.BYTE)

@@ -1,7 +1,7 @@
 """All at once: every rank gathers the blocks of A and B that it needs, and multiplies each where it arrives.
 
 On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words in (pc - 1) + (pr - 1)
-messages, and needs as much workspace; where thin tiles are put together an own block's besides, for A, between nodes, its whole part again.
+messages, and needs as much workspace; where thin tiles are put together an own block's besides, for A its whole part again.
 Agarwal, Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
 """
 
