@@ -18,6 +18,7 @@ else
 $(error MPI=$(MPI): say MPI=mpich (embedded, the default) or MPI=system (the mpirun on PATH))
 endif
 
+SPREAD  = -n auto --maxprocesses 8 --dist worksteal
 CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-dev scalapack-mpi-test mpich cp2k cp2k-data
 
 PY    = $(VENV)/bin/python
@@ -37,10 +38,10 @@ bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 
 test: test-unit test-1 test-2 test-3 test-4 test-6  ## run all tests
 
 test-full: $(READY)-test  ## run every product of the cross of algorithms, transposes, dtypes, ranks and sizes
-	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest tests/unit/test_cover.py $(ARGS)
+	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) tests/unit/test_cover.py $(ARGS)
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
-	PDLA_TEST_MPIRUN="$(patsubst .venv/%,$(CURDIR)/.venv/%,$(MPIRUN))" $(PY) -m pytest tests --ignore=tests/mpi $(ARGS)
+	PDLA_TEST_MPIRUN="$(patsubst .venv/%,$(CURDIR)/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
 
 test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)

@@ -107,9 +107,9 @@ if comm.rank == 1:
     time.sleep(60)
 comm.allreduce(comm.xp.asarray([1.0, 2.0])).wait()
 """
-    done = job(2, ("-c", program), PDLA_GPU_MPI="nccl", PDLA_TIMEOUT="3", TMPDIR=str(tmp_path), **each_a_gpu(2))
+    done = job(2, ("-c", program), PDLA_GPU_MPI="nccl", PDLA_TIMEOUT="15", TMPDIR=str(tmp_path), **each_a_gpu(2))
     assert done.returncode != 0
-    assert "has waited 3 s (PDLA_TIMEOUT) for other ranks in allreduce on 'all'" in done.stderr
+    assert "has waited 15 s (PDLA_TIMEOUT) for other ranks in allreduce on 'all'" in done.stderr
 
 
 @pytest.mark.skipif(GPU, reason="what is played here is another MPI than the one at hand")

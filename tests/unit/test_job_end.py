@@ -37,11 +37,11 @@ def stuck():
     comm.bcast(np.zeros(4), 1).wait() if comm.rank != 1 else comm.recv(np.zeros(3), 0, tag=5).wait()
 stuck()
 """,
-        PDLA_TIMEOUT="1",
+        PDLA_TIMEOUT="3",
     )
     assert job.returncode != 0
     for rank, call in enumerate(["bcast", "recv(tag=5)", "bcast"]):
-        assert f"[rank {rank} of 3] has waited 1 s (PDLA_TIMEOUT) for other ranks in {call} on 'all'" in job.stdout
+        assert f"[rank {rank} of 3] has waited 3 s (PDLA_TIMEOUT) for other ranks in {call} on 'all'" in job.stdout
     assert job.stdout.count("in stuck") == 3
 
 
@@ -54,10 +54,10 @@ if comm.rank < 2:
 comm.shift(np.ones(4), x).wait()
 print("rank", comm.rank, "went on", flush=True)
 """,
-        PDLA_TIMEOUT="1",
+        PDLA_TIMEOUT="3",
     )
     assert job.returncode != 0
-    assert "[rank 2 of 3] has waited 1 s (PDLA_TIMEOUT) for other ranks in shift" in job.stdout
+    assert "[rank 2 of 3] has waited 3 s (PDLA_TIMEOUT) for other ranks in shift" in job.stdout
     assert "rank 1 went on" in job.stdout
     assert "rank 2 went on" not in job.stdout
 
@@ -93,10 +93,10 @@ if comm.rank == 0:
 elif comm.rank == 1:
     mpi.wrap(theirs)
 """,
-        PDLA_TIMEOUT="1",
+        PDLA_TIMEOUT="3",
     )
     assert job.returncode != 0
-    said = "has waited 1 s (PDLA_TIMEOUT) for other ranks in"
+    said = "has waited 3 s (PDLA_TIMEOUT) for other ranks in"
     assert f"[rank 0 of 3] {said} split('row') on 'all' (3 ranks, this is rank 0 of them)" in job.stdout
     assert f"[rank 1 of 3] {said} wrapping a communicator of 3 ranks" in job.stdout
 
