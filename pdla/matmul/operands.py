@@ -54,10 +54,11 @@ def as_stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
 
 def assemble(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
     """Collective: X in another layout on its grid: as it is, a view of a part, an all-gather, or a redistribution."""
-    return memo.once((X.shape, X.layout, layout), lambda: _assembler(X, layout, memo))(X)
+    return memo.once((X.shape, X.layout, layout), lambda: assembler(X, layout, memo))(X)
 
 
-def _assembler(X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+def assembler(X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+    """What does that for matrices that lie as X does."""
     sizes = X.grid.sizes
     if X.layout.same_cuts(layout, X.shape, sizes):
         return lambda X: X

@@ -122,6 +122,9 @@ class Plan:
 
     def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
         """A and B in their native layouts: both on their way before either is waited for."""
+        if self._taken_as_they_lie and A.grid is B.grid is self.grid and not (A.conjugated or B.conjugated):
+            if A.dtype is self.dtype and B.dtype is self.dtype:
+                return A, B
         ready = [self._ready(X) for X in (A, B)]
         there, ends = [], []
         for X, layout, stays in zip(ready, self.native, self.stays, strict=False):
@@ -134,6 +137,11 @@ class Plan:
         for end in ends:
             end()
         return there[0], there[1]
+
+    @cached_property
+    def _taken_as_they_lie(self) -> bool:
+        """Whether A and B in the plan's dtype, on its very grid and not conjugated, need nothing done to them."""
+        return all(self.stays[:2]) and not (self.A.layout.partial or self.B.layout.partial)
 
     def _as_it_lies(self, X: DistMatrix, layout: Layout) -> DistMatrix:
         """X, whose blocks lie where the plan's grid wants them, as a matrix on that grid."""

@@ -6,6 +6,7 @@ is counted as received, and is what `gather` receives; the workspace is the rank
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from pdla.comm.ledger import held, note
 from pdla.indices import Selection
 from pdla.layout import Cut, Layout, axes_of, shares
-from pdla.matmul.operands import Memo, Sink, as_stored, assemble, gathered_axes
+from pdla.matmul.operands import Memo, Sink, as_stored, assembler, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 
@@ -36,17 +37,18 @@ class Face:
 
 @dataclass(frozen=True)
 class Script:
-    """The faces of A and B (None: not gathered), and the bytes of the board."""
+    """The faces of A and B (None: not gathered, but brought to its layout), and the bytes of the board."""
 
     A: Face | None
     B: Face | None
     size: int
+    bring: tuple[Callable[[DistMatrix], DistMatrix], ...]
 
     @staticmethod
-    def of(a: DistMatrix, b: DistMatrix, roles: Roles) -> Script:
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, memo: Memo) -> Script:
         face_a, size_a = _face(a, roles.A, 0)
         face_b, size_b = _face(b, roles.B, size_a)
-        return Script(face_a, face_b, size_a + size_b)
+        return Script(face_a, face_b, size_a + size_b, (assembler(a, roles.A, memo), assembler(b, roles.B, memo)))
 
 
 def _face(X: DistMatrix, layout: Layout, offset: int) -> tuple[Face | None, int]:
@@ -79,9 +81,9 @@ def _longest(n: int, nest: tuple[Cut, ...], X: DistMatrix) -> int:
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo) -> None:
     """Collective: sink += a b in the roles' layouts."""
-    script: Script = memo.once("faces", lambda: Script.of(a, b, roles))
-    a = a if script.A else assemble(a, roles.A, memo)
-    b = b if script.B else assemble(b, roles.B, memo)
+    script: Script = memo.once("faces", lambda: Script.of(a, b, roles, memo))
+    a = a if script.A else script.bring[0](a)
+    b = b if script.B else script.bring[1](b)
     board = memo.once("board", a.grid.comm.board)
     with held(script.size // a.grid.comm.size):
         memory = board.open(script.size)
