@@ -122,9 +122,9 @@ class Plan:
 
     def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
         """A and B in their native layouts: both on their way before either is waited for."""
-        if self._taken_as_they_lie and A.grid is B.grid is self.grid and not (A.conjugated or B.conjugated):
-            if A.dtype is self.dtype and B.dtype is self.dtype:
-                return A, B
+        alike = A.grid is B.grid is self.grid and A.dtype is B.dtype is self.dtype
+        if alike and self._taken_as_they_lie and not (A.conjugated or B.conjugated):
+            return A, B
         ready = [self._ready(X) for X in (A, B)]
         there, ends = [], []
         for X, layout, stays in zip(ready, self.native, self.stays, strict=False):
