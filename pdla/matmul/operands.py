@@ -133,7 +133,9 @@ def arriving(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> tuple[Dist
 
 def _gapless(whole: Any, rows: Selection, cols: Selection) -> bool:
     """Whether a part has no gaps, so that messages need no memory besides; in a dry run, too, which tells no strides."""
-    return isinstance(rows, slice) and isinstance(cols, slice) and len(range(whole.shape[1])[cols]) == whole.shape[1]
+    if not (isinstance(rows, slice) and isinstance(cols, slice)):
+        return False
+    return rows.step in (None, 1) and len(range(whole.shape[1])[cols]) == whole.shape[1]
 
 
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:

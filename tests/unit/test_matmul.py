@@ -8,7 +8,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
-from pdla.matmul import gather
+from pdla.matmul import gather, operands
 from pdla.matmul.operands import Memo, Sink
 from pdla.matmul.roles import Roles
 
@@ -191,6 +191,15 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
         return sum(event.what == "gemm" for event in ledger.events)
 
     assert pdla.run(8, program) == [products] * 8
+
+
+@pytest.mark.parametrize("rows", [slice(0, 3), slice(2, 6, 1), slice(0, 6, 2), slice(None), np.array([0, 1, 4])], ids=str)
+@pytest.mark.parametrize("cols", [slice(0, 4), slice(1, 4), slice(0, 4, 2), slice(None), np.array([0, 1, 2, 3])], ids=str)
+def test_what_has_gaps_is_known_without_strides(rows, cols):
+    """A dry run foresees the memory through which messages into parts with gaps go."""
+    whole = np.zeros((6, 4))
+    views = isinstance(rows, slice) and isinstance(cols, slice)
+    assert operands._gapless(whole, rows, cols) == (views and whole[rows, cols].flags.c_contiguous)
 
 
 # ---------------------------------------------------------------------------------------------- bytes
