@@ -155,12 +155,14 @@ class MPIComm(Communicator):
         if self._progress is not None:
             self._progress.rest()
         try:
-            while polls == 0 or not ready():
+            while True:
                 send_on(but=round_)
                 polls += 1
                 pause(polls)
                 if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
                     give_up(self._describe(call))
+                if ready():
+                    return
         finally:
             if self._progress is not None:
                 self._progress.resume()
