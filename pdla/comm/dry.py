@@ -117,7 +117,9 @@ class DryComm(Communicator):
         if ranks is None:
             return None
         here = next(i for i, r in enumerate(ranks) if r == self.rank)
-        return DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
+        made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
+        made.homes = [self.homes[r] for r in ranks] if self.homes else ()
+        return made
 
     def board(self) -> Board:
         return DryBoard()

@@ -179,6 +179,7 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
     roles = Roles((("row", "k"),), Layout(), Layout(), Layout())
 
     def program(comm):
+        comm.homes = [r * nodes // 8 for r in range(8)]
         grid = ProcessGrid((8,))
         A, B = exact((1003, k), grid, Layout(cols="row"), seed=1), exact((k, n), grid, Layout(), seed=2)
         expected = A.gather() @ B.gather()
@@ -191,6 +192,25 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
         return sum(event.what == "gemm" for event in ledger.events)
 
     assert pdla.run(8, program) == [products] * 8
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 8])
+def test_a_plan_foresees_what_is_put_together_between_nodes(nodes):
+    def program(comm):
+        comm.homes = [r * nodes // 8 for r in range(8)]
+        grid = ProcessGrid((2, 4))
+        A, B = exact((200, 64), grid, LAYOUT, seed=1), exact((64, 240), grid, LAYOUT, seed=2)
+        i, j = divmod(comm.rank, 4)
+        grid["row"].homes, grid["col"].homes = comm.homes[j::4], comm.homes[4 * i : 4 * i + 4]
+        for axis in ("row", "col"):
+            vars(grid[axis]).pop("nodes", None)  # what it has found before
+        plan = pdla.plan_matmul(A, B, algorithm="gather")
+        with pdla.record() as ledger:
+            plan(A, B)
+        return plan.predicted.peak_workspace, ledger.peak_workspace
+
+    figures = pdla.run(8, program)
+    assert all(peak <= promised for promised, peak in figures), figures
 
 
 @pytest.mark.parametrize("rows", [slice(0, 3), slice(2, 6, 1), slice(0, 6, 2), slice(None), np.array([0, 1, 4])], ids=str)
