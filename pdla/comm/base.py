@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from types import ModuleType
 from typing import Any
@@ -19,14 +19,18 @@ from pdla import config
 from pdla.array import namespace
 from pdla.comm import broadcast, ring
 from pdla.comm.board import Board
+from pdla.comm.broadcast import Messages
 from pdla.comm.clock import now
+from pdla.comm.hall import Hall
 from pdla.comm.ledger import Event, buffer, current, tag
+from pdla.comm.workspace import aligned
 from pdla.errors import ShapeError
 from pdla.layout import block_bounds
 
 Array = Any
 Pieces = Sequence[tuple[int, Array]]  # to or from which rank, and what
 Onward = Mapping[int, Sequence[int]]
+Landed = Callable[[int], None]
 
 
 class Pending:
@@ -70,7 +74,7 @@ class Communicator(ABC):
 
     xp: ModuleType  # the array module this world's matrices are made of
     homes: Sequence[int] = ()  # by rank, a number for the node it runs on; empty: all run on one
-    shared_limit = 0  # bytes of a board that are worth more than messages; 0: messages are
+    shared_limit = 0  # bytes that the ranks of a node may share; 0: messages are worth more
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
@@ -100,12 +104,18 @@ class Communicator(ABC):
     # ------------------------------------------------------------------ what a world provides
 
     @abstractmethod
-    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
         """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
 
         It gives the number of each of `recvs` when that is there. recvs[i] is sent on to the ranks onward[i] as soon as it is
-        there and all of `onward` before it have been.
+        there and all of `onward` before it have been; `landed` is then told how many of `onward` these are.
         """
+
+    @abstractmethod
+    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` says so, which somebody else's memory makes it say."""
 
     @abstractmethod
     def split(self, ranks: Sequence[int] | None, axis: str) -> Communicator | None:
@@ -127,6 +137,24 @@ class Communicator(ABC):
     def board(self) -> Board | None:
         """Memory that all ranks write to and read from; None where they do not run on one node."""
         return None
+
+    @cached_property
+    def near(self) -> Communicator:
+        """Collective, at the first call: the ranks of this node."""
+        made = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
+        assert made is not None
+        return made
+
+    def hall(self, nbytes: int, pieces: int) -> Hall | None:
+        """Collective: memory for an all-gather of so many bytes, for each node's ranks in common; None: each has its own.
+
+        pieces  arrays that will be taken from it
+        """
+        if self.nodes in (1, self.size) or not self._around(nbytes):
+            return None
+        size = nbytes + aligned(1) * pieces
+        most = max(map(len, self._circle.ranks))
+        return Hall(self.near.board(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Collective: give back what the world holds for this communicator; nothing, in most worlds."""
@@ -202,10 +230,13 @@ class Communicator(ABC):
         yield self.reduce_scatter(parts, mine, "allreduce", op)
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
-    def allgather(self, x: Array, outs: Sequence[Array | None], verb: str = "allgather") -> Pending:
+    def allgather(
+        self, x: Array, outs: Sequence[Array | None], verb: str = "allgather", hall: Hall | None = None
+    ) -> Pending:
         """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is.
 
         Between nodes long pieces go around them (pdla/comm/ring.py). Each rank receives what others have, however.
+        hall  where all of outs lie, taken from it by all ranks alike
         """
         own = outs[self.rank]
         if own is not None and own is not x:
@@ -213,9 +244,36 @@ class Communicator(ABC):
         others = [r for r in range(self.size) if r != self.rank]
         if self.nodes > 1 and self._around(x.nbytes + sum(outs[r].nbytes for r in others)):  # type: ignore[union-attr]
             m, owners = ring.messages(self._route, x, outs)
-            return self._pending(verb, self._exchange(verb, *m), m.recvs, lambda: outs, "ring", owners)
+            arrivals = self._exchange(verb, *m) if hall is None else self._landing(verb, x, m, hall)
+            return self._pending(verb, arrivals, m.recvs, lambda: outs, "ring", owners)
         sends = dict.fromkeys(others, x) if x.size else {}
         return self._round(verb, sends, {r: out for r in others if (out := outs[r]) is not None and out.size}, lambda: outs)
+
+    def _landing(self, verb: str, x: Array, m: Messages, hall: Hall) -> Iterator[int]:
+        """The same numbers, but what the ranks of this node bring is waited for in the hall, not received."""
+        ours = [i for i, (source, _) in enumerate(m.recvs) if self._far(source)]
+        onward = {n: [to for to in m.onward.get(i, ()) if self._far(to)] for n, i in enumerate(ours)}
+        sends = [(to, x) for to, x in m.sends if self._far(to)]
+        own = 1 if x.size else 0
+        hall.tell(own)
+        arrivals = self._exchange(verb, sends, [m.recvs[i] for i in ours], onward, lambda there: hall.tell(own + there))
+        return self._seen(verb, [source for source, _ in m.recvs], (ours[n] for n in arrivals), hall)
+
+    def _seen(self, verb: str, sources: Sequence[int], ours: Iterator[int], hall: Hall) -> Iterator[int]:
+        """Around the nodes pieces come in one order to all. So nobody waits for a piece that another can bring later only."""
+        told, came, place = [0] * self.near.size, set[int](), self._circle.place
+        for i, source in enumerate(sources):
+            if self._far(source):
+                while i not in came:
+                    came.add(next(ours))
+            else:
+                told[place[source]] += 1
+                self._until(verb, partial(hall.has, place[source], told[place[source]]))
+            yield i
+        for _ in ours:
+            pass
+        for there in range(self.near.size):
+            self._until(verb, partial(hall.has, there, 0))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
         """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out."""

@@ -3,6 +3,8 @@
 memory = board.open(size)    collective: so many bytes, the same on every rank, that nobody reads any more
 ...                          each rank writes what is its own
 board.seal()                 collective: all have written; now all may read
+board.tell(3)                or, piece by piece: so many of those that this rank writes are there; others see that
+board.told(1)                of a rank's, once all have told of theirs nobody needs to seal
 board.leave()                this rank reads no more; it does not wait
 """
 
@@ -22,6 +24,14 @@ class Board(ABC):
     @abstractmethod
     def seal(self) -> None:
         """Collective: ends the writing."""
+
+    @abstractmethod
+    def tell(self, pieces: int) -> None:
+        """So many of this rank's pieces are there, of this turn; all before have been told of."""
+
+    @abstractmethod
+    def told(self, rank: int) -> int:
+        """Of how many a rank has told; below 0: it has not come to this turn."""
 
     @abstractmethod
     def leave(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from functools import cached_property
+from sys import maxsize
 from typing import Any
 
 from pdla.array import meta
 from pdla.comm import current_world
-from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
+from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
@@ -27,6 +28,13 @@ class DryBoard(Board):
 
     def seal(self) -> None:
         pass
+
+    def tell(self, pieces: int) -> None:
+        pass
+
+    def told(self, rank: int) -> int:
+        """All that could be waited for."""
+        return maxsize
 
     def leave(self) -> None:
         pass
@@ -52,7 +60,9 @@ class DryComm(Communicator):
     def identity(self) -> Any:
         return ("dry", self.size)
 
-    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
         if self.clock is None:
             return iter(range(len(recvs)))
         clock = self.clock
@@ -118,11 +128,14 @@ class DryComm(Communicator):
             return None
         here = next(i for i, r in enumerate(ranks) if r == self.rank)
         made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
-        made.homes = [self.homes[r] for r in ranks] if self.homes else ()
+        made.homes, made.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
         return made
 
     def board(self) -> Board:
         return DryBoard()
+
+    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+        pass
 
     def share(self, value: Any) -> list[Any]:
         """Every rank is taken to say what this one says."""

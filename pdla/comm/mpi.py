@@ -23,7 +23,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device
-from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
+from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
@@ -58,15 +58,19 @@ class MPIComm(Communicator):
 
     # ------------------------------------------------------------------ messages
 
-    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
-        return self._post(call, _VERB_TAGS + next(self._calls) % _VERB_TAGS, sends, recvs, onward)
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        return self._post(call, _VERB_TAGS + next(self._calls) % _VERB_TAGS, sends, recvs, onward, landed)
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         verb, _, tag = call.rstrip(")").partition("(tag=")
         coming = [*recvs.items()]
         return self._pending(verb, self._post(call, int(tag), [*sends.items()], coming, {}), coming, lambda: result)
 
-    def _post(self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+    def _post(
+        self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
         """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
         landings = device.landings([out for _, out in recvs], self.aware)
         coming, going, expected = [], [], []
@@ -85,7 +89,7 @@ class MPIComm(Communicator):
                 going += [send() for send in self._sends(box, to, tag)]
         later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
         by_piece = [i for i, landing in enumerate(landings) if landing.by_piece]
-        return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece), landings)
+        return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
         return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._least(to))]
@@ -209,7 +213,7 @@ class MPIComm(Communicator):
         if ranks is None:
             return None
         made = type(self)(group, self.node, [self.homes[r] for r in ranks], axis, self.xp)
-        made.aware = self.aware
+        made.aware, made.shared_limit = self.aware, self.shared_limit
         return made
 
     def board(self) -> Board | None:
@@ -220,6 +224,8 @@ class MPIComm(Communicator):
 
     def close(self) -> None:
         if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():
+            if "near" in vars(self):
+                self.near.close()
             if self._board is not None:
                 self._board.free()
             self.mpi.Free()
@@ -248,7 +254,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             here, homes = this_node(comm)
             ours = MPIComm(comm.Dup(), here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
-            ours.shared_limit = shareable(comm) if config.settings.shared and ours.board() else 0
+            ours.shared_limit = shareable(comm) if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
     return ours

@@ -18,7 +18,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.comm import device
-from pdla.comm.base import Array, Onward, Pieces
+from pdla.comm.base import Array, Landed, Onward, Pieces
 from pdla.comm.job import watched
 from pdla.comm.mpi import MPIComm
 
@@ -44,9 +44,11 @@ class NCCLComm(MPIComm):
     def _around(self, nbytes: int) -> bool:
         return False  # each rank's device has a way of its own to other nodes
 
-    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
         if not _on_device(x for _, x in (*sends, *recvs)):
-            return super()._exchange(call, sends, recvs, onward)
+            return super()._exchange(call, sends, recvs, onward, landed)
         next(self._calls)  # a rank that has no messages counts this verb among MPI's
         landings = [device.Landing(out) for _, out in recvs]
         boxes = {id(x): (device.gapless(x), x) for _, x in sends}

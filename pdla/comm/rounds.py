@@ -64,16 +64,18 @@ class Round:
     def __init__(
         self, recvs: list[MPI.Request], expected: list[tuple[int, int, int]], sends: list[MPI.Request],
         onward: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
+        landed: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
         """expected: of each receive, which message, which piece, and its bytes (-1: not to be checked).
 
         packing   what a device still packs: an event, and what is to be sent when that is done; in order, before all of onward.
         by_piece  the messages of which `come` tells piece by piece, not only when all is there.
+        landed    is told how many of onward's have come, in order, as soon as MPI is looked at.
         """
         self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, onward
         self.missing = Counter(message for message, _, _ in expected)
         self.packing, self.by_piece = deque(packing), by_piece
-        self.turns = deque(onward)
+        self.turns, self.landed = deque(onward), landed
         self.lock = threading.Lock()
         self.come: deque[tuple[int, int]] = deque()  # the message, and its last piece to come, or each
         self.fault = ""
@@ -121,6 +123,8 @@ class Round:
                 self.come.append((message, number))
         while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
             self.sends += [send() for send in self.onward[self.turns.popleft()]]
+            if self.landed is not None:
+                self.landed(len(self.onward) - len(self.turns))
         for i in sorted(ended, reverse=True):
             del self.expected[i], self.recvs[i]  # last: who finds none left finds all that has come
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from pdla.array import blas, chosen, namespace, numpy
 from pdla.comm import current_world
-from pdla.comm.base import Array, Communicator, Onward, Pending, Pieces
+from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
@@ -114,8 +114,11 @@ class ThreadComm(Communicator):
         whom = f" for rank {awaited[0]}" if len(awaited) == 1 else f" for ranks {list(awaited)[:8]}" if awaited else ""
         return f"{call} (call {number} on {self.axis!r}, {self.size} ranks){whom}"
 
-    def _exchange(self, call: str, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
-        return self._post(call, ("verb", next(self._calls)), sends, recvs, onward)
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        arrivals = self._post(call, ("verb", next(self._calls)), sends, recvs, onward)
+        return arrivals if landed is None else _telling(arrivals, landed)
 
     def _post(self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
         return self._complete(call, key, recvs, onward, self._send(call, key, sends))
@@ -212,6 +215,10 @@ class ThreadComm(Communicator):
             world.wait_until(self.me, lambda: slot.copied, lambda: self._describe("agree", key[-1], missing))
         return [slot.value[r] for r in range(self.size)]
 
+    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+        with self.world.lock:
+            self.world.wait_until(self.me, ready, lambda: f"{call} on {self.axis!r}, {self.size} ranks")
+
     def board(self) -> Board:
         return ThreadBoard(self)
 
@@ -224,8 +231,16 @@ class ThreadComm(Communicator):
             return None
         group = [self.ranks[r] for r in ranks]
         made = type(self)(self.world, (*self.name, number, group[0]), group, list(ranks).index(self.rank), axis)
-        made.xp = self.xp
+        made.homes = [self.homes[r] for r in ranks] if self.homes else ()
+        made.xp, made.shared_limit = self.xp, self.shared_limit
         return made
+
+
+def _telling(arrivals: Iterator[int], landed: Landed) -> Iterator[int]:
+    """The same, `landed` told of each."""
+    for number, i in enumerate(arrivals, 1):
+        landed(number)
+        yield i
 
 
 class ThreadBoard(Board):
@@ -233,12 +248,24 @@ class ThreadBoard(Board):
 
     def __init__(self, comm: ThreadComm) -> None:
         self.comm = comm
+        self.counts: list[int] = []
 
     def open(self, size: int) -> Any:
-        return self.comm.share(self.comm.xp.memory(size) if self.comm.rank == 0 else None)[0]
+        mine = (self.comm.xp.memory(size), [0] * self.comm.size) if self.comm.rank == 0 else None
+        memory, self.counts = self.comm.share(mine)[0]
+        return memory
 
     def seal(self) -> None:
         self.comm.share(None)
+
+    def tell(self, pieces: int) -> None:
+        with self.comm.world.lock:
+            self.counts[self.comm.rank] = pieces
+            for rank in self.comm.ranks:
+                self.comm.world.notify(rank)
+
+    def told(self, rank: int) -> int:
+        return self.counts[rank]
 
     def leave(self) -> None:
         pass

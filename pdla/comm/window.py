@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pdla.comm.mpi import MPIComm
 
 _WORDS = 8  # from one word by which ranks meet to the next: each has a cache line of its own
+_MOST = 2**32  # pieces of a turn
 _LETS_WORK = 8  # polls of shared memory from one call of MPI to the next: others may wait for messages of this rank
 _POLLS = 50  # of a rank that shares its core, before it sleeps
 _SLEEP = 5e-3  # seconds, after which it lets MPI work
@@ -33,7 +34,7 @@ class NodeBoard(Turns):
         super().__init__()
         self.comm = comm
         self.window: MPI.Win | None = None
-        self.turn = 0
+        self.turn, self.opened = 0, 0
 
     def _grow(self, size: int) -> np.ndarray:
         slots = 8 * _WORDS * (self.comm.size + 1)
@@ -46,7 +47,8 @@ class NodeBoard(Turns):
             words = memory[:slots]
             self.turns = words.data.cast("q")[: -_WORDS : _WORDS]
             self.word, self.address = words[-8 * _WORDS :].data.cast("I"), words[-8 * _WORDS :].ctypes.data
-            self.turn = self.turns[self.comm.rank] = self.word[0] = 0
+            self.counts = words.data.cast("q")[1 : -_WORDS : _WORDS]
+            self.turn = self.turns[self.comm.rank] = self.counts[self.comm.rank] = self.word[0] = 0
             self.window.Sync()
             self.comm.mpi.Barrier()
         return memory[slots:]
@@ -66,6 +68,22 @@ class NodeBoard(Turns):
         assert self.window is not None
         self.comm._until("sharing memory", self._all_have_come, self._pause)
         self.window.Sync()
+
+    def open(self, size: int) -> Any:
+        memory = super().open(size)
+        self.opened += 1
+        return memory
+
+    def tell(self, pieces: int) -> None:
+        assert self.window is not None
+        self.window.Sync()
+        self.counts[self.comm.rank] = self.opened * _MOST + pieces
+
+    def told(self, rank: int) -> int:
+        """The count of a rank that has come to a later turn is above all of this one's."""
+        assert self.window is not None
+        self.window.Sync()
+        return self.counts[rank] - self.opened * _MOST
 
     def _all_have_come(self) -> bool:
         return min(self.turns) >= self.turn

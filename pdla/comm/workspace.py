@@ -16,6 +16,11 @@ import numpy as np
 _ALIGN = 64
 
 
+def aligned(size: int) -> int:
+    """So many bytes, rounded up to whole cache lines."""
+    return -(-size // _ALIGN) * _ALIGN
+
+
 class Workspace:
     """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not."""
 
@@ -25,7 +30,7 @@ class Workspace:
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """An array over memory that nobody uses, fresh where there is none of its size."""
-        size = -(-prod(shape) * np.dtype(dtype).itemsize // _ALIGN) * _ALIGN
+        size = aligned(prod(shape) * np.dtype(dtype).itemsize)
         spare = self._free.setdefault(size, [])
         if spare:
             memory = spare.pop()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pdla.comm.base import Communicator
+from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer
 from pdla.indices import IndexSet, Selection, joined
 from pdla.layout import Layout
@@ -35,6 +36,7 @@ class Product(NamedTuple):
 Blocks = list[tuple[IndexSet, IndexSet]]
 Tiles = dict[int, Any]
 Groups = list[tuple[tuple[int, ...], IndexSet]]
+Room = tuple[int, int]
 Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 
 
@@ -42,13 +44,15 @@ Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 class Script:
     """What a rank will do: the axes along which A and B come, their tiles' shapes as stored, and which tiles meet where.
 
+    rooms   bytes and number of A's and of B's blocks that are gathered, this rank's among them
     joined  of A and of B, the ranks whose tiles become one where they arrive, and its place there; none: each is by itself
     """
 
     axes: tuple[tuple[str, ...], tuple[str, ...]]
     shapes: tuple[list[tuple[int, int]], list[tuple[int, int]]]
     products: dict[tuple[int, int], Product]
-    joined: tuple[Joined, Joined] = ((), ())
+    rooms: tuple[Room, ...] = ((0, 0), (0, 0))
+    joined: tuple[Joined, ...] = ((), ())
 
     @staticmethod
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> Script:
@@ -58,6 +62,7 @@ class Script:
         whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
         held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
         tiles = [blocks(X, along) if along else [all_] for X, along, all_ in zip((a, b), axes, whole, strict=True)]
+        rooms = [(sum(len(rows) * len(cols) for rows, cols in there) * a.dtype.itemsize, len(there)) for there in tiles]
         places: list[Joined] = [(), ()]
         for side, X in enumerate((a, b)):
             along_k, across = 1 - side, side  # as dimensions of the operand; A's tiles go over C's columns, B's over its rows
@@ -71,7 +76,7 @@ class Script:
             tiles[side] = [(kept, part) if along_k else (part, kept) for _, part in together]
             places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
         shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
-        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), (places[0], places[1]))
+        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(rooms), tuple(places))
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
@@ -126,30 +131,46 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]  # idle ranks make them, too
     if sink is None:
         return
-    here_a, coming_a = _operand(a, roles.A, script, 0, comms[0])
-    here_b, coming_b = _operand(b, roles.B, script, 1, comms[1])
+    halls = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
+    here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
+    here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
     _multiply(script, here_a, here_b, sink)
     for i in coming_a:
         _multiply(script, {i: here_a[i]}, here_b, sink)
     for j in coming_b:
         _multiply(script, here_a, {j: here_b[j]}, sink)
     sink.end()
+    for hall in halls:
+        if hall is not None:
+            hall.leave()
 
 
-def _operand(X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None) -> tuple[Tiles, Iterator[int]]:
+def _hall(comm: Communicator | None, room: Room) -> Hall | None:
+    """Memory that the ranks of a node share, for an operand that comes along these axes."""
+    return None if comm is None else comm.hall(*room)
+
+
+def _operand(
+    X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None, hall: Hall | None
+) -> tuple[Tiles, Iterator[int]]:
     """Tiles of an operand that are here, and those that come, put there in order of arrival; all have been asked for."""
     if script.joined[side]:
-        return _joined(X, layout, script.axes[side], script.joined[side], 1 - side)
-    return _tiles(X, comm, script.shapes[side])
+        return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, hall)
+    return _tiles(X, comm, script.shapes[side], hall)
 
 
-def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int]]) -> tuple[Tiles, Iterator[int]]:
+def _tiles(
+    X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int]], hall: Hall | None
+) -> tuple[Tiles, Iterator[int]]:
     """The same of tiles that are multiplied each where it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
     here = {comm.rank: X.stored}
-    outs = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(shapes)]
-    arrivals = comm.allgather(X.base, outs)
+    if hall is None:
+        outs = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(shapes)]
+    else:
+        outs = [hall.take(X.xp, shape, X.dtype) for shape in shapes]
+    arrivals = comm.allgather(X.base, outs, hall=hall)
 
     def coming() -> Iterator[int]:
         for r in arrivals:
@@ -160,9 +181,11 @@ def _tiles(X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int
     return here, coming()
 
 
-def _joined(X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int) -> tuple[Tiles, Iterator[int]]:
+def _joined(
+    X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, hall: Hall | None
+) -> tuple[Tiles, Iterator[int]]:
     """The same of tiles that are put together: each of these when the last of its ranks' has come."""
-    whole, arrivals = arriving(X, layout, along)
+    whole, arrivals = arriving(X, layout, along, hall)
     group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
     missing = [len(ranks) for ranks, _ in places]
     here: Tiles = {}

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from pdla.comm.base import Communicator
+from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, timed
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection, overlapping
@@ -104,19 +105,28 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
     return end
 
 
-def arriving(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> tuple[DistMatrix, Iterator[int]]:
-    """Collective: the same, as the matrix to be, and the ranks whose blocks are in it, as they come, those that have any."""
+def arriving(
+    X: DistMatrix, layout: Layout, axes: tuple[str, ...], hall: Hall | None = None
+) -> tuple[DistMatrix, Iterator[int]]:
+    """Collective: the same, as the matrix to be, and the ranks whose blocks are in it, as they come, those that have any.
+
+    hall  of the communicator along the axes: what has no gaps lies there, all of the matrix or each block
+    """
     comm = X.grid[axes]
     if comm is None or X.grid.coords is None:
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
-    whole = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
+    room = buffer if hall is None else hall.take
     places = places_of(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
-    in_place = [_gapless(whole, *place) for place in places]
+    shape = local_shape(X.shape, layout, X.grid)
+    in_place = [_gapless(shape, *place) for place in places]
+    whole = (room if all(in_place) else buffer)(X.xp, shape, X.dtype)
+    if hall is not None and not all(in_place):
+        in_place = [False] * len(places)
     outs = [
-        X.xp.take(whole, *place) if direct else buffer(X.xp, X.xp.take(whole, *place).shape, X.dtype)
+        X.xp.take(whole, *place) if direct else room(X.xp, X.xp.take(whole, *place).shape, X.dtype)
         for place, direct in zip(places, in_place, strict=True)
     ]
-    arrivals = comm.allgather(X.stored, outs)
+    arrivals = comm.allgather(X.stored, outs, hall=hall)
 
     def coming() -> Iterator[int]:
         if not in_place[comm.rank]:
@@ -131,11 +141,11 @@ def arriving(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> tuple[Dist
     return DistMatrix(whole, X.shape, X.grid, layout), coming()
 
 
-def _gapless(whole: Any, rows: Selection, cols: Selection) -> bool:
-    """Whether a part has no gaps, so that messages need no memory besides; in a dry run, too, which tells no strides."""
+def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
+    """Whether a part of a matrix has no gaps, so that messages need no memory besides."""
     if not (isinstance(rows, slice) and isinstance(cols, slice)):
         return False
-    return rows.step in (None, 1) and len(range(whole.shape[1])[cols]) == whole.shape[1]
+    return rows.step in (None, 1) and len(range(whole[1])[cols]) == whole[1]
 
 
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:

@@ -258,7 +258,7 @@ class Plan:
 
     def _dry(self, rank: int) -> tuple[int, int, int, int]:
         def program(comm: DryComm) -> None:
-            comm.homes = self.grid.comm.homes  # between nodes more is put together
+            comm.homes, comm.shared_limit = self.grid.comm.homes, self.grid.comm.shared_limit  # by them workspace differs
             alike = {grid: _alike(grid, comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
             plan = replace(self, grid=alike[self.grid], C=replace(self.C, grid=alike[self.C.grid]))
             a, b = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B))

@@ -101,8 +101,8 @@ class Way:
 
 @dataclass(frozen=True)
 class Sizes:
-    """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks may share; the node
-    of each rank (none: all on one)."""
+    """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks of a node may
+    share; the node of each rank (none: all on one)."""
 
     mnk: tuple[int, int, int]
     ranks: int
@@ -119,7 +119,7 @@ class Sizes:
         """How so many words should come: shared where the ranks can and memory allows, else all at once if they are few."""
         m, n, k = self.mnk
         whole = (m * k + k * n) * self.itemsize
-        if 0 < words * self.itemsize <= SHARED_BELOW and whole <= self.shared:
+        if self.homes is None and 0 < words * self.itemsize <= SHARED_BELOW and whole <= self.shared:
             return "shared"
         return "gather" if words * self.itemsize <= GATHER_BELOW else "summa"
 
@@ -218,7 +218,7 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is box.ALGORITHM:
-        flat = boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES, layers=1) if q.shared else []
+        flat = boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES, layers=1) if q.homes is None and q.shared else []
         return dict.fromkeys((*boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES), *flat))
 
     def price(sides: tuple[int, int, int]) -> float:

@@ -12,13 +12,12 @@ from math import prod
 from typing import Any
 
 from pdla.comm.ledger import held, note
+from pdla.comm.workspace import aligned
 from pdla.indices import Selection
 from pdla.layout import Cut, Layout, axes_of, shares
 from pdla.matmul.operands import Memo, Sink, as_stored, assembler, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
-
-ALIGN = 64  # bytes
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def _face(X: DistMatrix, layout: Layout, offset: int) -> tuple[Face | None, int]
         return None, 0
     others = [axis for axis in grid.axes if axis not in axes]
     longest = [_longest(n, nest, X) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
-    one = -(-prod(longest) * X.dtype.itemsize // ALIGN) * ALIGN
+    one = aligned(prod(longest) * X.dtype.itemsize)
     size = one * prod(grid.sizes[axis] for axis in others)
     if grid.coords is None:
         return Face(axes, offset, offset, (0, 0), slice(0, 0), slice(0, 0), 0, 0), size

@@ -408,6 +408,69 @@ def test_products_around_nodes(placed, place):
     assert ("ring" in {event.way for event in ledger.events}) == (comm.size > 2 and comm.nodes > 1)
 
 
+@pytest.fixture
+def with_halls(placed):
+    """The same, with memory that the ranks of a node share."""
+    if config.settings.array != "numpy":
+        pytest.skip("devices do not share the host's memory")
+
+    def placing(place):
+        comm = placed(place)
+        comm.shared_limit = 2**26
+        return comm
+
+    return placing
+
+
+@every_place
+@pytest.mark.parametrize("sizes", [[5, 700], [2**20], [9, 2**20, 3, 3, 2**20 + 1, 2**21, 2**19, 1]], ids=str)
+def test_halls(with_halls, place, sizes):
+    """Turn after turn, by ranks that come early and late, nobody sees anything but this turn's pieces."""
+    comm, delays = with_halls(place), np.random.default_rng(int(np.prod(sizes) % 1000)).random((3 * len(sizes), 64)) * 3e-3
+    for turn, late in enumerate(delays):
+        size, shapes = sizes[turn % len(sizes)], [(r * r + r) % 5 for r in range(comm.size)]  # some are empty
+        lengths = [size * n // 4 for n in shapes]
+        hall = comm.hall(sum(lengths), comm.size)
+        if hall is None:
+            assert comm.nodes in (1, comm.size)
+            return
+        outs = [hall.take(comm.xp, (length,), np.int8) for length in lengths]
+        time.sleep(late[comm.rank])
+        with record() as ledger:
+            for owner in comm.allgather(np.full(lengths[comm.rank], comm.rank + turn, np.int8), outs, hall=hall):
+                assert (outs[owner] == owner + turn).all()
+        (event,) = ledger.events
+        assert (event.way, event.bytes) == ("ring", sum(lengths) - lengths[comm.rank])
+        time.sleep(late[-1 - comm.rank])
+        assert all((out == owner + turn).all() for owner, out in enumerate(outs))
+        del outs
+        hall.leave()
+
+
+@every_place
+@pytest.mark.parametrize(
+    ("shape", "layouts"),
+    [
+        ((40, 24, 36), ("row", "col")), ((400, 12, 36), ("row", None)),
+        ((9, 250, 5), (None, "col")), ((7, 3, 300), ("col", "row")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_products_in_halls(with_halls, place, shape, layouts):
+    comm = with_halls(place)
+    m, n, k = shape
+    grid = pdla.ProcessGrid((2, comm.size // 2) if comm.size % 2 == 0 else (comm.size, 1), comm=comm)
+    plan = None
+    for turn in range(4):
+        a, b = numbers(turn, (m, k)), numbers(turn + 1, (k, n))
+        A, B = (pdla.from_global(x, grid, pdla.Layout(*cuts)) for x, cuts in ((a, layouts), (b, ("row", "col"))))
+        plan = plan or pdla.plan_matmul(A, B, algorithm="gather")
+        with record() as ledger:
+            C = plan(A, B)
+        np.testing.assert_array_equal(C.gather(), a @ b)
+        assert ledger.bytes_received <= plan.predicted.bytes_received
+
+
 @every_way
 def test_long_broadcasts_between_nodes(far_apart, way, monkeypatch):
     comm = far_apart

@@ -219,7 +219,7 @@ def test_what_has_gaps_is_known_without_strides(rows, cols):
     """A dry run foresees the memory through which messages into parts with gaps go."""
     whole = np.zeros((6, 4))
     views = isinstance(rows, slice) and isinstance(cols, slice)
-    assert operands._gapless(whole, rows, cols) == (views and whole[rows, cols].flags.c_contiguous)
+    assert operands._gapless(whole.shape, rows, cols) == (views and whole[rows, cols].flags.c_contiguous)
 
 
 # ---------------------------------------------------------------------------------------------- bytes

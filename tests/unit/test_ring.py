@@ -76,6 +76,65 @@ def test_every_piece_comes_once_to_each_rank_and_once_to_each_node(always, homes
     assert [pdla.dry_run(len(homes), gathering, homes, rank=r)[0][1] for r in range(len(homes))] == [event for _, event in told]
 
 
+def in_halls(comm, homes, turns=3):
+    """Gather in memory that a node's ranks share; gives of each turn where that is, the event, and bytes copied by messages."""
+    comm.homes, comm.shared_limit = homes, 2**20
+    real, shapes = comm.xp.name == "numpy", [shape_of(r) for r in range(comm.size)]
+    size, told = 8 * sum(np.prod(shape) for shape in shapes), []
+    for turn in range(turns):
+        x = numbers(comm.rank + turn, shapes[comm.rank]) if real else comm.xp.empty(shapes[comm.rank], "float64")
+        hall = comm.hall(size, comm.size)
+        outs = [hall.take(comm.xp, shape, "float64") for shape in shapes]
+        before = comm.world.bytes_copied[comm.rank] if real else 0
+        with record() as ledger:
+            for owner in comm.allgather(x, outs, hall=hall):
+                if real:
+                    np.testing.assert_array_equal(outs[owner], numbers(owner + turn, shapes[owner]))
+        copied = comm.world.bytes_copied[comm.rank] - before if real else 0
+        if real:
+            np.testing.assert_array_equal(outs[comm.rank], x)
+        hall.leave()
+        (event,) = ledger.events
+        where = outs[1].ctypes.data if real else 0
+        told.append((where, copied, (event.what, event.bytes, event.messages, event.far, event.way), ledger.peak_workspace))
+    return told
+
+
+halls = pytest.mark.parametrize("homes", [homes for homes in HOMES.values() if len(set(homes)) < len(homes)], ids=str)
+
+
+@halls
+def test_in_a_hall_only_what_comes_from_other_nodes_is_received(always, homes):
+    """And all of a node see it in one place; it is counted as ever."""
+    ranks = range(len(homes))
+    told, by_messages = run(len(homes), in_halls, homes), run(len(homes), gathering, homes)
+    for turns in zip(*told, strict=True):
+        for rank, (_, copied, event, _) in enumerate(turns):
+            assert event == by_messages[rank][1] and copied == event[3]
+        places = {home: {turns[r][0] for r in ranks if homes[r] == home} for home in homes}
+        assert all(len(where) == 1 for where in places.values())
+        assert len(set.union(*places.values())) == len(places)
+    for r in ranks:
+        assert [turn[2] for turn in pdla.dry_run(len(homes), in_halls, homes, rank=r)[0]] == [turn[2] for turn in told[r]]
+
+
+def test_halls_are_for_nodes_of_several_ranks_and_long_pieces():
+    def program(comm, homes, limit, nbytes):
+        comm.homes, comm.shared_limit = homes, limit
+        return comm.hall(nbytes, 1) is not None
+
+    def granted(*args):
+        (one,) = {*run(4, program, *args)}
+        return one
+
+    pairs, most = [0, 0, 2, 2], 2 * (ring.LONG + 64)
+    assert granted(pairs, most, ring.LONG)
+    assert not granted(pairs, most - 1, ring.LONG)  # more than the two ranks of a node may share
+    assert not granted(pairs, most, ring.LONG - 1)
+    assert not granted([0, 1, 2, 3], most, ring.LONG)
+    assert not granted([], most, ring.LONG)
+
+
 @every_place
 def test_a_node_shares_what_it_fetches_among_its_ranks(homes):
     nodes = ring.Nodes(homes)
