@@ -54,17 +54,32 @@ def _ghost(shape: tuple[int, ...]) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), shape, (0,) * len(shape), writeable=False)
 
 
+@lru_cache(maxsize=1024)
+def _in_order(shape: tuple[int, ...]) -> np.ndarray:
+    """The same, whose elements lie in C order, to be looked at other ways round; there is nothing in it to be read."""
+    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+    return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), shape, strides, writeable=False)
+
+
 _broadcast = lru_cache(maxsize=4096)(np.broadcast_shapes)
 
 
 class Meta(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array that has shape and dtype and no elements; NumPy's elementwise functions and operators give Metas."""
+    """An array that has shape and dtype and no elements; NumPy's elementwise functions and operators give Metas.
 
-    __slots__ = ("__weakref__", "dtype", "shape")
+    lying  how the elements of a view would lie, as a likeness of it; None: in C order, without gaps
+    """
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float64) -> None:
+    __slots__ = ("__weakref__", "dtype", "lying", "shape")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float64, lying: np.ndarray | None = None) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = np.dtype(dtype)
+        self.lying = None if lying is None or lying.flags.c_contiguous else lying
+
+    @property
+    def _laid(self) -> np.ndarray:
+        return _in_order(self.shape) if self.lying is None else self.lying
 
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.dtype})"
@@ -74,12 +89,16 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     base = None
-    T = property(lambda self: Meta(self.shape[::-1], self.dtype))
+    T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T))
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> Meta:
+        keys = key if isinstance(key, tuple) else (key,)
+        if all(isinstance(one, slice) for one in keys):
+            view = self._laid[key]
+            return Meta(view.shape, self.dtype, view)
         return Meta(_ghost(self.shape)[key].shape, self.dtype)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -113,7 +132,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         return Meta(tuple(self.size // max(1, known) if n == -1 else n for n in shape), self.dtype)
 
     def transpose(self, *axes: int) -> Meta:
-        return Meta(tuple(self.shape[axis] for axis in axes), self.dtype)
+        return Meta(tuple(self.shape[axis] for axis in axes), self.dtype, self._laid.transpose(axes))
 
     def sum(self, axis: int | None = None, keepdims: bool = False) -> Meta:
         _touch(self)
@@ -160,7 +179,8 @@ def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> M
 
 
 def contiguous(x: Meta) -> bool:
-    return True
+    """Whether it would be."""
+    return x.lying is None
 
 
 def copy(target: Meta, source: Meta, conjugate: bool = False) -> None:
@@ -196,6 +216,8 @@ def scale(target: Meta, beta: complex) -> None:
 
 
 def take(x: Meta, rows: Selection, cols: Selection) -> Meta:
+    if isinstance(rows, slice) and isinstance(cols, slice):
+        return x[rows, cols]
     m, n = (
         len(range(length)[chosen]) if isinstance(chosen, slice) else len(chosen)
         for length, chosen in zip(x.shape, (rows, cols), strict=True)

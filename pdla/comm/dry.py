@@ -63,12 +63,18 @@ class DryComm(Communicator):
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        if self.clock is None:
-            return iter(range(len(recvs)))
+        gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
+        boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # as messages over MPI travel
         clock = self.clock
+        if clock is None:
+            return self._kept(iter(range(len(recvs))), boxes)
         left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
         due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
-        return self._arrivals(clock, due, left)
+        return self._kept(self._arrivals(clock, due, left), boxes)
+
+    def _kept(self, arrivals: Iterator[int], boxes: list[meta.Meta]) -> Iterator[int]:
+        yield from arrivals
+        boxes.clear()
 
     def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
         for i, when in enumerate(due):

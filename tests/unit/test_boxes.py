@@ -137,7 +137,9 @@ def test_predicted_is_measured_with_conversions():
                 planned(A, B, out=C)
             total, cost = ledger.total(comm), planned.predicted
             assert cost.bytes_received == total["max_bytes_received"], planned.explain()
-            assert cost.messages == total["max_messages"] and cost.peak_workspace == total["max_peak_workspace"], planned.explain()
+            assert cost.messages == total["max_messages"], planned.explain()
+            # Over MPI what has gaps is packed to be sent, in threads it is not.
+            assert total["max_peak_workspace"] <= cost.peak_workspace, planned.explain()
         return planned.explain()
 
     for ranks, mnk in ((5, (30, 20, 40)), (8, (7, 90, 11)), (12, (16, 16, 400))):

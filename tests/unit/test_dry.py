@@ -82,10 +82,48 @@ def test_the_ledger_of_a_dry_run_is_that_of_a_real_one():
             pdla.ones((17, 23), A.grid, pdla.Layout("row", partial="col")).redistribute(pdla.Layout(cols="row"))
             whole = A.gather()
         assert whole.shape == (17, 23)
-        return B.local.shape, [(e.what, e.axis, e.bytes, e.messages) for e in ledger.events], ledger.peak_workspace
+        return B.local.shape, [(e.what, e.axis, e.bytes, e.messages) for e in ledger.events]
 
     real = pdla.run(6, program)
     assert [pdla.dry_run(6, program, rank=r)[0] for r in range(6)] == real
+
+
+VIEWS = {
+    "whole": lambda x: x,
+    "some rows": lambda x: x[1:3],
+    "some columns": lambda x: x[:, 1:3],
+    "every other row": lambda x: x[::2],
+    "one row": lambda x: x[1:2, 2:5],
+    "transposed": lambda x: x.T,
+    "transposed twice": lambda x: x.T.T,
+    "a row, transposed": lambda x: x[:1].T,
+    "axes turned": lambda x: x.transpose(1, 0),
+    "rows of columns": lambda x: x[:, :3][1:],
+    "nothing": lambda x: x[2:2, 1:3],
+    "backwards": lambda x: x[::-1],
+    "flat": lambda x: x.reshape(-1)[3:9],
+    "elements": lambda x: x[np.array([0, 2])],
+    "a row alone": lambda x: x[1],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_a_meta_has_gaps_where_numpy_has(view):
+    real, ghost = view(np.zeros((4, 6))), view(Meta((4, 6)))
+    assert ghost.shape == real.shape and meta.contiguous(ghost) == real.flags.c_contiguous
+
+
+def test_messages_with_gaps_need_memory():
+    def program(comm, gaps_sent, gaps_received):
+        x, out = (comm.xp.empty((4, 6 if gaps else 3), "float64")[:, :3] for gaps in (gaps_sent, gaps_received))
+        with pdla.record() as ledger:
+            comm.alltoall({0: x, 1: x}, {1: out}).wait()
+            assert ledger.workspace == 0
+        return ledger.peak_workspace
+
+    assert pdla.dry_run(2, program, False, False)[0] == 0
+    assert pdla.dry_run(2, program, True, False)[0] == pdla.dry_run(2, program, False, True)[0] == 8 * 4 * 3
+    assert pdla.dry_run(2, program, True, True)[0] == 2 * 8 * 4 * 3
 
 
 def test_matrices_without_data():
