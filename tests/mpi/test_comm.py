@@ -468,6 +468,7 @@ def test_products_in_halls(with_halls, place, shape, layouts):
         with record() as ledger:
             C = plan(A, B)
         np.testing.assert_array_equal(C.gather(), a @ b)
+        assert ledger.peak_workspace <= plan.predicted.peak_workspace, plan.explain()
         assert ledger.bytes_received <= plan.predicted.bytes_received
 
 
