@@ -1,4 +1,7 @@
-"""pdla through a plan: in layouts of its own ("native"), or from 2-D blocks to 2-D blocks ("blocks")."""
+"""pdla through a plan: in layouts of its own ("native"), or from 2-D blocks to 2-D blocks ("blocks").
+
+In its own a tall C lies by columns, as OpenBLAS is a tenth faster (docs/choosing.md).
+"""
 
 import platform
 from collections import Counter
@@ -10,6 +13,7 @@ from sides.product import Block, Product, Side
 import pdla
 
 BLOCKS = (pdla.Layout("row", "col"),) * 3
+TALL = 8  # rows of a block to a column, from which it lies by columns
 
 
 def near_square(comm: MPI.Comm) -> pdla.ProcessGrid:
@@ -25,9 +29,12 @@ def operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.La
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     if variant == "native":
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
-    else:
-        grid, layouts = near_square(comm), list(BLOCKS)
-    return side(*operands(product, grid, layouts))
+        A, B, C = operands(product, grid, layouts)
+        rows, cols = C.local.shape
+        if all(grid.comm.share(rows >= TALL * cols)):
+            C = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
+        return side(A, B, C)
+    return side(*operands(product, near_square(comm), BLOCKS))
 
 
 def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix) -> Side:
