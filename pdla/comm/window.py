@@ -82,8 +82,9 @@ class NodeBoard(Turns):
     def told(self, rank: int) -> int:
         """The count of a rank that has come to a later turn is above all of this one's."""
         assert self.window is not None
+        count = self.counts[rank]
         self.window.Sync()
-        return self.counts[rank] - self.opened * _MOST
+        return count - self.opened * _MOST
 
     def _all_have_come(self) -> bool:
         return min(self.turns) >= self.turn
