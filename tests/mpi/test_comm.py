@@ -424,7 +424,7 @@ def with_halls(placed):
 
 @every_place
 @pytest.mark.parametrize("sizes", [[5, 700], [2**20], [9, 2**20, 3, 3, 2**20 + 1, 2**21, 2**19, 1]], ids=str)
-@pytest.mark.parametrize("share", [lambda r: (r * r + r) % 5, lambda r: r % 2], ids=["some are empty", "who bring nothing wait, too"])
+@pytest.mark.parametrize("share", [lambda r: (r * r + r) % 5, lambda r: r % 2], ids=["some empty", "some bring none"])
 def test_halls(with_halls, place, sizes, share):
     """Turn after turn, by ranks that come early and late, nobody sees anything but this turn's pieces."""
     comm, delays = with_halls(place), np.random.default_rng(len(sizes)).random((8, 64)) * 2e-3
