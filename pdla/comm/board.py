@@ -3,8 +3,8 @@
 memory = board.open(size)    collective: so many bytes, the same on every rank, that nobody reads any more
 ...                          each rank writes what is its own
 board.seal()                 collective: all have written; now all may read
-board.tell(3)                or, piece by piece: so many of those that this rank writes are there; others see that
-board.told(1)                of a rank's, once all have told of theirs nobody needs to seal
+board.tell(3)                or, without sealing: so many pieces that this rank writes are there to be read
+board.told(1)                how many of its pieces rank 1 has told of
 board.leave()                this rank reads no more; it does not wait
 """
 

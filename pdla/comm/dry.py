@@ -67,14 +67,10 @@ class DryComm(Communicator):
         boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # as messages over MPI travel
         clock = self.clock
         if clock is None:
-            return self._kept(iter(range(len(recvs))), boxes)
+            return _keeping(boxes, iter(range(len(recvs))))
         left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
         due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
-        return self._kept(self._arrivals(clock, due, left), boxes)
-
-    def _kept(self, arrivals: Iterator[int], boxes: list[meta.Meta]) -> Iterator[int]:
-        yield from arrivals
-        boxes.clear()
+        return _keeping(boxes, self._arrivals(clock, due, left))
 
     def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
         for i, when in enumerate(due):
@@ -149,6 +145,12 @@ class DryComm(Communicator):
 
     def same(self, text: str) -> bool:
         return True
+
+
+def _keeping(boxes: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
+    """The same, with memory that is let go of at their end."""
+    yield from arrivals
+    boxes.clear()
 
 
 def dry_run(

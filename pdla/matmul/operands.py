@@ -119,9 +119,9 @@ def arriving(
     places = places_of(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
     shape = local_shape(X.shape, layout, X.grid)
     in_place = [_gapless(shape, *place) for place in places]
+    if hall is not None:
+        in_place = [all(in_place)] * len(places)
     whole = (room if all(in_place) else buffer)(X.xp, shape, X.dtype)
-    if hall is not None and not all(in_place):
-        in_place = [False] * len(places)
     outs = [
         X.xp.take(whole, *place) if direct else room(X.xp, X.xp.take(whole, *place).shape, X.dtype)
         for place, direct in zip(places, in_place, strict=True)

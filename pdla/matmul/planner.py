@@ -111,6 +111,11 @@ class Sizes:
     shared: int
     nodes: tuple[int, ...]
 
+    @property
+    def readable(self) -> int:
+        """Bytes that every rank may read where they lie."""
+        return self.shared if self.homes is None else 0
+
     @cached_property
     def bound(self) -> float:
         return received_lower_bound(*self.mnk, self.ranks)
@@ -119,7 +124,7 @@ class Sizes:
         """How so many words should come: shared where the ranks can and memory allows, else all at once if they are few."""
         m, n, k = self.mnk
         whole = (m * k + k * n) * self.itemsize
-        if self.homes is None and 0 < words * self.itemsize <= SHARED_BELOW and whole <= self.shared:
+        if 0 < words * self.itemsize <= SHARED_BELOW and whole <= self.readable:
             return "shared"
         return "gather" if words * self.itemsize <= GATHER_BELOW else "summa"
 
@@ -218,7 +223,7 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is box.ALGORITHM:
-        flat = boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES, layers=1) if q.homes is None and q.shared else []
+        flat = boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES, layers=1) if q.readable else []
         return dict.fromkeys((*boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES), *flat))
 
     def price(sides: tuple[int, int, int]) -> float:

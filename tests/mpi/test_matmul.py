@@ -36,6 +36,20 @@ def test_bytes_equal_the_dry_run(comm, algorithm):
     assert product(comm) == pdla.dry_run(comm.size, product, rank=comm.rank)[0]
 
 
+@pytest.mark.skipif(config.settings.array != "numpy", reason="devices pack into memory of the host")
+@pytest.mark.parametrize("mnk", [(30, 20, 40), (7, 90, 11), (16, 16, 400)], ids=str)
+def test_workspace_with_conversions_is_what_the_plan_promises(comm, mnk):
+    """What is packed to be sent is part of it."""
+    grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
+    m, n, k = mnk
+    A, B, C = (pdla.zeros(shape, grid, LAYOUT) for shape in ((m, k), (k, n), (m, n)))
+    for algorithm in ("gather", "3d", "2.5d"):
+        plan = pdla.plan_matmul(A, B, out=C, algorithm=algorithm)
+        with pdla.record() as ledger:
+            plan(A, B, out=C)
+        assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"], plan.explain()
+
+
 needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
 
 

@@ -115,7 +115,7 @@ def test_in_a_hall_only_what_comes_from_other_nodes_is_received(always, homes):
         assert all(len(where) == 1 for where in places.values())
         assert len(set.union(*places.values())) == len(places)
     for r in ranks:
-        assert [turn[2] for turn in pdla.dry_run(len(homes), in_halls, homes, rank=r)[0]] == [turn[2] for turn in told[r]]
+        assert [turn[2:] for turn in pdla.dry_run(len(homes), in_halls, homes, rank=r)[0]] == [turn[2:] for turn in told[r]]
 
 
 def test_halls_are_for_nodes_of_several_ranks_and_long_pieces():
