@@ -12,7 +12,8 @@ import numpy as np
 from mpi4py import MPI
 
 LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")  # of a host of bench/cluster.py
-POLLS, NAP = 200, 50e-6  # polls before a rank that shares its core sleeps between them, and how long: seconds
+POLLS = 200  # of a rank that shares its core, before it sleeps between them
+NAP, LONG = 50e-6, 1e-3  # how long, in seconds: where a product is to begin, so that all do at once; and where it has ended
 
 
 def received() -> int:
@@ -27,12 +28,11 @@ class Meeting:
         self.comm = comm.Dup()
         self.crowded = comm.size > len(os.sched_getaffinity(0))
 
-    def wait(self, request: MPI.Request) -> None:
-        polls = 0
+    def wait(self, request: MPI.Request, polls: int = POLLS, nap: float = NAP) -> None:
         while not request.Test():
-            polls += 1
-            if polls > POLLS and self.crowded:
-                time.sleep(NAP)
+            polls -= 1
+            if polls < 0 and self.crowded:
+                time.sleep(nap)
             else:
                 os.sched_yield()
 
@@ -42,7 +42,7 @@ class Meeting:
     def largest(self, values: list[float]) -> list[float]:
         """Collective: the greatest of each value over the ranks."""
         mine, most = np.array(values), np.empty(len(values))
-        self.wait(self.comm.Iallreduce(mine, most, MPI.MAX))
+        self.wait(self.comm.Iallreduce(mine, most, MPI.MAX), 0, LONG)
         return most.tolist()
 
     def seconds(self, work: Callable[[], Any]) -> float:

@@ -13,7 +13,7 @@ from sides.product import Block, Product, Side
 import pdla
 
 BLOCKS = (pdla.Layout("row", "col"),) * 3
-TALL = 8  # rows of a block to a column, from which it lies by columns
+TALL = 4  # rows of a block to a column, from which it lies by columns
 
 
 def near_square(comm: MPI.Comm) -> pdla.ProcessGrid:

@@ -155,24 +155,22 @@ class MPIComm(Communicator):
         """Wait until `ready` says so, which lets MPI work, on `round_` too; between polls `pause` is told how many there were."""
         if ready():
             return
-        polls, start, pause = 0, time.monotonic(), pause or self._pause
+        polls, start = 0, time.monotonic()
+        pause = pause or self.node.pauses(NEAR if self.nodes == 1 else FAR)
         if self._progress is not None:
-            self._progress.rest()
+            self._progress.resting = True
         try:
             while True:
                 send_on(but=round_)
                 polls += 1
                 pause(polls)
-                if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
-                    give_up(self._describe(call))
                 if ready():
                     return
+                if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
+                    give_up(self._describe(call))
         finally:
             if self._progress is not None:
-                self._progress.resume()
-
-    def _pause(self, polls: int) -> None:
-        self.node.pause(polls, NEAR if self.nodes == 1 else FAR)
+                self._progress.resting = False
 
     def _wait(self, call: str, request: MPI.Request) -> None:
         self._until(call, request.Test)

@@ -20,6 +20,7 @@ _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 FAR_PIECE = 512 << 10  # bytes of a message's pieces between nodes
 _PIECES = 16  # of a message; they are longer where they would be more
+_CROWDED = 20  # times as seldom `Progress` looks where ranks share a core: a look takes it from one that computes, and its cache
 Send = Callable[[], MPI.Request]
 
 
@@ -85,48 +86,63 @@ class Round:
     @property
     def left(self) -> bool:
         """Whether anything is under way; who then finds nothing left finds all that has come."""
-        return bool(self.recvs or self.packing or self.sends)
+        return bool(self.recvs or self.packing or self.turns or self.sends)
 
     def advance(self) -> bool:
         """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length.
 
-        Sends are looked at when all has come: that they end is nothing to wait for before.
+        Sends are looked at when all has come: that they end is nothing to wait for before. Most often nothing has come, which
+        takes few steps to find.
         """
         with self.lock:
-            while self.packing and self.packing[0][0].done:
-                self.sends.append(self.packing[0][1]())
-                self.packing.popleft()
+            if packing := bool(self.packing):
+                self._pack()
             if self.recvs and not self.fault:
-                self._receive()
+                statuses: list[MPI.Status] = []
+                ended = self._ended(statuses)
+                if not (ended or packing or self.fault):
+                    return bool(self.come)
+                self._receive(ended, statuses)
             elif self.sends and MPI.Request.Testall(self.sends):
                 self.sends = []
             if self.fault or not (self.packing or self.turns):
                 _owing.pop(id(self), None)
             return bool(self.come or self.fault) or not self.left
 
-    def _receive(self) -> None:
-        statuses: list[MPI.Status] = []
+    def _pack(self) -> None:
+        while self.packing and self.packing[0][0].done:
+            self.sends.append(self.packing[0][1]())
+            self.packing.popleft()
+        self._go_on()
+
+    def _ended(self, statuses: list[MPI.Status]) -> list[int]:
+        """The places of the receives that have ended."""
         try:
-            ended = MPI.Request.Testsome(self.recvs, statuses) or []
+            return MPI.Request.Testsome(self.recvs, statuses) or []
         except MPI.Exception:
             self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
             if not self.fault:
                 raise
-            return
-        if not ended:
-            return
-        for i, status in zip(ended, statuses, strict=True):
+            return []
+
+    def _receive(self, ended: list[int], statuses: list[MPI.Status]) -> None:
+        for i, status in zip(ended, statuses, strict=False):
             message, number, size = self.expected[i]
             self._check(size, status)
             self.missing[message] -= 1
             if not self.missing[message] or message in self.by_piece:
                 self.come.append((message, number))
-        while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
-            self.sends += [send() for send in self.onward[self.turns.popleft()]]
-            if self.landed is not None:
-                self.landed(len(self.onward) - len(self.turns))
+        self._go_on()
         for i in sorted(ended, reverse=True):
             del self.expected[i], self.recvs[i]  # last: who finds none left finds all that has come
+
+    def _go_on(self) -> None:
+        """Send on what has come, in its turn."""
+        while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
+            self.sends += [send() for send in self.onward[self.turns[0]]]
+            self.turns.popleft()
+            if self.landed is not None:
+                self.landed(len(self.onward) - len(self.turns))
 
     def _check(self, expected: int, status: MPI.Status) -> None:
         count = status.Get_count(MPI.BYTE)
@@ -140,12 +156,14 @@ _owing: dict[int, Round] = {}  # of this process: what is packed, or comes, is t
 def send_on(but: Round | None = None) -> bool:
     """Give MPI what other ranks may wait for: what a device has packed meanwhile, or has come to be sent on; of any other round.
 
-    Whether no device packs any more.
+    Whether no device packs any more for one of these.
     """
-    for round_ in [*_owing.values()]:
-        if round_ is not but:
-            round_.advance()
-    return not any(round_.packing for round_ in _owing.values())
+    if not _owing or (len(_owing) == 1 and id(but) in _owing):
+        return True
+    others = [round_ for round_ in _owing.values() if round_ is not but]
+    for round_ in others:
+        round_.advance()
+    return not any(round_.packing for round_ in others)
 
 
 def _truncated(status: MPI.Status) -> bool:
@@ -155,15 +173,17 @@ def _truncated(status: MPI.Status) -> bool:
 class Progress:
     """A thread that calls MPI while this rank computes: between calls MPI moves nothing over a network.
 
-    It looks every PDLA_PROGRESS seconds, and less often where ranks share a core, while rounds are under way and the rank does
-    not wait, which is to call MPI itself. On one node it does not run: there a message is a copy, which takes a core whoever
-    makes it.
+    It looks every PDLA_PROGRESS seconds, less often where ranks share a core, while rounds are under way and the rank does not
+    wait, which is to call MPI itself. On one node it does not run: there a message is a copy, which takes a core whoever makes
+    it.
+
+    resting   the rank waits. That wakes nobody, neither when it begins nor when it ends: waits are many and short.
     """
 
     def __init__(self, here: Node) -> None:
-        self.nap = config.settings.progress * max(1.0, here.ranks / here.cores)
+        self.nap = config.settings.progress * (_CROWDED if here.crowded else 1)
         self.rounds: dict[int, Round] = {}
-        self.wanted, self.ended = threading.Event(), False
+        self.wanted, self.ended, self.resting = threading.Event(), False, False
         self.thread = threading.Thread(target=self._look, name="pdla progress", daemon=True)
         self.thread.start()
         atexit.register(self.end)
@@ -172,7 +192,7 @@ class Progress:
         while self.wanted.wait() and not self.ended:
             time.sleep(self.nap)
             for round_ in list(self.rounds.values()):
-                if not self.wanted.is_set():
+                if self.resting:
                     break
                 round_.advance()
 
@@ -184,15 +204,6 @@ class Progress:
         del self.rounds[id(round_)]
         if not self.rounds:
             self.wanted.clear()
-
-    def rest(self) -> None:
-        """The rank waits: it looks itself."""
-        self.wanted.clear()
-
-    def resume(self) -> None:
-        """The rank has waited."""
-        if self.rounds:
-            self.wanted.set()
 
     def end(self) -> None:
         """No MPI call after this."""

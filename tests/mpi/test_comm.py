@@ -1,5 +1,6 @@
 """The communicator over MPI: what the verbs bring, and that they bring and count what the other worlds do."""
 
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -547,13 +548,56 @@ def test_progress_rests_while_a_rank_waits(comm, progress):
     seen = []
 
     def third_time():
-        seen.append(progress.wanted.is_set())
+        seen.append(progress.resting)
         return len(seen) == 3
 
     pending = comm.shift(np.ones(5), np.empty(5))
     comm._until("test", third_time)
-    assert seen == [comm.size > 1, False, False] and progress.wanted.is_set() == (comm.size > 1)
+    assert seen == [False, True, True] and not progress.resting
     pending.wait()
+    comm.barrier()
+
+
+def test_progress_leaves_the_looking_to_a_rank_that_waits(comm, progress, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("no message")
+    from pdla.comm.rounds import Round
+
+    looked, advance = [], Round.advance
+    monkeypatch.setattr(Round, "advance", lambda self: (looked.append(threading.current_thread()), advance(self))[1])
+    progress.resting = True
+    pending = comm.shift(np.ones(5), np.empty(5))
+    time.sleep(0.05)
+    assert not looked
+    progress.resting, give_up = False, time.monotonic() + 60
+    while not looked and time.monotonic() < give_up:
+        time.sleep(0.001)
+    assert {*looked} == {progress.thread}
+    pending.wait()
+    comm.barrier()
+
+
+def test_what_came_while_own_data_was_packed_is_sent_on_then(comm):
+    """A message from this rank to itself, to be sent on behind another that is still packed when it comes."""
+    from pdla.comm.libmpi import MPI
+    from pdla.comm.rounds import Round
+
+    class Packing:
+        done = False
+
+    mpi, me, came, after = comm.mpi, comm.rank, np.zeros(3), np.zeros(3)
+    sent_on = mpi.Irecv(after, me, 2)
+    own = mpi.Irecv(np.zeros(3), me, 3)
+    recvs, sends, packing = [mpi.Irecv(came, me, 1)], [mpi.Isend(np.ones(3), me, 1)], Packing()
+    later = {0: [lambda: mpi.Isend(came, me, 2)]}
+    round_ = Round(recvs, [(0, 0, came.nbytes)], sends, later, [(packing, lambda: mpi.Isend(came, me, 3))])
+    comm._until("test", lambda: round_.advance() and bool(round_.come))
+    assert came.all() and not sent_on.Test() and round_.left
+    packing.done = True
+    round_.come.clear()
+    comm._until("test", round_.advance)
+    MPI.Request.Waitall([own, sent_on])
+    assert after.all()
     comm.barrier()
 
 
