@@ -227,7 +227,8 @@ def mpirun(hosts, ranks, command):
     machines = FOLDER / "hosts"
     machines.write_text("".join(f"{address(i)}:{ranks}\n" for i in range(1, hosts + 1)))
     words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", launcher(), "-f", machines, "-iface", "eth0"]
-    shares = {"UCX_TLS": "tcp,self", "OMP_NUM_THREADS": "1", "PDLA_CROWDED": "1"}  # hosts have the same cores
+    crowded = hosts * ranks / len(os.sched_getaffinity(0))  # hosts have the same cores
+    shares = {"UCX_TLS": "tcp,self", "OMP_NUM_THREADS": "1", "PDLA_CROWDED": f"{crowded:g}"}
     environment = {**shares, **os.environ, "UCX_NET_DEVICES": "eth0"}
     return on_first_host([*words, "-n", hosts * ranks, *command], environment)
 

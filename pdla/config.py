@@ -22,9 +22,9 @@ class Settings:
     bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, scatter, chain (pdla/comm/broadcast.py).
     bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by size.
     progress PDLA_PROGRESS: seconds between two looks of the thread that lets MPI work on messages between nodes while a rank
-             computes; 0: no such thread.
-    crowded  PDLA_CROWDED: others take the cores, too (1): ranks sleep between polls, as they do anyway where they outnumber
-             their node's cores.
+             computes, so much longer as there are ranks to a core; 0: no such thread.
+    crowded  PDLA_CROWDED: processes that share a core, where that are more than this job's ranks on this node: from 2 on ranks
+             sleep between polls, as they do anyway where they outnumber their node's cores.
     shared   PDLA_SHARED: let ranks of one node read A and B in memory that they share (1), or send messages (0).
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
     plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
@@ -43,7 +43,7 @@ class Settings:
     bcast: str = "auto"
     bcast_chunk: int = 0
     progress: float = 1e-3
-    crowded: bool = False
+    crowded: float = 1.0
     shared: bool = True
     subcomms: int = 128
     plans: int = 128
@@ -82,7 +82,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
         progress=float(number("PROGRESS", float, default.progress)),
-        crowded=bool(number("CROWDED", int, default.crowded)),
+        crowded=float(number("CROWDED", float, default.crowded)),
         shared=bool(number("SHARED", int, default.shared)),
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
         plans=int(number("PLANS", int, default.plans)),

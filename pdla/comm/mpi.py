@@ -155,8 +155,7 @@ class MPIComm(Communicator):
         """Wait until `ready` says so, which lets MPI work, on `round_` too; between polls `pause` is told how many there were."""
         if ready():
             return
-        polls, start = 0, time.monotonic()
-        pause = pause or self.node.pauses(NEAR if self.nodes == 1 else FAR)
+        polls, start, pause = 0, time.monotonic(), pause or self._pause
         if self._progress is not None:
             self._progress.resting = True
         try:
@@ -164,13 +163,16 @@ class MPIComm(Communicator):
                 send_on(but=round_)
                 polls += 1
                 pause(polls)
-                if ready():
-                    return
                 if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
                     give_up(self._describe(call))
+                if ready():
+                    return
         finally:
             if self._progress is not None:
                 self._progress.resting = False
+
+    def _pause(self, polls: int) -> None:
+        self.node.pause(polls, NEAR if self.nodes == 1 else FAR)
 
     def _wait(self, call: str, request: MPI.Request) -> None:
         self._until(call, request.Test)

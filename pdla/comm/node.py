@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain, repeat
-from os import sched_yield
-from time import sleep
 from typing import NamedTuple
 
 from pdla import config
@@ -37,35 +33,20 @@ class Node:
     cores: int
 
     @property
+    def crowding(self) -> float:
+        """Processes that share a core."""
+        return max(self.ranks / self.cores, config.settings.crowded, 1.0)
+
+    @property
     def crowded(self) -> bool:
-        return self.ranks > self.cores or config.settings.crowded
+        return self.crowding > 1
 
-    def pauses(self, patience: Patience) -> Callable[[int], None]:
-        """What a rank that waits does between polls: leave the core to one that may have something to do."""
-        if not self.crowded:
-            return _leave
-        naps = chain(_naps(patience), repeat(patience.longest))
-
-        def pause(polls: int) -> None:
-            if nap := next(naps):
-                sleep(nap)
-            else:
-                sched_yield()
-
-        return pause
-
-
-def _leave(polls: int) -> None:
-    sched_yield()
-
-
-@cache
-def _naps(patience: Patience) -> tuple[float, ...]:
-    """The first naps, in seconds, until they are as long as they become; 0: none. Worked out before: who has slept finds its
-    cache taken by others, and whatever it does then takes ten times as long.
-    """
-    growing = [_NAP * max(1.0, i / _GROWTH) for i in range(1, round(_GROWTH * patience.longest / _NAP))]
-    return (0.0,) * patience.polls + tuple(growing)
+    def pause(self, polls: int, patience: Patience) -> None:
+        """Between two polls: leave the core to a rank that may have something to do."""
+        if polls > patience.polls and self.crowded:
+            time.sleep(min(patience.longest, _NAP * max(1.0, (polls - patience.polls) / _GROWTH)))
+        else:
+            os.sched_yield()
 
 
 def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:

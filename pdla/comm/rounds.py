@@ -20,7 +20,6 @@ _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
 FAR_PIECE = 512 << 10  # bytes of a message's pieces between nodes
 _PIECES = 16  # of a message; they are longer where they would be more
-_CROWDED = 20  # times as seldom `Progress` looks where ranks share a core: a look takes it from one that computes, and its cache
 Send = Callable[[], MPI.Request]
 
 
@@ -91,8 +90,7 @@ class Round:
     def advance(self) -> bool:
         """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length.
 
-        Sends are looked at when all has come: that they end is nothing to wait for before. Most often nothing has come, which
-        takes few steps to find.
+        Sends are looked at when all has come: that they end is nothing to wait for before.
         """
         with self.lock:
             if packing := bool(self.packing):
@@ -158,8 +156,6 @@ def send_on(but: Round | None = None) -> bool:
 
     Whether no device packs any more for one of these.
     """
-    if not _owing or (len(_owing) == 1 and id(but) in _owing):
-        return True
     others = [round_ for round_ in _owing.values() if round_ is not but]
     for round_ in others:
         round_.advance()
@@ -173,15 +169,15 @@ def _truncated(status: MPI.Status) -> bool:
 class Progress:
     """A thread that calls MPI while this rank computes: between calls MPI moves nothing over a network.
 
-    It looks every PDLA_PROGRESS seconds, less often where ranks share a core, while rounds are under way and the rank does not
-    wait, which is to call MPI itself. On one node it does not run: there a message is a copy, which takes a core whoever makes
-    it.
+    It looks every PDLA_PROGRESS seconds, less often where ranks share a core (a look takes it, and its cache, from one that
+    computes), while rounds are under way and the rank does not wait, which is to call MPI itself. On one node it does not run:
+    there a message is a copy, which takes a core whoever makes it.
 
     resting   the rank waits. That wakes nobody, neither when it begins nor when it ends: waits are many and short.
     """
 
     def __init__(self, here: Node) -> None:
-        self.nap = config.settings.progress * (_CROWDED if here.crowded else 1)
+        self.nap = config.settings.progress * here.crowding
         self.rounds: dict[int, Round] = {}
         self.wanted, self.ended, self.resting = threading.Event(), False, False
         self.thread = threading.Thread(target=self._look, name="pdla progress", daemon=True)

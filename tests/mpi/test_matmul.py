@@ -101,7 +101,7 @@ def test_message_schedules_where_nothing_is_shared(comm):
 def test_ranks_that_came_last_and_overlooked_each_other_go_on(comm, monkeypatch):
     from pdla.comm import futex
 
-    with config.override(crowded=True):
+    with config.override(crowded=2):
         grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
         A = exact((20, 20), grid, LAYOUT)
         plan, expected = pdla.plan_matmul(A, A), A.gather() @ A.gather()
