@@ -37,11 +37,15 @@ class Taken:
 
 
 def times(meeting: Meeting, sides: list[Side], turns: int) -> list[Taken]:
-    """Collective: every product but each side's first, which says how many fit into a turn."""
+    """Collective: every product but each side's first, which says how many fit into a turn, and, where sides take turns, but
+    the first of each turn: another's data lies in the caches then, and connections that were idle begin slowly.
+    """
     counts = [round(min(MOST, max(1, TURN / meeting.seconds(side.multiply)))) for side in sides]
     found = [Taken() for _ in sides]
     for _ in range(turns):
         for taken, side, count in zip(found, sides, counts, strict=True):
+            if len(sides) > 1:
+                meeting.seconds(side.multiply)
             before = received()
             taken.seconds += [meeting.seconds(side.multiply) for _ in range(count)]
             taken.bytes += meeting.largest([(received() - before) / count])

@@ -35,6 +35,7 @@ from pdla.errors import AgreementError, DeviceError, GridError
 # Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its
 # call's number, so that ranks out of step wait instead of taking one verb's data for another's.
 _VERB_TAGS = 1 << 14
+AT_ONCE = 512 << 10  # bytes on their way to one rank from others, where each sends to each; or two messages
 
 
 class MPIComm(Communicator):
@@ -71,7 +72,9 @@ class MPIComm(Communicator):
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0."""
+        """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0; where each goes to each, few at
+        a time.
+        """
         landings = device.landings([out for _, out in recvs], self.aware)
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
@@ -81,15 +84,31 @@ class MPIComm(Communicator):
         arrays = {id(x): x for _, x in sends}
         packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         packing: list[tuple[Any, Send]] = []
+        later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
+        turns = {} if onward else self._turns(sends, recvs)
         for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
             box, events = packed[id(x)]
             if events:
                 packing += zip(events, self._sends(box, to, tag), strict=True)
+            elif to in turns:
+                later[turns[to]] = self._sends(box, to, tag)
             else:
                 going += [send() for send in self._sends(box, to, tag)]
-        later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
         by_piece = [i for i, landing in enumerate(landings) if landing.by_piece]
         return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
+
+    def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
+        """Where this rank sends to each other one and each to it: to whom only when a message has come, and which of `recvs`.
+
+        Between nodes a link's queue overflows where all send to one at once, and what is lost is sent again after 200 ms. Nobody
+        waits for ever: the rank that has received least has at least been sent to by those that need as little.
+        """
+        place = {source: i for i, (source, _) in enumerate(recvs)}
+        if self.nodes < 2 or self.size < 4 or not len(sends) == len(recvs) == len(dict(sends)) == len(place) == self.size - 1:
+            return {}
+        at_once = max(2, AT_ONCE // max(1, *(x.nbytes for _, x in recvs)))
+        further = range(1, self.size - at_once)
+        return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
         return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._least(to))]

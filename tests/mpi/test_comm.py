@@ -345,6 +345,33 @@ every_place = pytest.mark.parametrize(
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("empty", [False, True], ids=["all", "rank 0 has nothing"])
+def test_where_each_sends_to_each_few_messages_are_on_their_way_at_once(far_apart, monkeypatch, empty):
+    """What is left is sent on as others' come, by a rank that waits for something else, too."""
+    from pdla.comm import mpi
+
+    monkeypatch.setattr(mpi, "AT_ONCE", 1)
+    comm = far_apart
+    sizes = [0 if empty and r == 0 else 3 for r in range(comm.size)]
+    parts = [[comm.xp.asarray(np.full(n, turn + 10.0 * comm.rank + r)) for r, n in enumerate(sizes)] for turn in range(2)]
+    outs = [comm.xp.empty((sizes[comm.rank],), "float64") for _ in range(2)]
+    pending = [comm.reduce_scatter(some, out) for some, out in zip(parts, outs, strict=True)]
+    if comm.xp.name == "numpy":
+        going = sum(n > 0 for r, n in enumerate(sizes) if r != comm.rank)
+        later = 0 if empty else max(0, going - 2)
+        assert all((len(round_.sends), len(round_.turns)) == (going - later, later) for round_ in comm._under_way.values())
+    if comm.rank == 0:
+        comm.barrier()
+    for one in reversed(pending):
+        one.wait()
+    if comm.rank:
+        comm.barrier()
+    for turn, out in enumerate(outs):
+        total = sum(turn + 10.0 * r + comm.rank for r in range(comm.size))
+        np.testing.assert_array_equal(comm.xp.host(out), np.full(sizes[comm.rank], total))
+    comm.barrier()
+
+
 @pytest.fixture
 def placed(comm, monkeypatch):
     """A communicator of all ranks as if rank r ran on node place(r), where all-gathers go around the nodes."""
