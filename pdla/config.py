@@ -23,7 +23,7 @@ class Settings:
     bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by size.
     progress PDLA_PROGRESS: seconds between two looks of the thread that lets MPI work on messages between nodes while a rank
              computes, so much longer as there are ranks to a core; 0: no such thread.
-    crowded  PDLA_CROWDED: processes that share a core, where that are more than this job's ranks on this node: from 2 on ranks
+    crowded  PDLA_CROWDED: processes to a core, where others than this job's ranks on this node take the cores, too: above 1 ranks
              sleep between polls, as they do anyway where they outnumber their node's cores.
     shared   PDLA_SHARED: let ranks of one node read A and B in memory that they share (1), or send messages (0).
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
