@@ -85,7 +85,7 @@ class MPIComm(Communicator):
         packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         packing: list[tuple[Any, Send]] = []
         later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
-        turns = {} if onward else self._turns(sends, recvs)
+        turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
         for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
             box, events = packed[id(x)]
             if events:
@@ -104,7 +104,7 @@ class MPIComm(Communicator):
         waits for ever: the rank that has received least has at least been sent to by those that need as little.
         """
         place = {source: i for i, (source, _) in enumerate(recvs)}
-        if self.nodes < 2 or self.size < 4 or not len(sends) == len(recvs) == len(dict(sends)) == len(place) == self.size - 1:
+        if not len(sends) == len(recvs) == len(dict(sends)) == len(place) == self.size - 1:
             return {}
         at_once = max(2, AT_ONCE // max(1, *(x.nbytes for _, x in recvs)))
         further = range(1, self.size - at_once)

@@ -93,54 +93,45 @@ class Round:
         Sends are looked at when all has come: that they end is nothing to wait for before.
         """
         with self.lock:
-            if packing := bool(self.packing):
-                self._pack()
+            while self.packing and self.packing[0][0].done:
+                self.sends.append(self.packing[0][1]())
+                self.packing.popleft()
             if self.recvs and not self.fault:
-                statuses: list[MPI.Status] = []
-                ended = self._ended(statuses)
-                if not (ended or packing or self.fault):
-                    return bool(self.come)
-                self._receive(ended, statuses)
+                self._receive()
             elif self.sends and MPI.Request.Testall(self.sends):
                 self.sends = []
+            self._go_on()
             if self.fault or not (self.packing or self.turns):
                 _owing.pop(id(self), None)
             return bool(self.come or self.fault) or not self.left
 
-    def _pack(self) -> None:
-        while self.packing and self.packing[0][0].done:
-            self.sends.append(self.packing[0][1]())
-            self.packing.popleft()
-        self._go_on()
-
-    def _ended(self, statuses: list[MPI.Status]) -> list[int]:
-        """The places of the receives that have ended."""
+    def _receive(self) -> None:
+        statuses: list[MPI.Status] = []
         try:
-            return MPI.Request.Testsome(self.recvs, statuses) or []
+            ended = MPI.Request.Testsome(self.recvs, statuses) or []
         except MPI.Exception:
             self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
             if not self.fault:
                 raise
-            return []
-
-    def _receive(self, ended: list[int], statuses: list[MPI.Status]) -> None:
-        for i, status in zip(ended, statuses, strict=False):
+            return
+        if not ended:
+            return
+        for i, status in zip(ended, statuses, strict=True):
             message, number, size = self.expected[i]
             self._check(size, status)
             self.missing[message] -= 1
             if not self.missing[message] or message in self.by_piece:
                 self.come.append((message, number))
-        self._go_on()
         for i in sorted(ended, reverse=True):
             del self.expected[i], self.recvs[i]  # last: who finds none left finds all that has come
 
     def _go_on(self) -> None:
-        """Send on what has come, in its turn."""
+        """Send on what has come, in its turn. A turn ends last: who finds none left finds all sent on, and told of."""
         while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
             self.sends += [send() for send in self.onward[self.turns[0]]]
-            self.turns.popleft()
             if self.landed is not None:
-                self.landed(len(self.onward) - len(self.turns))
+                self.landed(len(self.onward) - len(self.turns) + 1)
+            self.turns.popleft()
 
     def _check(self, expected: int, status: MPI.Status) -> None:
         count = status.Get_count(MPI.BYTE)
@@ -154,12 +145,12 @@ _owing: dict[int, Round] = {}  # of this process: what is packed, or comes, is t
 def send_on(but: Round | None = None) -> bool:
     """Give MPI what other ranks may wait for: what a device has packed meanwhile, or has come to be sent on; of any other round.
 
-    Whether no device packs any more for one of these.
+    Whether no device packs any more.
     """
-    others = [round_ for round_ in _owing.values() if round_ is not but]
-    for round_ in others:
-        round_.advance()
-    return not any(round_.packing for round_ in others)
+    for round_ in [*_owing.values()]:
+        if round_ is not but:
+            round_.advance()
+    return not any(round_.packing for round_ in _owing.values())
 
 
 def _truncated(status: MPI.Status) -> bool:
