@@ -38,9 +38,9 @@ def in_messages(mpi, x, outs):
     MPI.Request.Waitall(receiving + [mpi.Isend(x, r) for r in others])
 
 
-def gathered(comm, x, outs, long):
-    """An all-gather, around the nodes from so many bytes on."""
-    ring.LONG = long
+def gathered(comm, x, outs, long, calm=0):
+    """An all-gather, around the nodes from so many bytes on, a fan up to so many."""
+    ring.LONG, ring.CALM = long, calm
     comm.allgather(x, outs).wait()
 
 
@@ -49,6 +49,7 @@ def milliseconds(comm, kib):
     x, whole = np.ones(kib * 128), np.empty((comm.size, kib * 128))
     ways = (
         lambda: gathered(comm, x, [*whole], inf),
+        lambda: gathered(comm, x, [*whole], 0, inf),
         lambda: gathered(comm, x, [*whole], 0),
         lambda: MPI.COMM_WORLD.Allgather(x, whole),
     )
@@ -72,7 +73,7 @@ def main(megabits):
     works = (lambda: MPI.COMM_WORLD.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
     shares = [x.nbytes / rate / seconds(comm, work) for work in works]
     print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
-    print_(f"{'KiB':>20}{'directly':>12}{'around':>12}{'MPI':>12}   ms, all-gather of {comm.size} on {comm.nodes} nodes")
+    print_(f"{'KiB':>20}{'directly':>12}{'fan':>12}{'ring':>12}{'MPI':>12}   ms, all-gather of {comm.size} on {comm.nodes} nodes")
     for kib in PIECES:
         print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds(comm, kib)))
 

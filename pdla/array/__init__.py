@@ -47,8 +47,10 @@ from pdla.errors import DeviceError
 
 def namespace(x: Any) -> ModuleType:
     """The array module of x."""
-    if isinstance(x, (np.ndarray, meta.Meta)):
-        return numpy if isinstance(x, np.ndarray) else meta
+    if isinstance(x, np.ndarray):
+        return numpy
+    if isinstance(x, meta.Meta):
+        return meta
     return _cupy() if type(x).__module__.partition(".")[0] == "cupy" else numpy
 
 

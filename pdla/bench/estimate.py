@@ -64,7 +64,7 @@ def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, 
         outside = (group - here) / (group - 1)
         near += move.words * (1 - outside)
         far += move.words * outside
-        if ring.pays(itemsize * move.whole, group, -(-group // here)):
+        if ring.way(itemsize * move.whole, group, -(-group // here)):
             saved += (move.words - move.added) * outside * (1 - 1 / here)
         work += machine.touch(2 * itemsize * move.added, move.steps)
     near, far, saved = near / machine.rate(False), far / machine.rate(True), saved / machine.rate(True)

@@ -79,6 +79,7 @@ class Communicator(ABC):
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
         self._calls = count()
+        self._routes: dict[str, ring.Route] = {}
 
     @cached_property
     def nodes(self) -> int:
@@ -89,13 +90,14 @@ class Communicator(ABC):
     def _circle(self) -> ring.Nodes:
         return ring.Nodes(self.homes)
 
-    @cached_property
-    def _route(self) -> ring.Route:
-        return self._circle.route(self.rank)
+    def _route(self, way: str) -> ring.Route:
+        if way not in self._routes:
+            self._routes[way] = self._circle.route(self.rank, way)
+        return self._routes[way]
 
-    def _around(self, nbytes: int) -> bool:
-        """Whether so many bytes, all pieces together, are gathered around the nodes."""
-        return ring.pays(nbytes, self.size, self.nodes)
+    def _around(self, nbytes: int) -> str:
+        """How so many bytes, all pieces together, are gathered around the nodes; empty: directly."""
+        return ring.way(nbytes, self.size, self.nodes)
 
     def _far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""
@@ -172,12 +174,15 @@ class Communicator(ABC):
         self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
         owners: Sequence[int] = (),
     ) -> Pending:  # fmt: skip
-        """What has been started, counted. owners[i]: whose recvs[i] is, where not his who sends it."""
+        """What has been started, counted if it is to be. owners[i]: whose recvs[i] is, where not his who sends it."""
         whose = owners or [source for source, _ in recvs]
+        come = (whose[i] for i in arrivals)
+        if current() is None:
+            return Pending(come, result)
         received, far = sum(x.nbytes for _, x in recvs), 0
         if self.nodes > 1:
             far = sum(x.nbytes for source, x in recvs if self._far(source))
-        return Pending((whose[i] for i in arrivals), result, (verb, self.axis, received, len(recvs), way, far))
+        return Pending(come, result, (verb, self.axis, received, len(recvs), way, far))
 
     def bcast(self, x: Array, root: int) -> Pending:
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
@@ -242,33 +247,36 @@ class Communicator(ABC):
         if own is not None and own is not x:
             namespace(own).copy(own, x)
         others = [r for r in range(self.size) if r != self.rank]
-        if self.nodes > 1 and self._around(x.nbytes + sum(outs[r].nbytes for r in others)):  # type: ignore[union-attr]
-            m, owners = ring.messages(self._route, x, outs)
-            arrivals = self._exchange(verb, *m) if hall is None else self._landing(verb, x, m, hall)
-            return self._pending(verb, arrivals, m.recvs, lambda: outs, "ring", owners)
+        if self.nodes > 1 and (way := self._around(x.nbytes + sum(outs[r].nbytes for r in others))):  # type: ignore[union-attr]
+            route = self._route(way)
+            hops = [hop for hop in route.hops if outs[hop.owner].size]  # type: ignore[union-attr]
+            recvs, owners = [(hop.source, outs[hop.owner]) for hop in hops], [hop.owner for hop in hops]
+            if hall is None:
+                arrivals = self._exchange(verb, *ring.messages(route, x, hops, outs))
+            else:
+                arrivals = self._landing(verb, x, ring.landings(route, x, hops, outs), hops, hall)
+            return self._pending(verb, arrivals, recvs, lambda: outs, way, owners)
         sends = dict.fromkeys(others, x) if x.size else {}
         return self._round(verb, sends, {r: out for r in others if (out := outs[r]) is not None and out.size}, lambda: outs)
 
-    def _landing(self, verb: str, x: Array, m: Messages, hall: Hall) -> Iterator[int]:
-        """The same numbers, but what the ranks of this node bring is waited for in the hall, not received."""
-        ours = [i for i, (source, _) in enumerate(m.recvs) if self._far(source)]
-        onward = {n: [to for to in m.onward.get(i, ()) if self._far(to)] for n, i in enumerate(ours)}
-        sends = [(to, x) for to, x in m.sends if self._far(to)]
+    def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], hall: Hall) -> Iterator[int]:
+        """The numbers of hops as they come; what the ranks of this node bring is waited for in the hall, not received."""
         own = 1 if x.size else 0
         hall.tell(own)
-        arrivals = self._exchange(verb, sends, [m.recvs[i] for i in ours], onward, lambda there: hall.tell(own + there))
-        return self._seen(verb, [source for source, _ in m.recvs], (ours[n] for n in arrivals), hall)
+        return self._seen(verb, hops, self._exchange(verb, *m, lambda there: hall.tell(own + there)), hall)
 
-    def _seen(self, verb: str, sources: Sequence[int], ours: Iterator[int], hall: Hall) -> Iterator[int]:
+    def _seen(self, verb: str, hops: Sequence[ring.Hop], ours: Iterator[int], hall: Hall) -> Iterator[int]:
         """Around the nodes pieces come in one order to all. So nobody waits for a piece that another can bring later only."""
-        told, came, place = [0] * self.near.size, set[int](), self._circle.place
-        for i, source in enumerate(sources):
-            if self._far(source):
-                while i not in came:
+        told, came, mine, place = [0] * self.near.size, set[int](), count(), self._circle.place
+        for i, hop in enumerate(hops):
+            if hop.far:
+                number = next(mine)
+                while number not in came:
                     came.add(next(ours))
             else:
-                told[place[source]] += 1
-                self._until(verb, partial(hall.has, place[source], told[place[source]]))
+                there = place[hop.source]
+                told[there] += 1
+                self._until(verb, partial(hall.has, there, told[there]))
             yield i
         for _ in ours:
             pass

@@ -94,7 +94,7 @@ class DryComm(Communicator):
         yield self._half(addends[0].nbytes, peers if own else 0, self._peers[1], add)
         yield self._half(
             (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0),
-            self._circle.carried(self.rank) if around else self._peers[1], lambda: None, "ring" if around else "",
+            self._circle.carried(self.rank) if around else self._peers[1], lambda: None, around,
         )  # fmt: skip
 
     def _half(self, size: int, messages: int, outside: int, end: Callable[[], None], way: str = "") -> Pending:

@@ -18,7 +18,7 @@ class Hall:
     def __init__(self, board: Board, ranks: int, size: int) -> None:
         self.board, self.holding = board, held(size // ranks)
         self.holding.__enter__()
-        self.memory, self.taken = board.open(size), 0
+        self.memory, self.taken, self.told = board.open(size), 0, [-1] * ranks
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """The next array, the same one for all ranks."""
@@ -32,7 +32,9 @@ class Hall:
 
     def has(self, place: int, pieces: int) -> bool:
         """Whether the rank at that place of the node has told of so many, which may then be read."""
-        return self.board.told(place) >= pieces
+        if self.told[place] < pieces:
+            self.told[place] = self.board.told(place)
+        return self.told[place] >= pieces
 
     def leave(self) -> None:
         """This rank reads no more; it does not wait."""

@@ -41,8 +41,8 @@ class NCCLComm(MPIComm):
         self._met: set[tuple[str, int]] = set()
         self._held: dict[int, Any] = {}
 
-    def _around(self, nbytes: int) -> bool:
-        return False  # each rank's device has a way of its own to other nodes
+    def _around(self, nbytes: int) -> str:
+        return ""  # each rank's device has a way of its own to other nodes
 
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None

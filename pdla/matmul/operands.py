@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
@@ -116,29 +117,47 @@ def arriving(
     if comm is None or X.grid.coords is None:
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
     room = buffer if hall is None else hall.take
-    places = places_of(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
-    shape = local_shape(X.shape, layout, X.grid)
-    in_place = [_gapless(shape, *place) for place in places]
-    if hall is not None:
-        in_place = [all(in_place)] * len(places)
-    whole = (room if all(in_place) else buffer)(X.xp, shape, X.dtype)
+    to = _assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
+    in_place = to.gapless if hall is None or all(to.gapless) else [False] * len(to.places)
+    whole = (room if all(in_place) else buffer)(X.xp, to.shape, X.dtype)
     outs = [
-        X.xp.take(whole, *place) if direct else room(X.xp, X.xp.take(whole, *place).shape, X.dtype)
-        for place, direct in zip(places, in_place, strict=True)
+        X.xp.take(whole, *place) if direct else room(X.xp, shape, X.dtype)
+        for place, shape, direct in zip(to.places, to.shapes, in_place, strict=True)
     ]
     arrivals = comm.allgather(X.stored, outs, hall=hall)
 
     def coming() -> Iterator[int]:
         if not in_place[comm.rank]:
-            X.xp.put(whole, *places[comm.rank], X.stored)
+            X.xp.put(whole, *to.places[comm.rank], X.stored)
         if X.stored.size:
             yield comm.rank
         for r in arrivals:
             if not in_place[r]:
-                X.xp.put(whole, *places[r], outs[r])
+                X.xp.put(whole, *to.places[r], outs[r])
             yield r
 
     return DistMatrix(whole, X.shape, X.grid, layout), coming()
+
+
+class Assembly(NamedTuple):
+    """A rank's block of a matrix, put together of others': its shape, and of each part its place there, shape, and whether
+    that has no gaps.
+    """
+
+    shape: Shape
+    places: list[tuple[Selection, Selection]]
+    shapes: list[Shape]
+    gapless: list[bool]
+
+
+@lru_cache(maxsize=128)
+def _assembly(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple) -> Assembly:
+    sizes, coords = dict(sized), dict(placed)
+    places = places_of(shape, parts, whole, axes, sizes, coords)
+    rows, cols = whole.indices(shape, sizes, coords)
+    there = [parts.indices(shape, sizes, where) for where, _ in shares(0, (), sizes, axes, coords)]
+    here, shapes = (len(rows), len(cols)), [(len(their_rows), len(their_cols)) for their_rows, their_cols in there]
+    return Assembly(here, places, shapes, [_gapless(here, *place) for place in places])
 
 
 def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:

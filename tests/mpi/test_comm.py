@@ -372,10 +372,11 @@ def test_where_each_sends_to_each_few_messages_are_on_their_way_at_once(far_apar
     comm.barrier()
 
 
-@pytest.fixture
-def placed(comm, monkeypatch):
-    """A communicator of all ranks as if rank r ran on node place(r), where all-gathers go around the nodes."""
+@pytest.fixture(params=["ring", "fan"])
+def placed(comm, monkeypatch, request):
+    """A communicator of all ranks as if rank r ran on node place(r), where all-gathers go around the nodes, either way."""
     monkeypatch.setattr(ring, "LONG", 0)
+    monkeypatch.setattr(ring, "CALM", -1 if request.param == "ring" else 1 << 60)
     made = []
 
     def placing(place):
@@ -387,6 +388,13 @@ def placed(comm, monkeypatch):
     yield placing
     for each in made:
         each.close()
+
+
+def around(comm):
+    """The way of an all-gather of any length there."""
+    if comm.nodes == 1 or comm.size == 2:
+        return ""
+    return "fan" if ring.CALM > 0 and comm.nodes < comm.size else "ring"
 
 
 @every_place
@@ -401,7 +409,7 @@ def test_allgather_around_nodes(placed, place, how):
             np.testing.assert_array_equal(outs[owner], numbers(owner, shapes[owner]))
             came.append(owner)
     full = [r for r in range(comm.size) if shapes[r][0] and r != comm.rank]
-    assert sorted(came) == full and [event.way for event in ledger.events] == ["ring" if comm.size > 2 and comm.nodes > 1 else ""]
+    assert sorted(came) == full and [event.way for event in ledger.events] == [around(comm)]
     assert (ledger.messages, ledger.bytes_received) == (len(full), 8 * 5 * sum(shapes[r][0] for r in full))
     far = comm.share(ledger.bytes_from_far)
     for home in set(comm.homes):
@@ -433,7 +441,7 @@ def test_products_around_nodes(placed, place):
     with record() as ledger:
         C = pdla.matmul(A, B, algorithm="gather")
     np.testing.assert_array_equal(C.gather(), a @ b)
-    assert ("ring" in {event.way for event in ledger.events}) == (comm.size > 2 and comm.nodes > 1)
+    assert around(comm) in {event.way for event in ledger.events}
 
 
 @pytest.fixture
@@ -469,7 +477,7 @@ def test_halls(with_halls, place, sizes, share):
             for owner in comm.allgather(np.full(lengths[comm.rank], comm.rank + turn, np.int8), outs, hall=hall):
                 assert (outs[owner] == owner + turn).all()
         (event,) = ledger.events
-        assert (event.way, event.bytes) == ("ring", sum(lengths) - lengths[comm.rank])
+        assert (event.way, event.bytes) == (around(comm), sum(lengths) - lengths[comm.rank])
         time.sleep(late[-1 - comm.rank])
         assert all((out == owner + turn).all() for owner, out in enumerate(outs))
         del outs
