@@ -7,7 +7,6 @@ Prints the median and the least microseconds a call, over turns (of each the slo
 """
 
 import sys
-import time
 from statistics import median
 
 import numpy as np
@@ -41,15 +40,6 @@ def by_hand(comm, product):
     return Side(a, b, (rows, cols), multiply)
 
 
-def turn(meeting, multiply):
-    """Collective: seconds a call, of the slowest rank."""
-    meeting.barrier()
-    start = time.perf_counter()
-    for _ in range(CALLS):
-        multiply()
-    return meeting.largest([(time.perf_counter() - start) / CALLS])[0]
-
-
 def main(n=64, turns=200):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     product = Product(n, n, n, "float64")
@@ -61,7 +51,7 @@ def main(n=64, turns=200):
     times = {name: [] for name in sides}
     for _ in range(turns):
         for name, one in sides.items():
-            times[name].append(turn(meeting, one.multiply))
+            times[name].append(meeting.seconds(one.multiply, CALLS))
     if comm.rank == 0:
         print(f"{n} x {n} float64 on {comm.size} ranks, {turns} turns of {CALLS} calls, both exact on integers")
         print(sides["pdla"].about)

@@ -3,8 +3,9 @@
 For each rate of the links and each number of ranks on a host a cluster (bench/cluster.py) is built, and each side multiplies
 on it in a job of its own: pdla in its native layouts and from 2-D blocks to 2-D blocks, and the ranks' own GEMMs with nothing
 moved ("computing"); allgather and numpy.matmul by hand; ScaLAPACK's pdgemm under Open MPI (best of two block sizes). One BLAS
-thread a rank. Times are medians, the first product of each turn left out; MB are what the kernel counted on the link of the host
-that received most, a product. The floor is pdla's volume, by its ledger, over the link's rate, and computing.
+thread a rank. Times are medians of turns of products back to back, the first of each left out where sides take turns; MB are
+what the kernel counted on the link of the host that received most, a product. The floor is pdla's volume, by its ledger, over
+the link's rate, and computing.
 """
 
 from __future__ import annotations

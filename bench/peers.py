@@ -1,14 +1,14 @@
 """pdla beside what one would use instead, all in one run: python bench/peers.py [--quick] [--json FILE]
 
-Sides: NumPy in one process on all cores; the ranks' own GEMMs with barriers and no communication (the ceiling); allgather and
+Sides: NumPy in one process on all cores; the ranks' own GEMMs and no communication (the ceiling); allgather and
 numpy.matmul by hand; pdla through a plan, in its native layouts and from 2-D blocks to 2-D blocks; ScaLAPACK's pdgemm (best
 of four block sizes); PyTorch DTensor on gloo (best of three ways to cut A and B). One BLAS thread a rank. A side that is not
 installed is named, with the command that installs it.
 
 Each side is a job of its own (pdla and its ceiling share one and alternate in it), so that no waiting rank takes a core from
-another side; the jobs alternate, --repeats times. A time runs from the first rank that starts to the last that is done,
-between barriers; the figure is the median of all, the first product of each job left out. In the first round each side's
-product of integers is checked, twice, element for element by a product with a vector.
+another side; the jobs alternate, --repeats times. A time is that of a tenth of a second of products, back to back, over their
+number, from the moment when all ranks start to the last that is done; the figure is the median of all, each side's first product
+left out. In the first round each side's product of integers is checked, twice, element for element by a product with a vector.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pdla.bench.info import processor
 RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
 MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
-TURNS = 2  # times that sides of one job take turns at a product
+TURNS = 4  # times that sides of one job take turns at a product
 WIDTH = 190  # columns, where the output is no terminal
 
 

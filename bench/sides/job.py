@@ -17,7 +17,7 @@ from mpi4py import MPI
 from sides.meeting import Meeting, received
 from sides.product import Product, Side, fill_at_random, fill_with_integers, right
 
-TURN = 0.15  # seconds of products before it is the next side's turn
+TURN = 0.1  # seconds of products, one right after another, before it is the next side's turn
 MOST = 50  # products in a turn
 
 
@@ -30,15 +30,15 @@ def checked(meeting: Meeting, side: Side, product: Product) -> bool:
 
 @dataclass
 class Taken:
-    """What products of a side took: seconds of each; by turn, bytes that came over the link of the host with most, a product."""
+    """What a product of a side took in each turn: seconds, and bytes that came over the link of the host with most."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: list[float] = field(default_factory=list)
 
 
 def times(meeting: Meeting, sides: list[Side], turns: int) -> list[Taken]:
-    """Collective: every product but each side's first, which says how many fit into a turn, and, where sides take turns, but
-    the first of each turn: another's data lies in the caches then, and connections that were idle begin slowly.
+    """Collective: turns of products back to back. A product before says how many fit into a turn, and where sides take turns
+    one begins each, not counted: another's data lies in the caches then, and connections that were idle begin slowly.
     """
     counts = [round(min(MOST, max(1, TURN / meeting.seconds(side.multiply)))) for side in sides]
     found = [Taken() for _ in sides]
@@ -47,7 +47,7 @@ def times(meeting: Meeting, sides: list[Side], turns: int) -> list[Taken]:
             if len(sides) > 1:
                 meeting.seconds(side.multiply)
             before = received()
-            taken.seconds += [meeting.seconds(side.multiply) for _ in range(count)]
+            taken.seconds.append(meeting.seconds(side.multiply, count))
             taken.bytes += meeting.largest([(received() - before) / count])
     return found
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a timed product meet: a barrier, and the time between two of them, by a clock all ranks share."""
+"""Where the ranks of a timed product meet, and the time from the moment when all start, by a clock all ranks share."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from mpi4py import MPI
 
 LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")  # of a host of bench/cluster.py
-POLLS = 200  # of a rank that shares its core, before it sleeps between them
-NAP, LONG = 50e-6, 1e-3  # how long, in seconds: where a product is to begin, so that all do at once; and where it has ended
+NAP = 1e-3  # seconds, of a rank that shares its core, between two looks whether others have come
+LEAD = 2e-3, 2e-4  # until all start, in seconds: for each rank that shares a core, which all are told of after some naps; else
 
 
 def received() -> int:
@@ -26,13 +26,14 @@ class Meeting:
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.comm = comm.Dup()
-        self.crowded = comm.size > len(os.sched_getaffinity(0))
+        crowding = comm.size / len(os.sched_getaffinity(0))
+        self.crowded = crowding > 1
+        self.lead = LEAD[0] * crowding if self.crowded else LEAD[1]
 
-    def wait(self, request: MPI.Request, polls: int = POLLS, nap: float = NAP) -> None:
+    def wait(self, request: MPI.Request) -> None:
         while not request.Test():
-            polls -= 1
-            if polls < 0 and self.crowded:
-                time.sleep(nap)
+            if self.crowded:
+                time.sleep(NAP)
             else:
                 os.sched_yield()
 
@@ -42,17 +43,25 @@ class Meeting:
     def largest(self, values: list[float]) -> list[float]:
         """Collective: the greatest of each value over the ranks."""
         mine, most = np.array(values), np.empty(len(values))
-        self.wait(self.comm.Iallreduce(mine, most, MPI.MAX), 0, LONG)
+        self.wait(self.comm.Iallreduce(mine, most, MPI.MAX))
         return most.tolist()
 
-    def seconds(self, work: Callable[[], Any]) -> float:
-        """Collective: from the first rank that starts to the last that is done.
+    def start(self) -> None:
+        """Collective: until a moment that all have been told of. A barrier's end one rank learns after another, by naps."""
+        moment = self.largest([time.perf_counter()])[0] + self.lead
+        while (left := moment - time.perf_counter()) > 0:
+            if self.crowded:
+                time.sleep(left)
+
+    def seconds(self, work: Callable[[], Any], count: int = 1) -> float:
+        """Collective: of a call, so many back to back as in a program's loop: from the first rank that starts to the last done.
 
         One clock serves all ranks (perf_counter counts from boot), so that ranks which take turns on a core are not taken
         for ranks that run at once.
         """
-        self.barrier()
+        self.start()
         start = time.perf_counter()
-        work()
+        for _ in range(count):
+            work()
         end, minus_start = self.largest([time.perf_counter(), -start])
-        return end + minus_start
+        return (end + minus_start) / count

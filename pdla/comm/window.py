@@ -2,7 +2,7 @@
 
 Each rank writes the number of the turn it has come to, and looks at those of all others; by messages each step of a tree would
 cost a rank its turn on a shared core. Ranks that share cores sleep, since who polls takes them from those that are waited for:
-who finds that all have come wakes them.
+who finds that all have come wakes them, if any has said that it sleeps: waking is a system call.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class NodeBoard(Turns):
             words = memory[:slots]
             self.turns = words.data.cast("q")[: -_WORDS : _WORDS]
             self.word, self.address = words[-8 * _WORDS :].data.cast("I"), words[-8 * _WORDS :].ctypes.data
-            self.counts = words.data.cast("q")[1 : -_WORDS : _WORDS]
-            self.turn = self.turns[self.comm.rank] = self.counts[self.comm.rank] = self.word[0] = 0
+            self.counts, self.asleep = (words.data.cast("q")[i : -_WORDS : _WORDS] for i in (1, 2))
+            self.turn = self.turns[self.comm.rank] = self.counts[self.comm.rank] = self.asleep[self.comm.rank] = self.word[0] = 0
             self.window.Sync()
             self.comm.mpi.Barrier()
         return memory[slots:]
@@ -62,7 +62,9 @@ class NodeBoard(Turns):
             self.window.Sync()
             if self._all_have_come():
                 self.word[0] = self.turn % 2**32
-                futex.wake(self.address)
+                self.window.Sync()
+                if any(self.asleep):
+                    futex.wake(self.address)
 
     def _await(self) -> None:
         assert self.window is not None
@@ -91,9 +93,13 @@ class NodeBoard(Turns):
 
     def _pause(self, polls: int) -> None:
         """Leave the core to another rank. Sleeps are short: two ranks that came last may have overlooked each other."""
+        assert self.window is not None
         word = self.word[0]
         if polls > _POLLS and self.comm.node.crowded and word != self.turn % 2**32:
+            self.asleep[self.comm.rank] = 1
+            self.window.Sync()
             woken = futex.sleep(self.address, word, _SLEEP)
+            self.asleep[self.comm.rank] = 0
         else:
             woken = polls % _LETS_WORK != 0
             os.sched_yield()
