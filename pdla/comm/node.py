@@ -11,18 +11,19 @@ from pdla import config
 from pdla.comm.libmpi import MPI
 
 _SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
-_NAP, _GROWTH = 100e-6, 10  # naps of a rank that shares its core, in seconds, the first ones; how many until they are twice as long
+_GROWTH = 10  # naps of a rank that shares its core until they are twice as long
 
 
 class Patience(NamedTuple):
-    """Of a rank that shares its core: polls before it sleeps between them, and the longest nap, in seconds."""
+    """Of a rank that shares its core: polls before it sleeps between them, and the first naps and the longest, in seconds."""
 
     polls: int
+    nap: float
     longest: float
 
 
-NEAR = Patience(200, 5e-3)
-FAR = Patience(10, 1e-3)  # what it waits for is longer on its way; and a network does nothing unless it is asked to
+NEAR = Patience(200, 100e-6, 5e-3)
+FAR = Patience(3, 1e-3, 2e-3)  # what it waits for is longer on its way; and a network does nothing unless it is asked to
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Node:
     def pause(self, polls: int, patience: Patience) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
         if polls > patience.polls and self.crowded:
-            time.sleep(min(patience.longest, _NAP * max(1.0, (polls - patience.polls) / _GROWTH)))
+            time.sleep(min(patience.longest, patience.nap * max(1.0, (polls - patience.polls) / _GROWTH)))
         else:
             os.sched_yield()
 
