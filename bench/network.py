@@ -3,7 +3,7 @@
 For each rate of the links and each number of ranks on a host a cluster (bench/cluster.py) is built, and each side multiplies
 on it in a job of its own: pdla in its native layouts and from 2-D blocks to 2-D blocks, and the ranks' own GEMMs with nothing
 moved ("computing"); allgather and numpy.matmul by hand; ScaLAPACK's pdgemm under Open MPI (best of two block sizes). One BLAS
-thread a rank. Times are medians of turns of products back to back, the first of each left out where sides take turns; MB are
+thread a rank. Times are medians of turns of a second of products, the first of each left out where sides take turns; MB are
 what the kernel counted on the link of the host that received most, a product. The floor is pdla's volume, by its ledger, over
 the link's rate, and computing.
 """
@@ -31,6 +31,7 @@ SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
 PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
 JOBS = {"pdla": PDLA, "by hand": (("by_hand", ""),), "ScaLAPACK": (("pdgemm", "64"), ("pdgemm", "256"))}
 PEERS = ("by_hand", "pdgemm")
+TURN = 1.0  # seconds of products, before it is another side's turn
 WIDTH = 170  # columns, where the output is no terminal
 
 
@@ -61,7 +62,7 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
     for name in given.sides.split(","):
         found = cluster.FOLDER / "results"
         found.write_text("")
-        spec = {"check": not given.unchecked, "turns": given.turns}
+        spec = {"check": not given.unchecked, "turns": given.turns, "turn": TURN}
         spec["work"] = [{"sizes": sizes, "sides": JOBS[name]} for sizes in work]
         start = under_open_mpi if name == "ScaLAPACK" else cluster.mpirun
         status = start(given.hosts, ranks, [sys.executable, "-m", "sides.job", json.dumps(spec | {"results": str(found)})])

@@ -33,7 +33,7 @@ from pdla.bench.info import processor
 RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
 MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
-TURNS = 4  # times that sides of one job take turns at a product
+TURNS, TURN = 4, 0.1  # times that sides of one job take turns at a product, and seconds of each turn
 WIDTH = 190  # columns, where the output is no terminal
 
 
@@ -85,7 +85,7 @@ def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results")
         results.touch()
-        spec = {"work": work, "check": first, "turns": TURNS, "results": str(results)}
+        spec = {"work": work, "check": first, "turns": TURNS, "turn": TURN, "results": str(results)}
         fault = job.run(rows[0].ranks, json.dumps(spec), limit)
         by_product = {row.product: row for row in rows}
         for line in map(json.loads, results.read_text().splitlines()):

@@ -1,7 +1,7 @@
 """One mpirun of sides that share an MPI: each product made, checked, and timed in turns that alternate between the sides.
 
-python -m sides.job SPEC     SPEC: JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, results}
-Rank 0 appends a line of JSON to the file `results` for each product and side.
+python -m sides.job SPEC     JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, turn, results}
+turn  seconds.  Rank 0 appends a line of JSON to the file `results` for each product and side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from mpi4py import MPI
 from sides.meeting import Meeting, received
 from sides.product import Product, Side, fill_at_random, fill_with_integers, right
 
-TURN = 0.1  # seconds of products, one right after another, before it is the next side's turn
 MOST = 50  # products in a turn
 
 
@@ -36,11 +35,11 @@ class Taken:
     bytes: list[float] = field(default_factory=list)
 
 
-def times(meeting: Meeting, sides: list[Side], turns: int) -> list[Taken]:
-    """Collective: turns of products back to back. A product before says how many fit into a turn, and where sides take turns
-    one begins each, not counted: another's data lies in the caches then, and connections that were idle begin slowly.
+def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[Taken]:
+    """Collective: turns of products back to back, of so many seconds. A product before says how many that is, and where sides
+    take turns one begins each, not counted: another's data lies in the caches then, and connections that were idle begin slowly.
     """
-    counts = [round(min(MOST, max(1, TURN / meeting.seconds(side.multiply)))) for side in sides]
+    counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
     found = [Taken() for _ in sides]
     for _ in range(turns):
         for taken, side, count in zip(found, sides, counts, strict=True):
@@ -60,7 +59,7 @@ def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], sp
     for side in sides:
         fill_at_random(side, meeting.comm.rank)
     spaces = [meeting.largest([float(side.workspace or 0)])[0] for side in sides]
-    lines = zip(names, sides, exact, spaces, times(meeting, sides, spec["turns"]), strict=True)
+    lines = zip(names, sides, exact, spaces, times(meeting, sides, spec["turns"], spec["turn"]), strict=True)
     return [
         {
             "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,
