@@ -62,7 +62,8 @@ def native(asked: argparse.Namespace, n: int, folder: Path) -> list[float]:
     results.unlink(missing_ok=True)
     job = Job("pdla", (("ours", "native"),), lambda ranks: [*START, str(ranks), sys.executable], environment=OPEN_MPI | AS_ROOT)
     work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
-    failed = job.run(asked.ranks, json.dumps({"work": work, "check": True, "turns": 2, "turn": 0.1, "results": str(results)}), LIMIT)
+    spec = {"work": work, "check": True, "turns": 4, "turn": 0.1, "results": str(results)}
+    failed = job.run(asked.ranks, json.dumps(spec), LIMIT)
     if failed:
         sys.exit(f"native pdla: {failed}")
     return json.loads(results.read_text())["seconds"]
