@@ -17,7 +17,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,6 +26,8 @@ from claims import dry, page, tables
 from claims.cases import CASES, MPI_TREES
 from claims.claims import CLAIMS
 from cluster import RATE, bytes_a_second
+from sides import core
+from sides.launch import CORES
 
 from pdla.bench.info import processor
 from pdla.model.machine import Machine
@@ -36,13 +37,11 @@ DOCS = BENCH.parent / "docs"
 FILE = DOCS / "experiments.json"
 PLACED = "strong"  # the cases whose placements are compared
 PROBES = "probes"  # claims.job's name for what it measures of the network itself
-CORES = len(os.sched_getaffinity(0))
 HOSTS, PER_HOST = 16, 4
 MACHINES = ("a100x4", "v100x4")
 PARTS = ("full", "steps", "placement", "calibrated", "measured", "same")
 DRY = PARTS[:3]
-# Hosts do not know that their ranks share the cores with other hosts': a thread that looks often takes them from who computes.
-SHARED_CORES = {"PDLA_PROGRESS": "0.01", "OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
+JOB = {"OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
 
 
 def arguments() -> argparse.Namespace:
@@ -130,14 +129,13 @@ def same(results: Results, given: argparse.Namespace) -> dict[str, Any]:
 
 def emulated(told: dict[str, Any]) -> Machine:
     """The cluster as a machine: links as measured, a core's figures over the ranks that share it."""
-    core, probes, crowd = Machine(**told["calibrated"]), told["measured"][PROBES], told["crowd"]
+    probes = told["measured"][PROBES]
     gap = probes["gap"]  # in a message's time, too
-    per_core = {name: getattr(core, name) / crowd for name in ("flops", "memory", "erf", "bandwidth")}
     network = {"gap": gap} | {name: max(0.0, probes[name] - gap) for name in ("latency", "far_latency")}
     rate = probes["all_to_all"]  # of the given one what TCP reaches
     return replace(
-        core, call=core.call * crowd, **per_core, **network, network=rate, injection=rate, node=PER_HOST, overlap=1.0,
-        name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
+        core.shared(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
+        overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
     )  # fmt: skip
 
 
@@ -146,12 +144,7 @@ def emulated(told: dict[str, Any]) -> Machine:
 
 def calibrated(results: Results, given: argparse.Namespace) -> dict[str, Any]:
     """One rank a core, all at once."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "here.toml")
-        mpirun = Path(sys.executable).parent / "mpirun"
-        command = [mpirun, "-n", CORES, sys.executable, "-m", "pdla.bench", "calibrate", "--out", file]
-        subprocess.run(list(map(str, command)), check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=sys.stderr)
-        return asdict(Machine.load(file))
+    return asdict(core.calibrated())
 
 
 def measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
@@ -186,7 +179,7 @@ def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) ->
 
 def shown(command: list[str]) -> tuple[int, list[str]]:
     """Run a command, passing on what it says; gives its exit status, and that."""
-    said, env = [], os.environ | SHARED_CORES | MPI_TREES
+    said, env = [], os.environ | JOB | MPI_TREES
     with subprocess.Popen(command, cwd=BENCH, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         for line in job.stdout or ():
             said.append(line.rstrip())

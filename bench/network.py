@@ -3,9 +3,10 @@
 For each rate of the links and each number of ranks on a host a cluster (bench/cluster.py) is built, and each side multiplies
 on it in a job of its own: pdla in its native layouts and from 2-D blocks to 2-D blocks, and the ranks' own GEMMs with nothing
 moved ("computing"); allgather and numpy.matmul by hand; ScaLAPACK's pdgemm under Open MPI (best of two block sizes). One BLAS
-thread a rank. Times are medians of turns of a second of products, the first of each left out where sides take turns; MB are
-what the kernel counted on the link of the host that received most, a product. The floor is pdla's volume, by its ledger, over
-the link's rate, and computing.
+thread a rank. pdla is told of the cluster by PDLA_MACHINE: the links' rate, and a rank's share of a core, calibrated first.
+Times are medians of turns of a second of products, the first of each left out where sides take turns; MB are what the kernel
+counted on the link of the host that received most, a product. The floor is pdla's volume, by its ledger, over the link's rate,
+and computing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from math import exp, log
 from multiprocessing import get_context
@@ -25,7 +27,10 @@ import cluster
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from sides.launch import AS_ROOT, BENCH, OPEN_MPI, no_scalapack
+from sides import core
+from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, no_scalapack
+
+from pdla.model.machine import Machine
 
 SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
 PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
@@ -65,6 +70,8 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
         spec = {"check": not given.unchecked, "turns": given.turns, "turn": TURN}
         spec["work"] = [{"sizes": sizes, "sides": JOBS[name]} for sizes in work]
         start = under_open_mpi if name == "ScaLAPACK" else cluster.mpirun
+        if name == "pdla":
+            os.environ["PDLA_MACHINE"] = described(given.core, given.hosts, ranks, rate)
         status = start(given.hosts, ranks, [sys.executable, "-m", "sides.job", json.dumps(spec | {"results": str(found)})])
         lines = [json.loads(line) for line in found.read_text().splitlines()]
         with results.open("a") as file:
@@ -74,6 +81,16 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
         if status:
             print(f"network: {name} ended with exit status {status}", file=sys.stderr)
     return 0
+
+
+def described(one: Machine, hosts: int, ranks: int, rate: str) -> str:
+    """The file of a machine: a cluster of such cores."""
+    file = cluster.FOLDER / "machine.toml"
+    link = cluster.bytes_a_second(rate)
+    mine = core.shared(one, max(1.0, hosts * ranks / CORES))
+    name = f"{hosts} emulated hosts of {ranks} ranks, links of {rate}"
+    file.write_text(replace(mine, network=link / ranks, injection=link, node=ranks, name=name, source="bench/network.py").text())
+    return str(file)
 
 
 def under_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
@@ -197,6 +214,7 @@ def main() -> int:
     if "ScaLAPACK" in given.sides and (why := no_scalapack()):
         out.print(f"left out: ScaLAPACK: {why}")
         given.sides = ",".join(name for name in given.sides.split(",") if name != "ScaLAPACK")
+    given.core = core.calibrated() if "pdla" in given.sides else None
     try:
         with tempfile.TemporaryDirectory() as folder:
             lines = measured(given, Path(folder), out)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
 ARRAYS = ("numpy", "cupy")
+OWN = ("timeout", "threads", "progress", "keep", "tf32")  # settings that may differ between ranks
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Settings:
     plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
     pblas_flops PDLA_PBLAS_FLOPS: operations a process, all repetitions of a call of PBLAS together, from which it is worth a plan.
+    machine  PDLA_MACHINE: the machine that plans are made for: a TOML file (`python -m pdla.bench calibrate --out` writes one), or
+             one that pdla brings, by name; empty: a machine of round figures.
     array    PDLA_ARRAY: what matrices are made of: numpy, or cupy: on the GPU of each rank.
     gpu_mpi  PDLA_GPU_MPI: give MPI device memory (on), bring it to the host first (off), use NCCL instead (nccl), or find out which
              works (auto).
@@ -49,6 +52,7 @@ class Settings:
     plans: int = 128
     keep: int = 64 * 2**20
     pblas_flops: float = 4e9
+    machine: str = ""
     array: str = "numpy"
     gpu_mpi: str = "auto"
     tf32: bool = False
@@ -88,6 +92,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         plans=int(number("PLANS", int, default.plans)),
         keep=int(number("KEEP", int, default.keep)),
         pblas_flops=float(number("PBLAS_FLOPS", float, default.pblas_flops)),
+        machine=environ.get("PDLA_MACHINE", default.machine),
         array=word("ARRAY", ARRAYS, default.array),
         gpu_mpi=word("GPU_MPI", ("auto", "on", "off", "nccl"), default.gpu_mpi),
         tf32=bool(number("TF32", int, default.tf32)),

@@ -57,8 +57,8 @@ def add_machine(to: argparse.ArgumentParser) -> None:
 
 
 def machine(name: str) -> Machine:
-    """The machine of that name, or of a TOML file; the default one for ""; raises Stop."""
+    """The machine of that name, or of a TOML file; that of PDLA_MACHINE for ""; raises Stop."""
     try:
-        return Machine.load(name) if name else Machine()
+        return Machine.load(name) if name else Machine.chosen()
     except (OSError, ValueError) as error:
         raise refuse(f"--machine: {error}") from error

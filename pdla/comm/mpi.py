@@ -23,6 +23,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device
+from pdla.comm.agree import name
 from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.comm.job import give_up, watched
@@ -31,6 +32,7 @@ from pdla.comm.node import FAR, NEAR, Node, shareable, this_node
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError
+from pdla.model.machine import Machine
 
 # Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its
 # call's number, so that ranks out of step wait instead of taking one verb's data for another's.
@@ -262,14 +264,16 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     """pdla's communicator over the ranks of an mpi4py one: a duplicate, made once. The first call is collective.
 
     The first one of a process also shares out the cores: it holds BLAS to PDLA_THREADS threads or this rank's share.
-    Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, DeviceError,
-    on every rank, where matrices are to lie on devices and a rank has none.
+    Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, AgreementError,
+    on every rank, where PDLA_* variables differ that must not, DeviceError, on every rank, where matrices are to lie on devices
+    and a rank has none.
     """
     if comm == MPI.COMM_NULL or comm.Is_inter():
         raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
     ours: Any = comm.Get_attr(_key())
     if ours is None:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
+            _agree_on_settings(comm)
             here, homes = this_node(comm)
             ours = MPIComm(comm.Dup(), here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
@@ -279,6 +283,19 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     return ours
 
 
+def _agree_on_settings(comm: MPI.Comm) -> None:
+    """Collective: with some settings that differ ranks would make different plans, and wait for messages that nobody sends."""
+    mine = vars(config.settings) | {"machine": Machine.told()}
+    everyone = comm.allgather({setting: str(value) for setting, value in mine.items() if setting not in config.OWN})
+    for setting in everyone[0]:
+        said: dict[str, list[int]] = {}
+        for rank, settings in enumerate(everyone):
+            said.setdefault(settings[setting], []).append(rank)
+        if len(said) > 1:
+            values = "; ".join(f"{value} on {name(ranks)}" for value, ranks in said.items())
+            raise AgreementError(f"PDLA_{setting.upper()} differs between ranks: {values}")
+
+
 def _arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
     """Collective: what matrices are made of here; DeviceError, on every rank, where they cannot be."""
     rank, xp, fault = comm.Get_rank(), numpy, ""
@@ -286,12 +303,10 @@ def _arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
         xp = chosen(homes[:rank].count(homes[rank]))
     except DeviceError as error:
         fault = str(error)
-    everyone = comm.allgather((config.settings.array, fault))
-    if len({array for array, _ in everyone}) > 1:
-        raise DeviceError(f"PDLA_ARRAY differs between ranks: {', '.join(array for array, _ in everyone)}")
-    wrong = [r for r, (_, fault) in enumerate(everyone) if fault]
+    everyone = comm.allgather(fault)
+    wrong = [r for r, fault in enumerate(everyone) if fault]
     if wrong:
-        raise DeviceError(f"{everyone[wrong[0]][1]} (rank {wrong[0]}, {len(wrong)} of {comm.Get_size()} ranks)")
+        raise DeviceError(f"{everyone[wrong[0]]} (rank {wrong[0]}, {len(wrong)} of {comm.Get_size()} ranks)")
     return xp
 
 

@@ -194,8 +194,8 @@ def _agreed(
             _check_out(A, B, out, layout, dtype)
         kept = _kept(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
-        key = (a, b, c, dtype, wish, config.settings.panel)
-        return kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine())), kept
+        key = (a, b, c, dtype, wish, config.settings.panel, config.settings.machine)
+        return kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine.chosen())), kept
 
 
 def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:

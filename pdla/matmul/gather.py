@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
@@ -19,6 +22,7 @@ from pdla.layout import Layout
 from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
+from pdla.model.machine import Machine
 
 THIN, FEW = 128, 2  # tiles of so few indices of k are put together, if there are more: going over C for each takes longer
 
@@ -55,7 +59,7 @@ class Script:
     joined: tuple[Joined, ...] = ((), ())
 
     @staticmethod
-    def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> Script:
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]], machine: Machine) -> Script:
         grid = a.grid
         if grid.coords is None:
             return Script(axes, ([], []), {})
@@ -71,8 +75,9 @@ class Script:
                 continue
             if side == 0 and comm.nodes == 1:  # columns arrive in memory besides, which pays where one waits for a network
                 continue
-            together = _groups([tile[along_k] for tile in tiles[side]], comm.nodes)
             kept = whole[side][across]
+            pace = _pace(len(held[0]), len(held[1]), len(kept), comm, a.dtype, machine)
+            together = _groups([tile[along_k] for tile in tiles[side]], comm.nodes, pace)
             tiles[side] = [(kept, part) if along_k else (part, kept) for _, part in together]
             places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
         shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
@@ -86,15 +91,30 @@ def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes:
     return len(tiles) > FEW and len(whole[along_k]) > 0 and few
 
 
-def _groups(tiles: list[IndexSet], nodes: int) -> Groups:
-    """The tiles in groups, with the indices of each: all of them, or, between nodes, so many that others come meanwhile."""
-    there = [(r, part) for r, part in enumerate(tiles) if len(part)]
-    width = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in there) else sum(len(part) for _, part in there)
+def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
+    """How many indices of k, of tiles so long across, come from other nodes while one is multiplied."""
+    coming = across * dtype.itemsize / (machine.rate(far=True) * comm.size / comm.nodes)
+    return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
+
+
+def _groups(tiles: list[IndexSet], nodes: int, pace: float) -> Groups:
+    """The tiles in groups, with the indices of each: all of them, or, between nodes, so many that others come meanwhile.
+
+    The first is thin, so that multiplying begins early; each of the others is as wide as what comes while the one before is
+    multiplied, as fewer of them go over C less often. Where little comes they stay thin, so that little is left to multiply
+    when the last has come.
+    """
+    there = sorted(((r, part) for r, part in enumerate(tiles) if len(part)), key=lambda one: int(one[1].starts[0]))
+    left = sum(len(part) for _, part in there)
+    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in there) else left
     groups: list[list[tuple[int, IndexSet]]] = [[]]
-    for one in sorted(there, key=lambda one: int(one[1].starts[0])):
-        if sum(len(part) for _, part in groups[-1]) >= width:
+    size = 0
+    for one in there:
+        if size >= width and left >= THIN:
             groups.append([])
+            width, size = max(THIN, pace * size), 0
         groups[-1].append(one)
+        size, left = size + len(one[1]), left - len(one[1])
     return [(tuple(r for r, _ in group), joined([part for _, part in group])) for group in groups]
 
 
@@ -122,9 +142,13 @@ def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: t
     return Product(in_a, in_b, rows, cols, (int(a[0].starts[0]), int(b[1].starts[0])))
 
 
-def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo) -> None:
+def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo, machine: Machine) -> None:
     """Collective: sink += a b in the roles' layouts."""
-    script: Script = memo.once("script", lambda: Script.of(a, b, roles, (gathered_axes(a, roles.A), gathered_axes(b, roles.B))))
+
+    def script_of() -> Script:
+        return Script.of(a, b, roles, (gathered_axes(a, roles.A), gathered_axes(b, roles.B)), machine)
+
+    script: Script = memo.once("script", script_of)
     along_a, along_b = script.axes
     a = a if along_a else assemble(a, roles.A, memo)
     b = b if along_b else assemble(b, roles.B, memo)

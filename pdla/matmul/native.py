@@ -37,7 +37,7 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
             raise ShapeError(f"m={m}, n={n}, k={k}: sizes are 0 or more")
         if algorithm not in (*NAMED, "auto"):
             raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
-        kind = np.dtype(dtype)
-    q = Sizes((m, n, k), world.size, kind.itemsize, Machine(), world.shared_limit, tuple(world.homes))
+        kind, machine = np.dtype(dtype), Machine.chosen()
+    q = Sizes((m, n, k), world.size, kind.itemsize, machine, world.shared_limit, tuple(world.homes))
     table, order = cheapest_native(q, algorithm)
     return Native(ProcessGrid.trusted(table.shape, world, order, table.axes), table.A, table.B, table.C)

@@ -26,7 +26,7 @@ from pdla.model.machine import Machine
 from pdla.redistribute import local_shape, start, summed
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
-AT_ONCE = {"gather": gather.run, "shared": shared.run}  # schedules that do not walk
+AT_ONCE = ("gather", "shared")  # schedules that do not walk
 EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions is run dry
 
 
@@ -198,8 +198,11 @@ class Plan:
         return c.dtype == self.summing and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
 
     def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
-        if self.schedule in AT_ONCE:
-            AT_ONCE[self.schedule](a, b, self.roles, sink, self.memo)
+        if self.schedule == "gather":
+            gather.run(a, b, self.roles, sink, self.memo, self.machine)
+            return
+        if self.schedule == "shared":
+            shared.run(a, b, self.roles, sink, self.memo)
             return
         streams = walk.streams(a, b, c, self.walk, self.memo)
         if self.schedule == "cannon":
@@ -356,7 +359,7 @@ def make(A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish,
 
 def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Roles, panel: int) -> Plan:
     """SUMMA's plan for operands on one grid whose axes have been given their roles."""
-    task = Task(A, B, C, dtype, Wish(panel=panel), Question.about(A, B, C, dtype.itemsize, Machine()))
+    task = Task(A, B, C, dtype, Wish(panel=panel), Question.about(A, B, C, dtype.itemsize, Machine.chosen()))
     words = roles.price((A.layout, B.layout, C.layout), (met.A, met.B, met.C), task.question.mnk, A.grid.sizes)
     return task.plan(Way("summa", "summa", met, None, (), words, 0.0, 0.0))
 

@@ -42,15 +42,15 @@ def predict_matmul(
 ) -> Prediction:  # fmt: skip
     """The best way to multiply m x k by k x n on at most P ranks, each matrix where it suits; no communicator.
 
-    Figures are those of dry runs of the very plan. Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of
-    workspace a rank) that no plan keeps.
+    Figures are those of dry runs of the very plan, on PDLA_MACHINE's machine where none is given. Raises PlanError for an
+    unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
     """
     if P < 1 or min(m, n, k) < 0:
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
     kind, comm = np.dtype(dtype), DryComm(0, P)  # type: ignore[call-overload]
-    table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, machine or Machine(), 0, ()), algorithm)
+    table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, machine or Machine.chosen(), 0, ()), algorithm)
     grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
     A, B, C = (
         Operand(shape, layout, grid)
@@ -58,7 +58,7 @@ def predict_matmul(
     )
     pm, pn, pk = table.shape
     wish = plans.Wish(table.algorithm, (pm, pn, pk), None if memory_limit is not None else table.schedule, None, memory_limit)
-    plan = plans.make(A, B, C, kind, wish, machine or Machine())
+    plan = plans.make(A, B, C, kind, wish, machine or Machine.chosen())
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, fields
+from functools import cache
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from pdla import config
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,19 @@ class Machine:
             if key not in known or not _fits(value, known[key]):
                 raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}")
         return Machine(**figures)
+
+    @staticmethod
+    def chosen() -> Machine:
+        """The one that plans are made for: PDLA_MACHINE's, else that of the defaults. Raises as `load` does."""
+        return _chosen(config.settings.machine)
+
+    @staticmethod
+    def told() -> str:
+        """Its figures, or why there are none, in words for other ranks."""
+        try:
+            return repr(Machine.chosen())
+        except (OSError, ValueError) as error:
+            return str(error)
 
     @staticmethod
     def known() -> tuple[str, ...]:
@@ -136,6 +152,11 @@ class Machine:
     def home(self, rank: int) -> int:
         """The number of a rank's node."""
         return rank // self.node if self.node else 0
+
+
+@cache
+def _chosen(name: str) -> Machine:
+    return Machine.load(name) if name else Machine()
 
 
 _FORM = "figures of 0 or more; reached = [[size, share], ...], above 0, sizes growing"

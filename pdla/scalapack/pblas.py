@@ -142,7 +142,7 @@ TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": l
 
 
 def _planned(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
-    return plans.make(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine())
+    return plans.make(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen())
 
 
 def gemm(context: Context, windows: list[Window], call: Call) -> Run:

@@ -4,13 +4,11 @@ Each test starts a job of its own with mpirun, so this file runs without it.
 """
 
 import os
-import shlex
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from unit.test_harness import mpirun
 
 HEADER = """
 import numpy as np
@@ -21,11 +19,7 @@ comm = world()
 
 def run_job(body, ranks=3, **env):
     """Run a program on some ranks; the job has a minute."""
-    name, *options = shlex.split(os.environ.get("PDLA_TEST_MPIRUN", "mpirun"))
-    found = shutil.which(name, path=Path(sys.executable).parent) or shutil.which(name)
-    if not found:
-        pytest.skip(f"no {name} beside this Python or on PATH")
-    command = [os.path.abspath(found), *options, "-n", str(ranks), sys.executable, "-c", HEADER + body]
+    command = [*mpirun(), "-n", str(ranks), sys.executable, "-c", HEADER + body]
     joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.run(command, env=os.environ | env, timeout=60, **joined)
 
@@ -43,6 +37,24 @@ stuck()
     for rank, call in enumerate(["bcast", "recv(tag=5)", "bcast"]):
         assert f"[rank {rank} of 3] has waited 3 s (PDLA_TIMEOUT) for other ranks in {call} on 'all'" in job.stdout
     assert job.stdout.count("in stuck") == 3
+
+
+@pytest.mark.parametrize("variable", ["PDLA_PANEL=64", "PDLA_CHECK=0", "PDLA_MACHINE=v100x4", "PDLA_MACHINE=v100x9"])
+def test_settings_that_differ_are_an_error_on_every_rank(variable):
+    command = [*mpirun(), "-n", "2", sys.executable, "-c", "import pdla; pdla.world()"]
+    command += [":", "-n", "1", "env", variable, *command[-3:]]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    name, value = variable.split("=")
+    said = job.stderr.count(f"AgreementError: {name} differs between ranks: ")
+    assert (job.returncode != 0, said) == (True, 3), job.stderr
+    assert value in job.stderr and "on ranks 0, 1;" in job.stderr and "on rank 2" in job.stderr
+
+
+def test_settings_of_a_ranks_own_may_differ():
+    command = [*mpirun(), "-n", "1", sys.executable, "-c", "import pdla; pdla.world()"]
+    command += [":", "-n", "1", "env", "PDLA_TIMEOUT=99", "PDLA_THREADS=1", "PDLA_KEEP=0", *command[-3:]]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert job.returncode == 0, job.stderr
 
 
 def test_ranks_out_of_step_wait_and_take_nothing_for_something_else():

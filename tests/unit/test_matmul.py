@@ -1,16 +1,20 @@
 """The rule on the matrices' own grid, by its three schedules, against NumPy bit by bit; all combinations of cuts; bytes."""
 
 import itertools
+from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
-from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
+from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
+from pdla.indices import IndexSet
 from pdla.matmul import gather, operands
 from pdla.matmul.operands import Memo, Sink
 from pdla.matmul.roles import Roles
+from pdla.model.machine import Machine
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
 SIZES = ((0, 3, 2), (3, 2, 0), (1, 1, 1), (13, 4, 17), (2, 3, 5), (24, 12, 36))
@@ -185,11 +189,75 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
         expected = A.gather() @ B.gather()
         sink = Sink(comm.xp, np.full((1003, n), np.nan), 1, 0)
         with pdla.record() as ledger:
-            gather.run(A, B, roles, sink, Memo())
+            gather.run(A, B, roles, sink, Memo(), Machine(network=1e3))
         assert np.array_equal(sink.block, expected)
         return sum(event.what == "gemm" for event in ledger.events)
 
     assert pdla.run(8, program) == [products] * 8
+
+
+@pytest.mark.parametrize(
+    "pace, widths",
+    [
+        (0.0, [128] * 5),
+        (1.6, [128, 208, 304]),  # 204.8 come meanwhile, then 332.8 would
+        (1.0, [128] * 5),
+        (4.5, [128, 512]),
+        (3.5, [128, 512]),  # the 64 after 448 are too few to go over C for
+        (inf, [128, 512]),
+    ],
+)
+def test_groups_of_tiles_grow_as_the_network_outruns_the_products(pace, widths):
+    tiles = [IndexSet.interval(i * 16, i * 16 + 16) for i in range(40)]
+    groups = gather._groups(tiles[::-1], 8, pace)
+    assert [len(part) for _, part in groups] == widths
+    assert [r for ranks, _ in groups for r in ranks] == list(range(40))[::-1]
+    assert [len(part) for _, part in gather._groups(tiles, 1, pace)] == [640]
+
+
+def test_plans_are_made_for_the_machine_that_is_told(tmp_path):
+    """And kept for it alone."""
+    slow = tmp_path / "slow.toml"
+    slow.write_text("flops = 1.0")
+
+    def program(comm):
+        A = pdla.zeros((8, 8), ProcessGrid((1, 1)), LAYOUT)
+        usual = pdla.plan_matmul(A, A)
+        with config.override(machine=str(slow)):
+            assert pdla.plan_matmul(A, A).predicted.seconds == 2 * 8**3 == pdla.predict_matmul(8, 8, 8, 1).seconds
+        assert pdla.plan_matmul(A, A) is usual
+        return usual.predicted.seconds
+
+    assert pdla.run(1, program)[0] < 1e-6
+
+
+def test_another_machine_makes_another_choice(tmp_path):
+    far = tmp_path / "far.toml"
+    far.write_text("latency = 1.0")
+    sizes = [pdla.run(4, lambda comm: pdla.native_layouts(64, 64, 64).grid.size)[0]]
+    with config.override(machine=str(far)):
+        sizes += pdla.run(4, lambda comm: pdla.native_layouts(64, 64, 64).grid.size)[:1]
+    assert sizes == [4, 1]
+
+
+def test_a_machine_that_is_none_is_an_error_on_every_rank():
+    def program(comm):
+        with pytest.raises(FileNotFoundError, match="no machine 'v100x9'"):
+            pdla.native_layouts(8, 8, 8)
+        A = pdla.zeros((8, 8), ProcessGrid((2, 1)), LAYOUT)
+        with pytest.raises(FileNotFoundError, match="no machine 'v100x9'"):
+            A @ A
+        return True
+
+    with config.override(machine="v100x9"):
+        assert all(pdla.run(2, program))
+
+
+def test_a_node_receives_by_one_link_what_its_ranks_multiply():
+    machine = Machine(flops=1e9, network=1e6, memory=1e12, call=0.0)
+    comms = [SimpleNamespace(size=8, nodes=nodes) for nodes in (8, 2)]
+    pace = [gather._pace(100, 50, 50, comm, np.dtype("float64"), machine) for comm in comms]
+    assert pace == pytest.approx([1e-5 / 4e-4, 1e-5 / 1e-4])
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 8])
