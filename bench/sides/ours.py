@@ -1,6 +1,6 @@
 """pdla through a plan: in layouts of its own ("native"), or from 2-D blocks to 2-D blocks ("blocks").
 
-In its own a tall C lies by columns, as OpenBLAS is a tenth faster (docs/choosing.md).
+In its own a tall C of float64 lies by columns, as OpenBLAS is a tenth faster (docs/choosing.md).
 """
 
 import platform
@@ -31,7 +31,7 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
         A, B, C = operands(product, grid, layouts)
         rows, cols = C.local.shape
-        if all(grid.comm.share(rows >= TALL * cols)):
+        if product.dtype == "float64" and all(grid.comm.share(rows >= TALL * cols)):
             C = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
         return side(A, B, C)
     return side(*operands(product, near_square(comm), BLOCKS))

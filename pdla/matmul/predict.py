@@ -42,8 +42,8 @@ def predict_matmul(
 ) -> Prediction:  # fmt: skip
     """The best way to multiply m x k by k x n on at most P ranks, each matrix where it suits; no communicator.
 
-    Figures are those of dry runs of the very plan, on PDLA_MACHINE's machine where none is given. Raises PlanError for an
-    unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
+    Figures are those of dry runs of the very plan. Where no machine is given it is made for PDLA_MACHINE's, and tells no time.
+    Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
     """
     if P < 1 or min(m, n, k) < 0:
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
