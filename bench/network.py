@@ -36,6 +36,7 @@ SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
 PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
 JOBS = {"pdla": PDLA, "by hand": (("by_hand", ""),), "ScaLAPACK": (("pdgemm", "64"), ("pdgemm", "256"))}
 PEERS = ("by_hand", "pdgemm")
+NEAR = 7e8  # bytes a second and core that ranks of a host send each other: measured, 1 MiB each, 64 at once on two cores
 TURN = 1.0  # seconds of products, before it is another side's turn
 WIDTH = 170  # columns, where the output is no terminal
 
@@ -87,7 +88,7 @@ def described(one: Machine, hosts: int, ranks: int, rate: str) -> str:
     """The file of a machine: a cluster of such cores."""
     file = cluster.FOLDER / "machine.toml"
     link = cluster.bytes_a_second(rate)
-    mine = core.shared(one, max(1.0, hosts * ranks / CORES))
+    mine = core.shared(replace(one, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
     name = f"{hosts} emulated hosts of {ranks} ranks, links of {rate}"
     file.write_text(replace(mine, network=link / ranks, injection=link, node=ranks, name=name, source="bench/network.py").text())
     return str(file)
