@@ -61,4 +61,4 @@ def machine(name: str) -> Machine:
     try:
         return Machine.load(name) if name else Machine.chosen()
     except (OSError, ValueError) as error:
-        raise refuse(f"--machine: {error}") from error
+        raise refuse(f"--machine: {error}" if name else str(error)) from error

@@ -156,7 +156,10 @@ class Machine:
 
 @cache
 def _chosen(name: str) -> Machine:
-    return Machine.load(name) if name else Machine()
+    try:
+        return Machine.load(name) if name else Machine()
+    except (OSError, ValueError) as error:
+        raise type(error)(f"PDLA_MACHINE: {error}") from error
 
 
 _FORM = "figures of 0 or more; reached = [[size, share], ...], above 0, sizes growing"

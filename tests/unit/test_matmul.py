@@ -245,7 +245,7 @@ def test_another_machine_makes_another_choice(tmp_path):
 
 def test_a_machine_that_is_none_is_an_error_on_every_rank():
     def program(comm):
-        with pytest.raises(FileNotFoundError, match="no machine 'v100x9'"):
+        with pytest.raises(FileNotFoundError, match="PDLA_MACHINE: no machine 'v100x9'"):
             pdla.native_layouts(8, 8, 8)
         A = pdla.zeros((8, 8), ProcessGrid((2, 1)), LAYOUT)
         with pytest.raises(FileNotFoundError, match="no machine 'v100x9'"):
