@@ -8,7 +8,7 @@ PDLA_CHECK=0 turns both into nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from pdla import config, errors
@@ -41,10 +41,16 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     if failures:
         kind = next(failure[0] for _, failure in said if failure is not None)
         raise kind("; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items()))
-    calls: dict[str, list[int]] = {}
-    for rank, (other, _) in enumerate(said):
-        calls.setdefault(other, []).append(rank)
+    calls = who_said([other for other, _ in said])
     raise AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items()))
+
+
+def who_said(words: Sequence[str]) -> dict[str, list[int]]:
+    """The ranks that said each, in the order of the first of them."""
+    ranks: dict[str, list[int]] = {}
+    for rank, word in enumerate(words):
+        ranks.setdefault(word, []).append(rank)
+    return ranks
 
 
 def _plain(kind: type[Exception]) -> type[Exception]:

@@ -23,7 +23,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device
-from pdla.comm.agree import name
+from pdla.comm.agree import name, who_said
 from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.comm.job import give_up, watched
@@ -288,9 +288,7 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
     mine = vars(config.settings) | {"machine": Machine.told()}
     everyone = comm.allgather({setting: str(value) for setting, value in mine.items() if setting not in config.OWN})
     for setting in everyone[0]:
-        said: dict[str, list[int]] = {}
-        for rank, settings in enumerate(everyone):
-            said.setdefault(settings[setting], []).append(rank)
+        said = who_said([settings[setting] for settings in everyone])
         if len(said) > 1:
             values = "; ".join(f"{value} on {name(ranks)}" for value, ranks in said.items())
             raise AgreementError(f"PDLA_{setting.upper()} differs between ranks: {values}")

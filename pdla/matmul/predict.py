@@ -49,8 +49,8 @@ def predict_matmul(
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
-    kind, comm = np.dtype(dtype), DryComm(0, P)  # type: ignore[call-overload]
-    table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, machine or Machine.chosen(), 0, ()), algorithm)
+    kind, comm, made_for = np.dtype(dtype), DryComm(0, P), machine or Machine.chosen()  # type: ignore[call-overload]
+    table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm)
     grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
     A, B, C = (
         Operand(shape, layout, grid)
@@ -58,7 +58,7 @@ def predict_matmul(
     )
     pm, pn, pk = table.shape
     wish = plans.Wish(table.algorithm, (pm, pn, pk), None if memory_limit is not None else table.schedule, None, memory_limit)
-    plan = plans.make(A, B, C, kind, wish, machine or Machine.chosen())
+    plan = plans.make(A, B, C, kind, wish, made_for)
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,
