@@ -286,7 +286,8 @@ def wrap(comm: MPI.Comm) -> MPIComm:
 def _agree_on_settings(comm: MPI.Comm) -> None:
     """Collective: with some settings that differ ranks would make different plans, and wait for messages that nobody sends."""
     mine = vars(config.settings) | {"machine": Machine.told()}
-    everyone = comm.allgather({setting: str(value) for setting, value in mine.items() if setting not in config.OWN})
+    as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
+    everyone = comm.allgather({setting: text for setting, text in as_given.items() if setting not in config.OWN})
     for setting in everyone[0]:
         said = who_said([settings[setting] for settings in everyone])
         if len(said) > 1:

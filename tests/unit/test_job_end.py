@@ -43,7 +43,7 @@ stuck()
     ("variable", "told"),
     [
         ("PDLA_PANEL=64", "0 on ranks 0, 1; 64 on rank 2"),
-        ("PDLA_CHECK=0", "True on ranks 0, 1; False on rank 2"),
+        ("PDLA_CHECK=0", "differs between ranks: 1 on ranks 0, 1; 0 on rank 2"),
         ("PDLA_MACHINE=v100x9", "name='', source='') on ranks 0, 1; PDLA_MACHINE: no machine 'v100x9'"),
     ],
 )
