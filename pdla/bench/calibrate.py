@@ -28,14 +28,17 @@ from pdla.create import zeros
 from pdla.grid import ProcessGrid
 from pdla.model.machine import Machine
 
-TURNS = 7
+LEAST, TURNS = 3, 7  # of a measurement: no more than the least if they take long
+SHORT, LONG = 0.01, 1.0  # seconds: of a turn that needs no repetitions, and of all turns
 LARGE = 1024  # of a product at full rate
 SMALL = 8  # of the least product whose rate is measured
 STACK = 1 << 21  # elements of a stack of products' factors, more than a core's cache holds
-MESSAGE = 4 << 20  # bytes of a message at full rate
+BRIEF, MESSAGE = 1 << 16, 4 << 20  # bytes of a message at full rate: on slow links as few as take
+FULL = 0.05  # seconds
 AT_ONCE = 16  # messages under way together
 STREAM = 4 << 20  # elements of a sum that no cache holds
-SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed, but those that are predicted to take more than
+PATIENCE = 0.25  # seconds
 CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts them
 
 
@@ -80,17 +83,30 @@ def _rounded(machine: Machine) -> Machine:
 
 
 def _timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
-    """Collective: seconds of the slowest rank, a repetition; the median of a few turns."""
-    work()
-    return median(_once(comm, work, repeats) for _ in range(TURNS))
+    """Collective: seconds of the slowest rank, a repetition; the median of a few turns, of no more repetitions than they need."""
+    first = _once(comm, work)
+    repeats = min(repeats, 1 + int(SHORT / first))
+    turns = [_alone(comm, work, repeats) for _ in range(_turns(repeats * first))]
+    return median(map(max, zip(*comm.share(turns), strict=True)))
 
 
-def _once(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
+def _turns(seconds: float) -> int:
+    """How many of so long."""
+    return TURNS if TURNS * seconds < LONG else LEAST
+
+
+def _once(comm: Communicator, work: Callable[[], object]) -> float:
+    """Collective: seconds of the slowest rank."""
+    return max(comm.share(_alone(comm, work)))
+
+
+def _alone(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
+    """Seconds of this rank, a repetition; all begin together."""
     comm.barrier()
     start = time.perf_counter()
     for _ in range(repeats):
         work()
-    return max(comm.share((time.perf_counter() - start) / repeats))
+    return (time.perf_counter() - start) / repeats
 
 
 # ---------------------------------------------------------------------------------------------- a rank alone
@@ -150,24 +166,42 @@ def _peer(comm: Communicator, far: bool) -> int | None:
 
 def _link(comm: Communicator, step: int) -> tuple[float, float, float]:
     """Gap, latency, and bytes a second that a rank receives, while all send to their peer."""
-    small, large = (np.ones(size, np.uint8) for size in (8, MESSAGE))
-    into = np.empty_like(small), np.empty_like(large)
+    small = np.ones(8, np.uint8)
+    into = np.empty_like(small)
 
     def many() -> None:
-        for pending in [comm.shift(small, into[0], step) for _ in range(AT_ONCE)]:
+        for pending in [comm.shift(small, into, step) for _ in range(AT_ONCE)]:
             pending.wait()
 
-    one = _timed(comm, lambda: comm.shift(small, into[0], step).wait(), 50)
+    one = _timed(comm, _message(comm, small.nbytes, step), 50)
     gap = min(one, max(0.0, _timed(comm, many, 5) - one) / (AT_ONCE - 1))
-    whole = _timed(comm, lambda: comm.shift(large, into[1], step).wait())
-    return gap, one - gap, MESSAGE / max(1e-9, whole - one)
+    large = _full(comm, step, 8 * one)
+    whole = _timed(comm, _message(comm, large, step))
+    return gap, one - gap, large / max(1e-9, whole - one)
+
+
+def _full(comm: Communicator, step: int, least: float) -> int:
+    """Bytes of a message at full rate, which takes so long at least."""
+    size = BRIEF
+    while size < MESSAGE:
+        message = _message(comm, size, step)
+        if min(_once(comm, message), _once(comm, message)) > max(FULL, least):
+            break
+        size *= 4
+    return size
+
+
+def _message(comm: Communicator, size: int, step: int) -> Callable[[], object]:
+    x = np.ones(size, np.uint8)
+    out = np.empty_like(x)
+    return lambda: comm.shift(x, out, step).wait()
 
 
 def _overlap(comm: Communicator, step: int | None) -> float:
     """The share of a message that is hidden behind products that take as long, turn by turn: the parts are less than noise."""
     if step is None:
         return 1.0
-    x = np.ones(4 * MESSAGE, np.uint8)
+    x = np.ones(4 * _full(comm, step, 0.0), np.uint8)
     out = np.empty_like(x)
     a, b, c = (np.ones((LARGE // 4, LARGE // 4)) for _ in range(3))
 
@@ -185,7 +219,7 @@ def _overlap(comm: Communicator, step: int | None) -> float:
 
     count = 1
     count = max(1, round(_timed(comm, message) / _timed(comm, products)))
-    turns = [(_once(comm, message), _once(comm, products), _once(comm, both)) for _ in range(3 * TURNS)]
+    turns = [(_once(comm, message), _once(comm, products), _once(comm, both)) for _ in range(3 * _turns(_once(comm, both)))]
     return float(min(1.0, max(0.0, median((alone + work - together) / min(alone, work) for alone, work, together in turns))))
 
 
@@ -204,21 +238,22 @@ class Row(NamedTuple):
 
 
 def compared(comm: Communicator, machine: Machine) -> Iterator[Row]:
-    """Collective: verbs in all groups at once, of each size and stride whose product divides the ranks."""
+    """Collective: verbs in all groups of a size and stride at once, but those that take long."""
     for ranks, stride in _groups(comm.size):
         group = comm.split(_members(comm.rank, ranks, stride), "group")
         assert group is not None
         for size in SIZES:
             for verb, make in VERBS.items():
-                found = _timed(comm, make(group, size), 5)
-                yield Row(verb, ranks, stride, size, found, _foretold(make, comm.size, ranks, stride, size, machine))
+                foretold = _foretold(make, comm.size, ranks, stride, size, machine)
+                if foretold < PATIENCE:
+                    yield Row(verb, ranks, stride, size, _timed(comm, make(group, size), 5), foretold)
         yield Row("barrier", ranks, stride, 0, _timed(comm, group.barrier, 20), 0.0)
 
 
 def _groups(ranks: int) -> Iterator[tuple[int, int]]:
-    """Sizes and strides, both powers of two or whatever makes one group of all."""
-    for size in sorted({*(1 << i for i in range(1, ranks.bit_length())), ranks} - {1}):
-        yield from ((size, 1 << i) for i in range(ranks.bit_length()) if ranks % (size << i) == 0)
+    """Sizes, powers of two that divide the ranks and all of them; of neighbours, and of ranks as far apart as can be."""
+    for size in sorted({*(1 << i for i in range(1, ranks.bit_length()) if ranks % (1 << i) == 0), ranks} - {1}):
+        yield from ((size, stride) for stride in sorted({1, ranks // size}))
 
 
 def _members(rank: int, ranks: int, stride: int) -> list[int]:

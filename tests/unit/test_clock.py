@@ -166,9 +166,27 @@ def test_calibrate_writes_a_machine(tmp_path, quick, capsys):
     assert len(lines) == 9 and lines[-1][:4] == ["barrier", "2", "1", "0"] and len(lines[-1]) == 5
 
 
+def test_what_is_predicted_to_take_long_is_left_out(quick):
+    """1 KiB at 2 KB a second and more would take half a second."""
+    slow = Machine(bandwidth=2e3, latency=0.0, gap=0.0)
+    (rows, _) = pdla.run(2, lambda comm: list(calibrate.compared(comm, slow)))
+    assert [(row.verb, row.size) for row in rows] == [*((verb, 8) for verb in calibrate.VERBS), ("barrier", 0)]
+
+
+@pytest.mark.parametrize(("bandwidth", "size"), [(1e6, 1 << 16), (1e7, 1 << 20), (1e12, 1 << 22)])
+def test_messages_are_as_long_as_links_ask_for(bandwidth, size):
+    """The first of 64 KiB, 256 KiB, 1 MiB that takes more than a twentieth of a second, or 4 MiB."""
+    assert pdla.run(2, calibrate._full, 1, 0.0, bandwidth=bandwidth) == [size, size]
+
+
+def test_messages_are_long_beside_latency():
+    """64 KiB take 66 ms."""
+    assert pdla.run(2, calibrate._full, 1, 0.2, bandwidth=1e6) == [1 << 18, 1 << 18]
+
+
 def test_groups_of_ranks():
-    assert list(calibrate._groups(8)) == [(2, 1), (2, 2), (2, 4), (4, 1), (4, 2), (8, 1)]
-    assert list(calibrate._groups(6)) == [(2, 1), (6, 1)] and list(calibrate._groups(1)) == []
+    assert list(calibrate._groups(8)) == [(2, 1), (2, 4), (4, 1), (4, 2), (8, 1)]
+    assert list(calibrate._groups(6)) == [(2, 1), (2, 3), (6, 1)] and list(calibrate._groups(1)) == []
     assert [calibrate._members(rank, 2, 2) for rank in range(8)] == [[0, 2], [1, 3], [0, 2], [1, 3], [4, 6], [5, 7], [4, 6], [5, 7]]
 
 
