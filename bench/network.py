@@ -36,7 +36,7 @@ SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
 PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
 JOBS = {"pdla": PDLA, "by hand": (("by_hand", ""),), "ScaLAPACK": (("pdgemm", "64"), ("pdgemm", "256"))}
 PEERS = ("by_hand", "pdgemm")
-NEAR = 7e8  # bytes a second and core that ranks of a host send each other: measured, 1 MiB each, 64 at once on two cores
+NEAR = 9e8  # bytes a second and core that ranks of a host send each other, 64 at once on two cores: measured, 1 to 2 MiB each
 TURN = 1.0  # seconds of products, before it is another side's turn
 WIDTH = 170  # columns, where the output is no terminal
 

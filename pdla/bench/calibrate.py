@@ -39,6 +39,7 @@ AT_ONCE = 16  # messages under way together
 STREAM = 4 << 20  # elements of a sum that no cache holds
 SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed, but those that are predicted to take more than
 PATIENCE = 0.25  # seconds
+Link = tuple[float, float, float]  # gap, latency, bytes a second
 CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts them
 
 
@@ -60,15 +61,16 @@ def program(comm: Communicator, arguments: argparse.Namespace, words: list[str])
 def measured(comm: Communicator) -> Machine:
     """Collective: this job's machine, the same on every rank. Of each figure the median of a few turns, of the slowest rank."""
     flops, reached = _rates(comm)
-    near, far = _peer(comm, False), _peer(comm, True)
-    gap, latency, bandwidth = _link(comm, near) if near else (Machine.gap, Machine.latency, Machine.bandwidth)
+    near = comm.near if comm.nodes > 1 else comm
+    gap, latency, bandwidth = _slowest(comm, _link(near, 1) if near.size > 1 else None)
+    far = _abroad(comm)
     far_gap, far_latency, network = _link(comm, far) if far else (gap, Machine.far_latency, Machine.network)
     ranks = comm.size // comm.nodes
     single = _rate(comm, LARGE, "float32") / flops
     machine = Machine(
         flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
         bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
-        node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or near),
+        node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
         name=f"{comm.size} ranks on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{os.cpu_count()} cores of {processor()}",
         source=f"measured by `pdla.bench calibrate`, {comm.size} ranks at once, on {datetime.date.today()}, NumPy {np.__version__}",
     )  # fmt: skip
@@ -155,16 +157,20 @@ def _erf(comm: Communicator) -> float:
 # ---------------------------------------------------------------------------------------------- two ranks
 
 
-def _peer(comm: Communicator, far: bool) -> int | None:
-    """The step to another rank that is, for every rank, on its own node (on another); None where there is none."""
-    homes = list(comm.homes) or [0] * comm.size
-    for step in range(1, comm.size):
-        if all((homes[r] != homes[(r + step) % comm.size]) == far for r in range(comm.size)):
-            return step
-    return None
+def _abroad(comm: Communicator) -> int:
+    """The step to another rank that is, for every rank, on another node; 0 where there is none."""
+    steps = (step for step in range(1, comm.size) if all(home != comm.homes[r - step] for r, home in enumerate(comm.homes)))
+    return next(steps, 0) if comm.nodes > 1 else 0
 
 
-def _link(comm: Communicator, step: int) -> tuple[float, float, float]:
+def _slowest(comm: Communicator, link: Link | None) -> Link:
+    """Collective: of the links of all ranks but those that are alone on their nodes."""
+    links = [one for one in comm.share(link) if one] or [(Machine.gap, Machine.latency, Machine.bandwidth)]
+    gaps, latencies, rates = zip(*links, strict=True)
+    return max(gaps), max(latencies), min(rates)
+
+
+def _link(comm: Communicator, step: int) -> Link:
     """Gap, latency, and bytes a second that a rank receives, while all send to their peer."""
     small = np.ones(8, np.uint8)
     into = np.empty_like(small)
@@ -197,9 +203,9 @@ def _message(comm: Communicator, size: int, step: int) -> Callable[[], object]:
     return lambda: comm.shift(x, out, step).wait()
 
 
-def _overlap(comm: Communicator, step: int | None) -> float:
+def _overlap(comm: Communicator, step: int) -> float:
     """The share of a message that is hidden behind products that take as long, turn by turn: the parts are less than noise."""
-    if step is None:
+    if step == 0:
         return 1.0
     x = np.ones(4 * _full(comm, step, 0.0), np.uint8)
     out = np.empty_like(x)

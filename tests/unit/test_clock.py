@@ -1,5 +1,7 @@
 """A dry run's time on a described machine: links, work, overlap; machines as files; calibration."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -164,6 +166,24 @@ def test_calibrate_writes_a_machine(tmp_path, quick, capsys):
     lines = [line.split() for line in printed[len(machine.text()) :].splitlines() if line][1:]
     assert [line[:4] for line in lines[:4]] == [[verb, "2", "1", "8"] for verb in calibrate.VERBS]
     assert len(lines) == 9 and lines[-1][:4] == ["barrier", "2", "1", "0"] and len(lines[-1]) == 5
+
+
+@pytest.mark.parametrize(("homes", "step"), [((), 0), ((0, 0, 2, 2), 2), ((0, 1, 0, 1), 1), ((0, 0, 0, 3), 0)])
+def test_links_are_measured_inside_nodes_and_between_them(homes, step, quick, monkeypatch):
+    """Each node's ranks around that node; all at once to ranks that are all on other nodes, where there is such a step."""
+    seen = [[] for _ in range(4)]
+    link = calibrate._link
+    monkeypatch.setattr(calibrate, "_link", lambda comm, step: seen[here.rank].append((comm.size, step)) or link(comm, step))
+    here = threading.local()
+
+    def program(comm):
+        here.rank, comm.homes = comm.rank, homes
+        return calibrate.measured(comm)
+
+    machine = pdla.run(4, program)[0]
+    beyond = [(4, step)] if step else []
+    assert seen == [([(n, 1)] if n > 1 else []) + beyond for n in (homes.count(home) or 4 for home in homes or [0] * 4)]
+    assert machine.bandwidth not in (0, Machine.bandwidth) and (machine.network != Machine.network) == bool(step)
 
 
 def test_what_is_predicted_to_take_long_is_left_out(quick):
