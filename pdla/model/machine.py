@@ -102,8 +102,11 @@ class Machine:
 
     @property
     def message(self) -> float:
-        """Words of 8 bytes that could be received in the time of a message without any."""
-        return (self.latency + self.gap) * self.bandwidth / 8
+        """Words of 8 bytes that could be received while another message is handled; latency where no gap is told.
+
+        Messages of a round are under way together: their latencies pass at once.
+        """
+        return (self.gap or self.latency) * self.bandwidth / 8
 
     @property
     def distance(self) -> float:

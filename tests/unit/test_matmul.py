@@ -232,15 +232,16 @@ def test_plans_are_made_for_the_machine_that_is_told(tmp_path):
 
 
 def test_another_machine_makes_another_choice(tmp_path):
-    """Where messages cost nothing words alone decide."""
-    prompt = tmp_path / "prompt.toml"
+    """Where messages cost nothing words alone decide; what each keeps a rank busy counts, not what passes for all at once."""
+    prompt, late = tmp_path / "prompt.toml", tmp_path / "late.toml"
     prompt.write_text("latency = 0.0")
+    late.write_text("gap = 2e-6\nlatency = 1.0")
     shapes = []
-    for machine in ("", str(prompt)):
+    for machine in ("", str(late), str(prompt)):
         with config.override(machine=machine):
             shapes += pdla.run(16, lambda comm: pdla.native_layouts(1000, 64, 64).grid.shape)[:1]
             assert pdla.predict_matmul(1000, 64, 64, 16).grid == shapes[-1]
-    assert shapes == [(4, 2, 2), (16, 1, 1)]
+    assert shapes == [(4, 2, 2), (4, 2, 2), (16, 1, 1)]
 
 
 def test_a_machine_that_is_none_is_an_error_on_every_rank():
