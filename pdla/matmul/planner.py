@@ -133,9 +133,10 @@ class Sizes:
         """The node of each rank; None where there is one node only."""
         return np.array(self.nodes) if len(set(self.nodes)) > 1 else None
 
-    def priced(self, used: boxes.Box, words: float, more: int = 0) -> float:
-        """The price of a box that receives so many words, in its own messages and `more`."""
-        excess, begun = boxes.excess(*self.mnk, used, self.ranks), boxes.messages(used) + more
+    def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
+        """The price of a box that receives so many words, in its own messages and `more`; of what is read in place only addends."""
+        own = used.k - 1 if schedule == "shared" else boxes.messages(used)
+        excess, begun = boxes.excess(*self.mnk, used, self.ranks), own + more
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, self.machine))
 
     def conversion(self, moved: float) -> float:
@@ -199,7 +200,7 @@ def direct(q: Question, algorithm: str, schedule: str | None = None) -> Way:
     used = boxes.of(chosen.carries, sizes)
     how = schedule or (algorithm if algorithm in ON_GRID else q.schedule(words))
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
-    price = q.priced(used, _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
+    price = q.priced(how, used, _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
     return Way(how, how, chosen, None, (), words, 0.0, price)
 
 
@@ -233,7 +234,7 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
 
 
 def _native_price(q: Sizes, table: Table, order: Order = None) -> float:
-    return q.priced(table.box, _table_weighed(q, table, order))
+    return q.priced(table.schedule, table.box, _table_weighed(q, table, order))
 
 
 def _table_weighed(q: Sizes, table: Table, order: Order) -> float:
@@ -320,7 +321,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     else:
         arriving, returning, stays = _moves(q, kept, table, order)
         moved, more = float(arriving.max() + returning.max()), 3 - sum(stays)
-    price = q.priced(table.box, _table_weighed(q, table, order) + q.conversion(moved), more)
+    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + q.conversion(moved), more)
     return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
 
 

@@ -90,6 +90,11 @@ def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
     assert cheapest_native(replace(q, mnk=(512, 512, 131072)), "auto")[0].shape == (1, 1, ranks)
 
 
+def test_what_is_read_in_place_takes_no_messages():
+    """2 x 4 x 2 would save one message of six of a gather, and is the one that sends any."""
+    assert cheapest_native(Sizes((64, 64, 64), 16, 8, Machine(), 2**30, ()), "auto")[0].shape == (4, 4, 1)
+
+
 def test_two_conversions_cost_more_than_to_read_in_place():
     def program(comm):
         comm.shared_limit, grid = 2**30, ProcessGrid((2, 2))
