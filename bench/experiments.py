@@ -132,7 +132,7 @@ def emulated(told: dict[str, Any]) -> Machine:
     probes = told["measured"][PROBES]
     gap = probes["gap"]  # in a message's time, too
     network = {"gap": gap} | {name: max(0.0, probes[name] - gap) for name in ("latency", "far_latency")}
-    rate = probes["all_to_all"]  # of the given one what TCP reaches
+    rate = probes["one_to_one"]  # of the given one what TCP reaches; all to all the verb waits for messages, which the clock tells
     return replace(
         core.shared(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
         overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
