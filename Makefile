@@ -62,7 +62,7 @@ cuda:  ## compile the kernels of cuda/ with nvcc, where it is: what they use goe
 test-gpu:  ## run all that needs a GPU, where there is one: kernels, MPI tests, sanitizer, measurements: build/gpu.json
 	$(PYTHON) tests/gpu.py $(ARGS)
 
-experiments: $(READY)-docs  ## check the papers' claims on an emulated cluster and dry: docs/experiments.md, in 15 minutes, as root
+experiments: $(READY)-docs  ## check the papers' claims on an emulated cluster and dry: docs/experiments.md, in 15 to 25 minutes, as root
 	$(PY) bench/experiments.py --write $(ARGS)
 
 lint: $(READY)-lint  ## check style, types and that imports run one way

@@ -21,7 +21,7 @@ from pdla import nn
 from pdla.bench.arguments import Parser
 from pdla.bench.info import processor
 from pdla.bench.leave import leave
-from pdla.comm.base import Communicator
+from pdla.comm.base import Communicator, Pending
 from pdla.comm.clock import current as clock
 from pdla.comm.dry import dry_run
 from pdla.create import zeros
@@ -172,54 +172,56 @@ def _slowest(comm: Communicator, link: Link | None) -> Link:
 
 def _link(comm: Communicator, step: int) -> Link:
     """Gap, latency, and bytes a second that a rank receives, while all send to their peer."""
-    small = np.ones(8, np.uint8)
-    into = np.empty_like(small)
+    small = _message(comm, 8, step)
 
     def many() -> None:
-        for pending in [comm.shift(small, into, step) for _ in range(AT_ONCE)]:
+        for pending in [small() for _ in range(AT_ONCE)]:
             pending.wait()
 
-    one = _timed(comm, _message(comm, small.nbytes, step), 50)
+    one = _timed(comm, lambda: small().wait(), 50)
     gap = min(one, max(0.0, _timed(comm, many, 5) - one) / (AT_ONCE - 1))
-    large = _full(comm, step, 8 * one)
-    whole = _timed(comm, _message(comm, large, step))
-    return gap, one - gap, large / max(1e-9, whole - one)
+    size = _full(comm, step, 8 * one)
+    large = _message(comm, size, step)
+    whole = _timed(comm, lambda: large().wait())
+    return gap, one - gap, size / max(1e-9, whole - one)
 
 
 def _full(comm: Communicator, step: int, least: float) -> int:
     """Bytes of a message at full rate, which takes so long at least."""
-    size = BRIEF
-    while size < MESSAGE:
+
+    def seconds(size: int) -> float:
         message = _message(comm, size, step)
-        if min(_once(comm, message), _once(comm, message)) > max(FULL, least):
-            break
+        return min(_once(comm, lambda: message().wait()) for _ in range(2))
+
+    size = BRIEF
+    while size < MESSAGE and seconds(size) <= max(FULL, least):
         size *= 4
     return size
 
 
-def _message(comm: Communicator, size: int, step: int) -> Callable[[], object]:
+def _message(comm: Communicator, size: int, step: int) -> Callable[[], Pending]:
+    """What sends so many bytes to the peer, again and again, and receives as many."""
     x = np.ones(size, np.uint8)
     out = np.empty_like(x)
-    return lambda: comm.shift(x, out, step).wait()
+    return lambda: comm.shift(x, out, step)
 
 
 def _overlap(comm: Communicator, step: int) -> float:
     """The share of a message that is hidden behind products that take as long, turn by turn: the parts are less than noise."""
     if step == 0:
         return 1.0
-    x = np.ones(4 * _full(comm, step, 0.0), np.uint8)
-    out = np.empty_like(x)
+    begin = _message(comm, 4 * _full(comm, step, 0.0), step)
     a, b, c = (np.ones((LARGE // 4, LARGE // 4)) for _ in range(3))
 
     def message() -> None:
-        comm.shift(x, out, step).wait()
+        begin().wait()
 
     def products() -> None:
         for _ in range(count):
             comm.xp.gemm(a, b, c)
 
     def both() -> None:
-        pending = comm.shift(x, out, step)
+        pending = begin()
         products()
         pending.wait()
 
