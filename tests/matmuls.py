@@ -1,5 +1,7 @@
 """What the tests of multiplication share: exact data, and one product checked against NumPy's."""
 
+from functools import cache
+
 import numpy as np
 
 import pdla
@@ -19,19 +21,28 @@ def op(X, how):
     return X.T if how == "T" else X.H if isinstance(X, pdla.DistMatrix) else X.conj().T
 
 
+@cache
+def whole(shape, dtype, seed):
+    """All of `exact`'s matrix, as one rank alone makes it."""
+    [x] = pdla.run(1, lambda comm: exact(shape, pdla.ProcessGrid(1), pdla.Layout(), dtype, seed).local)
+    return x
+
+
 def check_product(grid, mnk, dtype, algorithm, how_a="N", how_b="N", panel=3):
     """C = op(A) op(B), twice, then 2 A B + 3 C: bitwise NumPy's, inputs untouched, NaN in C gone with beta = 0."""
     m, n, k = mnk
-    A = exact((m, k) if how_a == "N" else (k, m), grid, LAYOUT, dtype, 1)
-    B = exact((k, n) if how_b == "N" else (n, k), grid, LAYOUT, dtype, 2)
-    a, b = A.gather(), B.gather()
-    expected = op(a, how_a) @ op(b, how_b)
-    where = f"{algorithm} {how_a}{how_b} {mnk} {np.dtype(dtype)} on {grid}"
+    shapes = (m, k) if how_a == "N" else (k, m), (k, n) if how_b == "N" else (n, k)
+    A, B = (exact(shape, grid, LAYOUT, dtype, seed) for seed, shape in enumerate(shapes))
+    a, b = (whole(shape, dtype, seed) for seed, shape in enumerate(shapes))
+    inputs = A.local.copy(), B.local.copy()
     C = pdla.matmul(op(A, how_a), op(B, how_b), algorithm=algorithm, panel=panel)
-    assert C.dtype == dtype and np.array_equal(C.gather(), expected), where
+    expected = pdla.from_global(op(a, how_a) @ op(b, how_b), C.grid, C.layout).local
+    checks = {"dtype": C.dtype == dtype, "once": np.array_equal(C.local, expected)}
     C.stored.fill(np.nan)
     pdla.matmul(op(A, how_a), op(B, how_b), algorithm=algorithm, panel=panel, out=C)
-    assert np.array_equal(C.gather(), expected), f"{where}, again over NaN"
+    checks["again over NaN"] = np.array_equal(C.local, expected)
     pdla.gemm(2, op(A, how_a), op(B, how_b), 3, C, algorithm=algorithm)
-    assert np.array_equal(C.gather(), 5 * expected), f"{where}, beta"
-    assert np.array_equal(A.gather(), a) and np.array_equal(B.gather(), b), f"{where}: inputs changed"
+    checks["beta"] = np.array_equal(C.local, 5 * expected)
+    checks["inputs unchanged"] = np.array_equal(A.local, inputs[0]) and np.array_equal(B.local, inputs[1])
+    wrong = {what for rank in grid.comm.share(checks) for what, right in rank.items() if not right}
+    assert not wrong, f"{algorithm} {how_a}{how_b} {mnk} {np.dtype(dtype)} on {grid}: wrong {sorted(wrong)}"

@@ -72,9 +72,14 @@ def price(ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: fl
     return max(WORK, FEW / ranks) * over + (received + machine.message * begun) / max(bound, 1.0) + SUMS * sums
 
 
-def cheapest(m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, layers: int | None = None) -> list[Box]:
-    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left, or `layers`."""
-    pm, pn = _sides(m, n, k, ranks)
+def cheapest(
+    m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, layers: int | None = None, rows_first: bool = False
+) -> list[Box]:
+    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left, or `layers`.
+
+    Of those of one price the one that cuts most along n comes first, or most along m.
+    """
+    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(m, n, k, ranks))
     fits = (pm <= max(m, 1)) & (pn <= max(n, 1))
     pm, pn = pm[fits], pn[fits]
     pk = np.minimum(ranks // (pm * pn), min(max(k, 1), layers or ranks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from math import ceil, prod
 from threading import Lock
 
@@ -34,6 +34,7 @@ GATHER_BELOW = 16 * 2**20  # bytes of gathered panels up to which all come at on
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 RELABELLED = 3  # how many of the cheapest tables are tried with the ranks relabelled
 WORTH = 2**16  # words of conversion from which that is tried: loading the assignment takes longer than less would
+WIDE = 8  # bytes of the elements that OpenBLAS multiplies faster into a wide block of C than into a tall one, both by rows
 LARGE = 4096  # ranks from which conversions are priced by sizes alone
 
 
@@ -224,8 +225,8 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is box.ALGORITHM:
-        flat = boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES, layers=1) if q.readable else []
-        return dict.fromkeys((*boxes.cheapest(*q.mnk, q.ranks, q.machine, BOXES), *flat))
+        search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, BOXES, rows_first=q.itemsize == WIDE)
+        return dict.fromkeys((*search(), *(search(layers=1) if q.readable else ())))
 
     def price(sides: tuple[int, int, int]) -> float:
         return min(_native_price(q, table) for table in named.tables(sides))

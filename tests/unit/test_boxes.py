@@ -173,6 +173,13 @@ def test_search_is_exhaustive():
         assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
 
 
+def test_of_a_box_and_its_mirror_image_elements_of_eight_bytes_cut_m():
+    for dtype, tie in (("float32", (1, 2, 1)), ("float64", (2, 1, 1)), ("complex64", (2, 1, 1)), ("complex128", (1, 2, 1))):
+        assert pdla.predict_matmul(64, 64, 64, 2, dtype=dtype).grid == tie
+        assert pdla.predict_matmul(64, 128, 64, 2, dtype=dtype).grid == (1, 2, 1)
+        assert pdla.predict_matmul(128, 64, 64, 2, dtype=dtype).grid == (2, 1, 1)
+
+
 def test_a_million_ranks():
     found = pdla.predict_matmul(10**6, 10**6, 10**6, 10**6)
     assert found.grid == (100, 100, 100) and found.ranks_used == 10**6

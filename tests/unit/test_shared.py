@@ -81,7 +81,7 @@ def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "boxes"), [(4, ((2, 2, 1), (2, 2, 1))), (16, ((4, 4, 1), (2, 2, 4))), (64, ((8, 8, 1), (4, 4, 4)))]
+    ("ranks", "boxes"), [(4, ((2, 2, 1), (2, 2, 1))), (16, ((4, 4, 1), (4, 2, 2))), (64, ((8, 8, 1), (4, 4, 4)))]
 )
 def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
     """Of a cube by messages the fewest words are best; shared, a grid of m and n, which needs no sums."""
