@@ -25,11 +25,13 @@ PEERS = ("by hand", "ScaLAPACK", "DTensor")
 
 @dataclass
 class Measured:
-    """A side's figures for one product: seconds of every product, whether it was exact on integers, workspace in bytes."""
+    """A side's figures for one product: seconds of every product, whether it was exact on integers, workspace in bytes, and on
+    how many ranks C lies."""
 
     variant: str
     about: str
     workspace: int | None
+    holders: int
     exact: bool | None = None
     seconds: list[float] = field(default_factory=list)
 
@@ -49,7 +51,7 @@ class Row:
 
     def add(self, line: dict[str, Any]) -> None:
         key = (line["side"], line["variant"])
-        kept = self.sides.setdefault(key, Measured(line["variant"], line["about"], line["workspace"]))
+        kept = self.sides.setdefault(key, Measured(line["variant"], line["about"], line["workspace"], line["ranks_with_c"]))
         kept.seconds += line["seconds"]
         kept.exact = line["exact"] if kept.exact is None else kept.exact
 
@@ -107,7 +109,12 @@ def _cells(row: Row) -> list[str]:
 def _time(row: Row, label: str, side: Measured) -> str:
     ratio = row.over_numpy(label)
     variant = f" {side.variant}" if LABELS[label][1] is None and side.variant else ""
-    return f"{1e3 * side.median:.3g}" + (f"  {ratio:.2f}" if ratio and label != "NumPy" else "") + variant
+    return f"{1e3 * side.median:.3g}" + (f"  {ratio:.2f}" if ratio and label != "NumPy" else "") + variant + _idle(row, label, side)
+
+
+def _idle(row: Row, label: str, side: Measured) -> str:
+    """Said where blocks are so large that ranks have none of C: they leave the cores to the others."""
+    return f", C on {side.holders} of {row.ranks}" if label in PEERS and side.holders < row.ranks else ""
 
 
 def verdict(rows: list[Row]) -> list[str]:
@@ -128,7 +135,7 @@ def _faster_peers(row: Row) -> str:
     """The peers faster than pdla in its native layouts, in words."""
     ours = row.best("pdla native")
     faster = {p: side for p in PEERS if (side := row.best(p)) and ours and side.median < ours.median}
-    times = ", ".join(f"{p} {1e3 * side.median:.3g} ms" for p, side in faster.items())
+    times = ", ".join(f"{p} {1e3 * side.median:.3g} ms{_idle(row, p, side)}" for p, side in faster.items())
     return f"pdla {1e3 * ours.median:.3g} ms, {times}" if ours and faster else ""
 
 
@@ -148,7 +155,8 @@ def exported(rows: Iterable[Row]) -> list[dict[str, Any]]:
             "ranks": row.ranks, "m": row.product.m, "n": row.product.n, "k": row.product.k, "dtype": row.product.dtype,
             "side": module, "variant": variant, "seconds_median": side.median,
             "numpy_over_side": numpy.median / side.median if (numpy := row.best("NumPy")) else None,
-            "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "seconds": side.seconds,
+            "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "ranks_with_c": side.holders,
+            "seconds": side.seconds,
         }
         for row in rows
         for (module, variant), side in row.sides.items()
