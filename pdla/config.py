@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
 ARRAYS = ("numpy", "cupy")
+ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON")  # read by pdla/native, before Python runs
 OWN = ("timeout", "threads", "progress", "keep", "tf32")  # settings that may differ between ranks
 
 
@@ -59,7 +60,8 @@ class Settings:
 
 
 def read(environ: Mapping[str, str]) -> Settings:
-    """Settings from PDLA_* variables; a value that cannot be read raises ValueError with the variable's name."""
+    """Settings from PDLA_* variables. A value that cannot be read, and a name that is almost one of these, raise ValueError."""
+    _spelt(environ)
     default = Settings()
 
     def number(name: str, cast: type, otherwise: float) -> float:
@@ -97,6 +99,18 @@ def read(environ: Mapping[str, str]) -> Settings:
         gpu_mpi=word("GPU_MPI", ("auto", "on", "off", "nccl"), default.gpu_mpi),
         tf32=bool(number("TF32", int, default.tf32)),
     )
+
+
+def _spelt(environ: Mapping[str, str]) -> None:
+    """Names that are like none of ours are somebody else's."""
+    known = (*(field.name.upper() for field in fields(Settings)), *ELSEWHERE)
+    for name in environ:
+        own = name.removeprefix("PDLA_")
+        if name != own not in known and not own.startswith("TEST_"):
+            from difflib import get_close_matches
+
+            if meant := get_close_matches(own, known, 1, 0.8):
+                raise ValueError(f"{name} is no variable of pdla: PDLA_{meant[0]} is")
 
 
 settings = read(os.environ)

@@ -192,6 +192,14 @@ def test_settings_are_read_from_the_environment():
             config.read({"PDLA_THREADS": value})
 
 
+def test_a_misspelt_variable_is_an_error():
+    for name, meant in (("PDLA_THREAD", "PDLA_THREADS"), ("PDLA_TIME_OUT", "PDLA_TIMEOUT"), ("PDLA_PBLAS_REPORTS", "PDLA_PBLAS_REPORT")):
+        with pytest.raises(ValueError, match=f"{name} is no variable of pdla: {meant} is"):
+            config.read({name: "1"})
+    others = {"PDLA_HOME": "/opt", "PDLA_TEST_TIMEOUT": "5", "PDLA_PYTHON": "python3", "THREADS": "1", "pdla_thread": "1"}
+    assert config.read(others) == config.Settings()
+
+
 def test_every_error_is_one_of_pdlas():
     kinds = [kind for kind in vars(pdla.errors).values() if isinstance(kind, type)]
     assert all(issubclass(kind, PdlaError) for kind in kinds) and len(kinds) > 5
