@@ -193,9 +193,9 @@ def test_settings_are_read_from_the_environment():
 
 
 def test_a_misspelt_variable_is_an_error():
-    for name, meant in (("PDLA_THREAD", "PDLA_THREADS"), ("PDLA_TIME_OUT", "PDLA_TIMEOUT"), ("PDLA_PBLAS_REPORTS", "PDLA_PBLAS_REPORT")):
-        with pytest.raises(ValueError, match=f"{name} is no variable of pdla: {meant} is"):
-            config.read({name: "1"})
+    for given, meant in (("PDLA_THREAD", "THREADS"), ("PDLA_TIME_OUT", "TIMEOUT"), ("PDLA_PBLAS_REPORTS", "PBLAS_REPORT")):
+        with pytest.raises(ValueError, match=f"{given} is no variable of pdla: PDLA_{meant} is"):
+            config.read({given: "1"})
     others = {"PDLA_HOME": "/opt", "PDLA_TEST_TIMEOUT": "5", "PDLA_PYTHON": "python3", "THREADS": "1", "pdla_thread": "1"}
     assert config.read(others) == config.Settings()
 
