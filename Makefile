@@ -38,7 +38,7 @@ bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 
 test: test-unit test-1 test-2 test-3 test-4 test-6  ## run all tests
 
 test-full: $(READY)-test  ## run every product of the cross of algorithms, transposes, dtypes, ranks and sizes
-	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) tests/unit/test_cover.py $(ARGS)
+	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/unit/test_cover.py $(ARGS)
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
 	PDLA_TEST_MPIRUN="$(patsubst .venv/%,$(CURDIR)/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
