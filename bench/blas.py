@@ -6,7 +6,7 @@ Prints the median milliseconds over 21 turns of two products, and the versions. 
 """
 
 import sys
-from ctypes import CDLL, c_char_p, c_double, c_float, c_int, c_void_p
+from ctypes import CDLL, c_double, c_float, c_int, c_void_p
 from ctypes.util import find_library
 from itertools import product as cross
 from statistics import median
@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 from mpi4py import MPI
 from sides.meeting import Meeting
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 TURNS, CALLS = 21, 2
 ROW_MAJOR, AS_IT_LIES = 101, 111
@@ -32,8 +32,7 @@ def system_gemm(library, a, b, c):
 def main(*shapes):
     meeting = Meeting(MPI.COMM_WORLD)
     library = CDLL(find_library("openblas"))
-    library.openblas_set_num_threads(1)
-    library.openblas_get_config.restype = c_char_p
+    threadpool_limits(1)
     for shape, dtype in cross(shapes, ("float64", "float32")):
         m, n, k = map(int, shape.split("x"))
         draw = np.random.default_rng(meeting.comm.rank)
