@@ -1,6 +1,10 @@
 """Algorithms with grids of their own, and the choice among them, against NumPy bit by bit; words by formula; the lower bound."""
 
 import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +158,14 @@ def test_boxes_stay_near_the_lower_bound_for_every_rank_count():
         over = [boxes.words(*mnk, box) / received_lower_bound(*mnk, ranks) for ranks, box in found.items()]
         assert np.percentile(over, 95) <= 1.12 and max(over) <= 1.25, mnk
         assert min(box.ranks / ranks for ranks, box in found.items()) >= 0.89, mnk
+
+
+def test_the_study_of_volumes_plans_conversions_too(tmp_path):
+    script, told = Path(__file__).parents[2] / "bench/volume.py", tmp_path / "told.json"
+    subprocess.run([sys.executable, script, "--to", "38", "--convert", "9", "--json", told], check=True, stdout=subprocess.DEVNULL)
+    for shape in json.loads(told.read_text()):
+        assert list(shape["converted"]) == ["2", "11", "20", "29", "38"]
+        assert all(words >= moved >= 0 and words > 0.99 for words, moved in shape["converted"].values())
 
 
 def test_search_is_exhaustive():
