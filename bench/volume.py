@@ -41,7 +41,8 @@ def converted(mnk, ranks):
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
     place = Place(("row", "col"), shape, tuple(range(ranks)), ranks)
     A, B, C = (Lying(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
-    way = ways(Question(mnk, ranks, 8, Machine(), 0, (), A, B, C), "auto", None, None)[0]
+    asked = Question(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
+    way = ways(asked, "auto", None, None)[0]
     bound = received_lower_bound(*mnk, ranks)
     return (way.words + way.moved) / bound, way.moved / bound
 

@@ -106,7 +106,7 @@ def _spelt(environ: Mapping[str, str]) -> None:
     known = (*(field.name.upper() for field in fields(Settings)), *ELSEWHERE)
     for name in environ:
         own = name.removeprefix("PDLA_")
-        if name != own not in known and not own.startswith("TEST_"):
+        if own != name and own not in known and not own.startswith("TEST_"):
             from difflib import get_close_matches
 
             if meant := get_close_matches(own, known, 1, 0.8):

@@ -44,5 +44,5 @@ def check_product(grid, mnk, dtype, algorithm, how_a="N", how_b="N", panel=3):
     pdla.gemm(2, op(A, how_a), op(B, how_b), 3, C, algorithm=algorithm)
     checks["beta"] = np.array_equal(C.local, 5 * expected)
     checks["inputs unchanged"] = np.array_equal(A.local, inputs[0]) and np.array_equal(B.local, inputs[1])
-    wrong = {what for rank in grid.comm.share(checks) for what, right in rank.items() if not right}
+    wrong = set().union(*grid.comm.share([what for what, right in checks.items() if not right]))
     assert not wrong, f"{algorithm} {how_a}{how_b} {mnk} {np.dtype(dtype)} on {grid}: wrong {sorted(wrong)}"

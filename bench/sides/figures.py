@@ -51,7 +51,7 @@ class Row:
 
     def add(self, line: dict[str, Any]) -> None:
         key = (line["side"], line["variant"])
-        kept = self.sides.setdefault(key, Measured(line["variant"], line["about"], line["workspace"], line["ranks_with_c"]))
+        kept = self.sides.setdefault(key, Measured(line["variant"], line["about"], line["workspace"], line["holders"]))
         kept.seconds += line["seconds"]
         kept.exact = line["exact"] if kept.exact is None else kept.exact
 
@@ -155,7 +155,7 @@ def exported(rows: Iterable[Row]) -> list[dict[str, Any]]:
             "ranks": row.ranks, "m": row.product.m, "n": row.product.n, "k": row.product.k, "dtype": row.product.dtype,
             "side": module, "variant": variant, "seconds_median": side.median,
             "numpy_over_side": numpy.median / side.median if (numpy := row.best("NumPy")) else None,
-            "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "ranks_with_c": side.holders,
+            "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "holders": side.holders,
             "seconds": side.seconds,
         }
         for row in rows

@@ -59,15 +59,15 @@ def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], sp
     for side in sides:
         fill_at_random(side, meeting.comm.rank)
     spaces = [meeting.largest([float(side.workspace or 0)])[0] for side in sides]
-    busy = [meeting.comm.allreduce(int(all(map(len, side.c)))) for side in sides]
-    lines = zip(names, sides, exact, spaces, busy, times(meeting, sides, spec["turns"], spec["turn"]), strict=True)
+    holders = [meeting.comm.allreduce(int(all(map(len, side.c)))) for side in sides]
+    lines = zip(names, sides, exact, spaces, holders, times(meeting, sides, spec["turns"], spec["turn"]), strict=True)
     return [
         {
             "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,
             "exact": same, "workspace": None if side.workspace is None else int(space), "about": side.about,
-            "ranks_with_c": count, "seconds": taken.seconds, "link_bytes": taken.bytes, "volume": side.volume,
+            "holders": held_by, "seconds": taken.seconds, "link_bytes": taken.bytes, "volume": side.volume,
         }
-        for (name, variant), side, same, space, count, taken in lines
+        for (name, variant), side, same, space, held_by, taken in lines
     ]  # fmt: skip
 
 
