@@ -6,6 +6,7 @@ In its own a tall C of float64 lies by columns, as OpenBLAS is a tenth faster (d
 import platform
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from mpi4py import MPI
 from sides.product import Block, Product, Side
@@ -37,9 +38,9 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     return side(*operands(product, near_square(comm), BLOCKS))
 
 
-def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix) -> Side:
-    """Collective: the product through a plan made here."""
-    plan = pdla.plan_matmul(A, B, out=C)
+def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any) -> Side:
+    """Collective: the product through a plan made here, of the algorithm, box and schedule that are told."""
+    plan = pdla.plan_matmul(A, B, out=C, **told)
     a, b, c = (Block(X.local, *(held.indices() for held in X.indices)) for X in (A, B, C))
 
     def multiply():

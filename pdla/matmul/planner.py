@@ -141,9 +141,9 @@ class Sizes:
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, self.machine))
 
     def conversion(self, moved: float) -> float:
-        """So many words, of any ranks, as they are priced: copied as they go and as they come, where copies are what counts."""
+        """So many words, of any ranks, as they are priced: more where there are other nodes."""
         if self.homes is None:
-            return moved * (2 if self.shared else 1)
+            return moved
         return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
 
 
@@ -246,14 +246,14 @@ def _table_weighed(q: Sizes, table: Table, order: Order) -> float:
 def _weighed(
     q: Sizes, schedule: str, words: float, given: tuple, met: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
-    """The words by which a product is priced: what a rank receives, more where that comes from other nodes; or what it copies,
-    where the rest is read in place."""
+    """The words by which a product is priced: what a rank receives, more where that comes from other nodes; or half of what it
+    copies, where the rest is read in place: a word in a message is copied as it goes and as it comes."""
     if schedule != "shared" and q.homes is None:
         return words
     layouts = (met.A, met.B, met.C)
     lying = tuple(None if X is None else roles.cutting(X, sizes) for X in given)
     if schedule == "shared":
-        return roles.copied(lying, layouts, q.mnk, sizes)
+        return roles.copied(lying, layouts, q.mnk, sizes) / 2
     shape = tuple(sizes.values())
     assert q.homes is not None
     where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)

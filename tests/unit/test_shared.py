@@ -95,6 +95,12 @@ def test_what_is_read_in_place_takes_no_messages():
     assert cheapest_native(Sizes((64, 64, 64), 16, 8, Machine(), 2**30, ()), "auto")[0].shape == (4, 4, 1)
 
 
+def test_what_is_read_in_place_is_priced_as_what_is_sent_is():
+    """Beside what others read, 5 x 3 x 1 by messages would leave a rank idle: 1.81 s on two cores, read in place 1.64."""
+    table, _ = cheapest_native(Sizes((4096, 4096, 4096), 16, 8, Machine(), 2**33, ()), "auto")
+    assert (table.shape, table.schedule) == ((4, 4, 1), "shared")
+
+
 def test_two_conversions_cost_more_than_to_read_in_place():
     def program(comm):
         comm.shared_limit, grid = 2**30, ProcessGrid((2, 2))
