@@ -34,5 +34,6 @@ from pdla.linalg import (
 )
 from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, native_layouts, plan_matmul, predict_matmul
 from pdla.matrix import DistMatrix
+from pdla.model.machine import Machine
 
 __version__ = "0.1.0"

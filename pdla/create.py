@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -11,21 +12,29 @@ from pdla.array import namespace
 from pdla.array.draw import TILE, Draw
 from pdla.comm.agree import agreed
 from pdla.errors import GridError, LayoutError, ShapeError
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, local_shape
 
+FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms
+
 
 def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
     """Collective: a shape, layout and dtype that fit, the same on every rank."""
+    on_grid(call, grid, layout)
     with agreed(grid.comm, f"{call}(shape={shape!r}, {grid!r}, {layout!r}, dtype={dtype!r})"):
-        if len(shape) != 2 or min(shape) < 0:
+        if not (isinstance(shape, (tuple, list)) and len(shape) == 2 and all(map(_is_size, shape))):
             raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
-        layout.check(shape, grid.sizes)
+        whole = int(shape[0]), int(shape[1])
+        layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
-    return (int(shape[0]), int(shape[1])), kind
+    return whole, kind
+
+
+def _is_size(n: Any) -> bool:
+    return isinstance(n, (int, np.integer)) and int(n) >= 0
 
 
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
@@ -35,12 +44,16 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
            None). Collective.
     Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ.
     """
-    with agreed(grid.comm, f"from_local(shape={tuple(shape)}, {grid!r}, {layout!r})"):
+    on_grid("from_local", grid, layout)
+    with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
         if grid.active and block.shape != expected:
-            raise ShapeError(f"the local block has shape {block.shape}; {layout!r} wants {expected} of {tuple(shape)}")
+            raise ShapeError(
+                f"the local block has shape {block.shape}; {layout!r} wants {expected} of {tuple(shape)}: pdla.Cuts says which "
+                "rows or columns each rank has, where they are not cut evenly"
+            )
     said = [word for word in grid.comm.share((block.dtype, _order(block)) if grid.active else None) if word is not None]
     dtypes, orders = {dtype for dtype, _ in said}, {order for _, order in said}
     if len(dtypes) > 1:
@@ -60,8 +73,9 @@ def _order(block: Any) -> str:
 def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:
     """A matrix from a whole array: every rank has it (root=None) and keeps a copy of its block, or `root` deals it out.
 
-    array  2-D; looked at on root only, where root is given. Collective.
+    array  2-D; looked at on root only, where root is given, else equal on all ranks (compared up to 16 MiB). Collective.
     """
+    on_grid("from_global", grid, layout)
     comm = grid.comm
     with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
         if root is not None and not 0 <= root < comm.size:
@@ -82,9 +96,9 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
 
 
 def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
-    with agreed(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}"):
-        pass
     xp = namespace(whole)
+    with agreed(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{_fingerprint(whole)}"):
+        pass
     block = xp.empty(local_shape(whole.shape, layout, grid), whole.dtype)
     if grid.coords is not None:
         rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
@@ -92,6 +106,13 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
         there, _, _ = IndexSet.interval(0, whole.shape[1]).overlay(cols)
         xp.copy(block, xp.take(whole, here, there))
     return DistMatrix(block, whole.shape, grid, layout)
+
+
+def _fingerprint(whole: Any) -> str:
+    """Words that differ where ranks bring different arrays, as each does that draws its own; of host arrays up to FINGERPRINTED."""
+    if not isinstance(whole, np.ndarray) or whole.nbytes > FINGERPRINTED:
+        return ""
+    return f", digest {blake2b(np.ascontiguousarray(whole).tobytes(), digest_size=8).hexdigest()}"
 
 
 def _filled(
@@ -193,5 +214,7 @@ def random(
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
         if distribution == "integers" and int(low) >= int(high):
             raise ValueError(f"low={low}, high={high}: there are no integers from {int(low)} to {int(high) - 1}")
+        if distribution != "integers" and kind.kind in "iub":
+            raise ValueError(f"{distribution!r} numbers as {kind} would be cut off: give distribution='integers', low=, high=")
     draw = Draw(shape[1], kind, seed, distribution, low, high)
     return _made(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.drawn(rows, cols, draw))

@@ -15,7 +15,8 @@ from pdla import config
 from pdla.comm import as_communicator
 from pdla.comm.agree import agreed
 from pdla.comm.base import Communicator
-from pdla.errors import GridError
+from pdla.errors import GridError, LayoutError
+from pdla.layout import Layout
 
 NAMES = ("row", "col", "depth")
 Order = str | Sequence[int] | None
@@ -23,6 +24,8 @@ Order = str | Sequence[int] | None
 
 def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
     """The most nearly square grid shape with exactly `ranks` ranks, largest last: 12 -> (3, 4), 7 -> (1, 7)."""
+    if ranks < 1:
+        raise GridError(f"balanced_shape({ranks}): at least one rank")
     if ndim == 1:
         return (ranks,)
     root = round(ranks ** (1 / ndim)) if ndim > 2 else isqrt(ranks)
@@ -63,6 +66,20 @@ def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
     return ranks.reshape(shape)
 
 
+def _whole(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, (tuple, list, np.ndarray)) or not all(isinstance(n, (int, np.integer)) for n in shape):
+        raise GridError(f"shape={shape!r}: give the ranks along each axis, as ProcessGrid((2, 3))")
+    return tuple(map(int, shape))
+
+
+def on_grid(call: str, grid: Any, layout: Any) -> None:
+    """That these are a grid and a layout."""
+    if not isinstance(grid, ProcessGrid):
+        raise GridError(f"{call}: grid={grid!r} is a {type(grid).__name__}: give a pdla.ProcessGrid")
+    if not isinstance(layout, Layout):
+        raise LayoutError(f"{call}: layout={layout!r} is a {type(layout).__name__}: give a pdla.Layout, as Layout('row', 'col')")
+
+
 class ProcessGrid:
     """Ranks arranged along one to four named axes.
 
@@ -80,7 +97,7 @@ class ProcessGrid:
     ) -> None:
         self.comm: Communicator = as_communicator(comm)
         with agreed(self.comm, f"ProcessGrid({shape!r}, axes={axes!r}, order={order!r})"):
-            self.shape = (shape,) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
+            self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else _whole(shape)
             self.axes = self._named(axes)
             self._check_size()
             self.ranks = _ranks(self.shape, order)
@@ -112,6 +129,8 @@ class ProcessGrid:
             raise GridError(f"a grid has one to four axes, not {len(self.shape)}: shape {self.shape}")
         if axes is None and len(self.shape) == 4:
             raise GridError(f"name the axes of a grid of four: ProcessGrid({self.shape}, axes=(...))")
+        if axes is not None and not isinstance(axes, (str, tuple, list)):
+            raise GridError(f"axes={axes!r} must be names; a communicator is given as comm=")
         names = NAMES[: len(self.shape)] if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
         if len(names) != len(self.shape) or len(set(names)) != len(names):
             raise GridError(f"axes={axes!r} must be {len(self.shape)} different names for the shape {self.shape}")
@@ -123,10 +142,10 @@ class ProcessGrid:
         if min(self.shape) < 1:
             raise GridError(f"a grid of shape {self.shape} has no ranks: every axis needs at least one")
         if self.size > self.comm.size:
-            raise GridError(
-                f"a grid of shape {self.shape} needs {self.size} ranks, the communicator has {self.comm.size}; "
-                f"{balanced_shape(self.comm.size, len(self.shape))} would fit"
-            )
+            would = f"{balanced_shape(self.comm.size, len(self.shape))} would fit"
+            if self.comm.size == 1:
+                would = f"start the program on as many: mpirun -n {self.size} python ..., by the mpirun of mpi4py's own MPI"
+            raise GridError(f"a grid of shape {self.shape} needs {self.size} ranks, the communicator has {self.comm.size}; {would}")
 
     # ------------------------------------------------------------------ what it is
 

@@ -31,6 +31,16 @@ def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
 # ---------------------------------------------------------------------------------------------- cuts
 
 
+def _named(cut: Any, axis: Any) -> None:
+    if not isinstance(axis, str):
+        raise LayoutError(f"{cut!r}: the axis comes first, by its name")
+
+
+def _counted(cut: Any, *numbers: Any) -> None:
+    if not all(isinstance(n, (int, np.integer)) for n in numbers):
+        raise LayoutError(f"{cut!r}: indices are counted in whole numbers")
+
+
 @dataclass(frozen=True)
 class Block:
     """Balanced contiguous blocks of whole units along one axis: what a bare axis name in a Layout means."""
@@ -67,6 +77,8 @@ class Cyclic:
     first: int = 0
 
     def __post_init__(self) -> None:
+        _named(self, self.axis)
+        _counted(self, self.block, self.source, self.first)
         if self.block < 1 or self.source < 0:
             raise LayoutError(f"{self!r}: block must be at least 1 and source at least 0")
         if not 0 <= self.first <= self.block:
@@ -105,6 +117,8 @@ class Cuts:
     boundaries: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        _named(self, self.axis)
+        _counted(self, *self.boundaries)
         object.__setattr__(self, "boundaries", tuple(int(b) for b in self.boundaries))
         ends = self.boundaries
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
@@ -129,6 +143,7 @@ class Balanced:
     unit: int = 1
 
     def __post_init__(self) -> None:
+        _counted(self, self.unit)
         if self.unit < 1:
             raise LayoutError(f"{self!r}: unit must be at least 1")
 

@@ -20,7 +20,8 @@ class DistMatrix:
     """A matrix of `shape` cut over `grid` as `layout` says; this rank holds the block `local`.
 
     Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
-    move and copy nothing. Operators give new matrices; elementwise ones are local and want equal grids and layouts.
+    move and copy nothing. Operators give new matrices, `A *= 2` and the like write to A's memory; elementwise ones are local and
+    want equal grids and layouts.
     `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks too.
     """
 
@@ -70,6 +71,20 @@ class DistMatrix:
     def __reduce__(self):
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
 
+    def __copy__(self) -> DistMatrix:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> DistMatrix:
+        return self.copy()
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        raise TypeError("a DistMatrix is cut over many ranks: A.gather() is the whole as an array, A.local this rank's block")
+
+    def __eq__(self, other: object) -> Any:
+        raise TypeError("matrices are compared by what they hold: A.gather() == B.gather(), or (A - B).norm() == 0")
+
+    __hash__ = object.__hash__
+
     def _like(self, base: Any, **changes: Any) -> DistMatrix:
         kept = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
         return DistMatrix(base, **{**kept, "conjugated": self.conjugated, **changes})
@@ -103,6 +118,23 @@ class DistMatrix:
         shape = (rows[1] - rows[0], cols[1] - cols[0])
         return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout)
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """A[i:j, k:l] = a number, or a matrix of that part's shape, grid and layout. Local."""
+        part = self[key]
+        if isinstance(value, DistMatrix):
+            part._match(value, "assignment")
+            part._write(value.local)
+            return
+        if not isinstance(value, (Number, np.generic)):
+            raise ShapeError(f"A[i:j, k:l] = a {type(value).__name__}: give a number or a DistMatrix, or write to its .local")
+        if self.layout.partial or (isinstance(value, (complex, np.complexfloating)) and self.dtype.kind != "c"):
+            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: partial sums, and real ones, have no place for it")
+        part._write(self.xp.filled(part.stored.shape, self.dtype, lambda x: x.fill(value)))
+
+    def _write(self, block: Any) -> None:
+        """A block like `local` into this matrix's memory."""
+        self.xp.copy(self.stored, block, self.conjugated)
+
     # ------------------------------------------------------------------ elementwise, local
 
     def copy(self) -> DistMatrix:
@@ -117,22 +149,22 @@ class DistMatrix:
 
     def _elementwise(self, other: Any, operation: np.ufunc, linear: bool = False) -> DistMatrix:
         if isinstance(other, DistMatrix):
-            self._match(other, operation)
+            self._match(other, operation.__name__)
             other, partial_is_fine = other.local, linear
         elif isinstance(other, (Number, np.generic)):
             partial_is_fine = not linear
         else:
-            return NotImplemented
+            return _foreign(other)
         if self.layout.partial and not partial_is_fine:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         return self._like(operation(self.local, other), transposed=False, conjugated=False)
 
-    def _match(self, other: DistMatrix, operation: np.ufunc) -> None:
+    def _match(self, other: DistMatrix, operation: str) -> None:
         if self.shape != other.shape:
-            raise ShapeError(f"{operation.__name__} of shapes {self.shape} and {other.shape}")
+            raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
         if self.grid != other.grid or self.layout != other.layout:
             raise LayoutError(
-                f"{operation.__name__} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
+                f"{operation} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
                 "redistribute one to the other's layout first"
             )
 
@@ -167,7 +199,27 @@ class DistMatrix:
         return self._like(np.negative(self.local), transposed=False, conjugated=False)
 
     def __matmul__(self, other: Any) -> DistMatrix:
-        return self.multiply(other) if isinstance(other, DistMatrix) else NotImplemented
+        return self.multiply(other) if isinstance(other, DistMatrix) else _foreign(other)
+
+    def __rmatmul__(self, other: Any) -> DistMatrix:
+        return _foreign(other)
+
+    def _updated(self, made: DistMatrix) -> DistMatrix:
+        """In place: what was made of this matrix, in its memory, which views and the caller of from_local see."""
+        self._write(made.local)
+        return self
+
+    def __iadd__(self, other: Any) -> DistMatrix:
+        return self._updated(self + other)
+
+    def __isub__(self, other: Any) -> DistMatrix:
+        return self._updated(self - other)
+
+    def __imul__(self, other: Any) -> DistMatrix:
+        return self._updated(self * other)
+
+    def __itruediv__(self, other: Any) -> DistMatrix:
+        return self._updated(self / other)
 
     # ------------------------------------------------------------------ collective
 
@@ -225,6 +277,16 @@ class DistMatrix:
         seen: dict[Any, bytes] = {}
         pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def _foreign(other: Any) -> Any:
+    """NotImplemented, for an operator with neither a matrix nor a number; an array is told what would work."""
+    if hasattr(other, "__array__") or isinstance(other, (list, tuple)):
+        raise TypeError(
+            f"a DistMatrix and a {type(other).__name__}: pdla.matvec(A, x) multiplies by a vector; of a whole matrix make a "
+            "DistMatrix with pdla.from_global(X, A.grid, layout)"
+        )
+    return NotImplemented
 
 
 def _two(X: DistMatrix, key: Any) -> tuple[Any, Any]:

@@ -81,6 +81,9 @@ class Communicator(ABC):
         self._calls = count()
         self._routes: dict[str, ring.Route] = {}
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
+
     @cached_property
     def nodes(self) -> int:
         """On how many nodes the ranks run."""

@@ -154,17 +154,18 @@ def _keeping(boxes: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
 
 
 def dry_run(
-    size: int, program: Callable[..., Any], *args: Any, rank: int = 0, machine: Machine | None = None
+    size: int, program: Callable[..., Any], *args: Any, rank: int = 0, machine: Machine | str | None = None
 ) -> tuple[Any, Ledger]:
     """Run program(comm, *args) as one rank of `size`, without data; gives its result and its ledger.
 
     Matrices hold `Meta` blocks (shape and dtype). Figures are this rank's; where sizes do not divide, ranks differ.
-    machine  described: the ledger's times are those of this rank there, from 0 on, `ledger.seconds` in all; every rank is
-             taken to be as far at each time as this one
+             Numbers that depend on elements, as those of norm and trace, are 0.
+    machine  described, or its name (a100x4, or a TOML file): the ledger's times are those of this rank there, from 0 on,
+             `ledger.seconds` in all; every rank is taken to be as far at each time as this one
     """
     if not 0 <= rank < size:
         raise PdlaError(f"rank {rank} is not one of {size}")
-    clock = None if machine is None else Clock(machine)
+    clock = None if machine is None else Clock(Machine.of(machine))
     return copy_context().run(as_rank, DryComm(rank, size, clock=clock), clock, program, args)
 
 

@@ -214,7 +214,7 @@ class MPIComm(Communicator):
         return [pickle.loads(everyone[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
 
     def same(self, text: str) -> bool:
-        return self._same(text, "agree")
+        return self._same(text, text)
 
     def barrier(self) -> None:
         self._same("", "barrier")
@@ -268,7 +268,9 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     on every rank, where PDLA_* variables differ that must not, DeviceError, on every rank, where matrices are to lie on devices
     and a rank has none.
     """
-    if comm == MPI.COMM_NULL or comm.Is_inter():
+    if comm == MPI.COMM_NULL:
+        raise GridError("the null communicator: this rank is in none of the groups of a split, and should leave the call out")
+    if comm.Is_inter():
         raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
     ours: Any = comm.Get_attr(_key())
     if ours is None:

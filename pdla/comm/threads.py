@@ -202,6 +202,9 @@ class ThreadComm(Communicator):
         return self._pending(call.partition("(")[0], arrivals, coming, lambda: result)
 
     def share(self, value: Any) -> list[Any]:
+        return self._shared("share", value)
+
+    def _shared(self, call: str, value: Any) -> list[Any]:
         key, world = (self.name, "share", next(self._calls)), self.world
         with world.lock:
             slot = world.shared.setdefault(key, Message("share", {}))
@@ -212,7 +215,7 @@ class ThreadComm(Communicator):
                 for rank in self.ranks:
                     world.notify(rank)
             missing = [r for i, r in enumerate(self.ranks) if i not in slot.value]
-            world.wait_until(self.me, lambda: slot.copied, lambda: self._describe("agree", key[-1], missing))
+            world.wait_until(self.me, lambda: slot.copied, lambda: self._describe(call, key[-1], missing))
         return [slot.value[r] for r in range(self.size)]
 
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
@@ -223,7 +226,7 @@ class ThreadComm(Communicator):
         return ThreadBoard(self)
 
     def same(self, text: str) -> bool:
-        return len(set(self.share(text))) == 1
+        return len(set(self._shared(text, text))) == 1
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> ThreadComm | None:
         number = next(self._calls)

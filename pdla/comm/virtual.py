@@ -280,7 +280,7 @@ class AllRanks:
         trace.write(path, {rank: ledger.events for rank, ledger in enumerate(self.ledgers)})
 
 
-def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine) -> AllRanks:
+def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str) -> AllRanks:
     """Run program(comm, *args) as each of `size` ranks on a described machine, without data; for up to a few hundred of them.
 
     Unlike in `dry_run`, where every rank is taken to be as far as the one that is run, a rank that is late delays those who
@@ -288,7 +288,7 @@ def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Mac
     Errors are those of pdla.run: the first rank's that raises; DeadlockError, naming each rank's call; AgreementError.
     """
     check_size("dry_run_all", size)
-    world = VirtualWorld(size, machine)
+    world = VirtualWorld(size, Machine.of(machine))
 
     def main(rank: int) -> tuple[Any, Ledger]:
         world.begin(rank)

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from pdla.comm.agree import agree, agreed
 from pdla.errors import FileError, LayoutError
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, on_grid
 from pdla.io import hdf5, mtx, npy
 from pdla.io.files import check_dtype, together
 from pdla.layout import Layout
@@ -39,6 +39,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     Raises, the same on every rank, FileError for a file that is missing, damaged, truncated or not a matrix of numbers,
     LayoutError for a layout that does not fit it or asks for partial sums. In a dry run only the header is read.
     """
+    on_grid("load", grid, layout)
     comm = grid.comm
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
         path, form = _known(path)
@@ -66,6 +67,8 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     The file appears, or replaces an old one, when all of it has been written: a save that fails leaves the old one.
     Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
     """
+    if not isinstance(A, DistMatrix):
+        raise FileError(f"save(path, A): A is a {type(A).__name__}, not a DistMatrix")
     comm = A.grid.comm
     with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
         path, form = _known(path)

@@ -24,7 +24,7 @@ def _h5py() -> ModuleType:
     try:
         import h5py
     except ImportError as error:
-        raise ValueError("HDF5 files need h5py: pip install pdla[hdf5]") from error
+        raise ValueError("HDF5 files need h5py: pip install h5py") from error
     return h5py
 
 

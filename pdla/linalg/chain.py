@@ -14,6 +14,7 @@ from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
+from pdla.matmul.checks import matrix
 from pdla.matrix import DistMatrix
 
 TAKEN = "taken is a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
@@ -29,7 +30,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     if not chain:
         raise ShapeError("multi_dot of no matrices: at least one")
     for number, X in enumerate(chain):
-        checks.matrix(X, f"matrix {number}")
+        matrix(X, f"matrix {number}")
     with agreed(chain[0].grid.comm, checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
         _check(chain)
     if len(chain) == 1:
@@ -89,7 +90,7 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     if not matrices:
         raise ShapeError(f"einsum({subscripts!r}) without matrices")
     for number, X in enumerate(matrices):
-        checks.matrix(X, f"matrix {number}")
+        matrix(X, f"matrix {number}")
     with agreed(matrices[0].grid.comm, checks.words("einsum", subscripts, *matrices)):
         chain = parsed(subscripts, len(matrices))
     ordered = [matrices[i].T if t else matrices[i] for i, t in zip(chain.order, chain.transposed, strict=True)]

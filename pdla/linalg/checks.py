@@ -8,14 +8,8 @@ import numpy as np
 
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.layout import Layout, Shape
+from pdla.matmul.checks import matrix
 from pdla.matrix import DistMatrix
-
-
-def matrix(X: Any, name: str = "A") -> DistMatrix:
-    """X, if it is a DistMatrix; raised on this rank alone: without one there is nobody to agree with."""
-    if not isinstance(X, DistMatrix):
-        raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
-    return X
 
 
 def words(name: str, *arguments: Any, **named: Any) -> str:
@@ -53,10 +47,3 @@ def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) 
         raise LayoutError(f"out={out.described} must be no conjugate view, without partial sums, and in the layout asked for")
     if A.xp.overlap(out.base, A.base) and out.base.size:
         raise ShapeError("out shares memory with A, which is never written to")
-
-
-def scalars(dtype: np.dtype, alpha: complex, beta: complex, out: Any) -> None:
-    if dtype.kind != "c" and (isinstance(alpha, complex) or isinstance(beta, complex)):
-        raise ShapeError(f"alpha={alpha}, beta={beta} are complex, the matrices {dtype}: cast one to complex first")
-    if out is None and beta != 0:
-        raise ShapeError(f"beta={beta} without out: there is no C to scale")

@@ -26,6 +26,7 @@ from pdla.linalg.mirror import make_real, reflect
 from pdla.linalg.stairs import Block, packed, unpack, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.travel import held_by, travel, wanted_by
+from pdla.matmul.checks import matrix, scalars
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape, summed
@@ -68,12 +69,12 @@ def herk(
 
 
 def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
-    checks.matrix(A)
+    matrix(A)
     hermitian = name == "herk" and A.dtype.kind == "c"
     shape = (A.shape[0], A.shape[0])
     with agreed(A.grid.comm, checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
         checks.result(A, shape, A.dtype, out, layout)
-        checks.scalars(A.dtype, alpha, beta, out)
+        scalars(A.dtype, alpha, beta, out)
         if hermitian and (isinstance(alpha, complex) or isinstance(beta, complex)):
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     C = out if out is not None else _zeros(A, shape, layout or Layout(A.layout.rows))

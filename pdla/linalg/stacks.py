@@ -27,6 +27,8 @@ class Stack:
     `S @ S` and gather are collective over the grid's communicator, idle ranks and layers without matrices too.
     """
 
+    __array_ufunc__ = None  # NumPy's arrays leave the operators to us
+
     def __init__(
         self, blocks: Sequence[Any], shape: tuple[int, int, int], grid: ProcessGrid, layout: Layout, axis: str | None,
         dtype: np.dtype, transposed: bool = False, conjugated: bool = False,
@@ -34,6 +36,9 @@ class Stack:
         self.blocks = tuple(blocks)  # as stored: transposed where `transposed`
         self.shape, self.grid, self.layout, self.axis, self.dtype = shape, grid, layout, axis, dtype
         self.transposed, self.conjugated = transposed, conjugated
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        raise TypeError("a Stack is cut over many ranks: S.gather() is the whole as an array")
 
     def __repr__(self) -> str:
         return f"Stack({self.described}, {len(self.blocks)} here)"

@@ -12,6 +12,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.mirror import make_real, reflect
 from pdla.matmul import matmul
+from pdla.matmul.checks import matrix
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
 
@@ -41,7 +42,7 @@ def hemm(
 
 
 def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> DistMatrix:
-    checks.matrix(A)
+    matrix(A)
     with agreed(A.grid.comm, checks.words(name, A, B, side=side, lower=lower)):
         if A.shape[0] != A.shape[1]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")

@@ -12,6 +12,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
+from pdla.matmul.checks import matrix
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, summed
@@ -27,7 +28,7 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     A is not moved; `matvec_words` has the rest. dtypes promote as NumPy's do. Raises ShapeError, LayoutError or GridError,
     AgreementError where ranks bring different vectors, on every rank.
     """
-    checks.matrix(A)
+    matrix(A)
     comm, distributed = A.grid.comm, isinstance(x, DistMatrix)
     if not distributed:
         x = comm.xp.asarray(x)

@@ -14,6 +14,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.layout import Layout, axes_of
+from pdla.matmul import checks
 from pdla.matmul import plan as plans
 from pdla.matmul.plan import Plan, Wish
 from pdla.matmul.planner import ALGORITHMS, ON_GRID, SCHEDULES, Operand
@@ -28,23 +29,24 @@ def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
     return Layout(rows, kept)
 
 
-def _check(A: Any, B: Any, out: Any, layout: Any, beta: complex) -> None:
-    for name, X in (("A", A), ("B", B), ("out", out)):
-        if not isinstance(X, DistMatrix) and not (X is None and name == "out"):
-            raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
+def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
+    checks.matrix(B, "B")
+    if out is not None:
+        checks.matrix(out, "out")
     if A.shape[1] != B.shape[0]:
         raise ShapeError(f"A is {A.shape[0]} x {A.shape[1]}, B is {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
     for name, X in (("B", B), ("out", out)):
         if X is not None and X.grid.comm.identity != A.grid.comm.identity:
-            raise GridError(f"A and {name} are on different communicators")
+            raise GridError(
+                f"A and {name} are on different communicators, of {A.grid.comm.size} and {X.grid.comm.size} ranks: make both grids "
+                "from the very same one (duplicates differ)"
+            )
     if isinstance(layout, Layout):
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)
         if layout.partial:
             raise LayoutError(f"layout={layout!r}: the product cannot be left as partial sums")
     elif layout not in (None, "native"):
         raise LayoutError(f"layout={layout!r}: a Layout, 'native' or None")
-    if out is None and beta != 0:
-        raise ShapeError(f"beta={beta} without out: there is no C to scale")
 
 
 def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
@@ -74,22 +76,6 @@ def _check_box(wish: Wish, ranks: int) -> None:
         raise PlanError(f"box={box} with algorithm={wish.algorithm!r}, which works on the grid of A and B")
     if not isinstance(box, tuple) or len(box) != 3 or min(box) < 1 or prod(box) > ranks:
         raise PlanError(f"box={box!r}: three sides of at least 1, of at most {ranks} ranks in all")
-
-
-def _check_out(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:
-    shape = (A.shape[0], B.shape[1])
-    if out.shape != shape or out.dtype != dtype:
-        raise ShapeError(f"out is {out.shape} {out.dtype}, the product {shape} {dtype}")
-    if out.conjugated or out.layout.partial or (isinstance(layout, Layout) and layout != out.layout):
-        raise LayoutError(f"out={out!r} must be no conjugate view, without partial sums, and in the layout asked for")
-    if any(X.xp.overlap(out.base, X.base) for X in (A, B)) and out.base.size:
-        raise ShapeError("out shares memory with A or B, which are never written to")
-
-
-def _scalar_dtype(dtype: np.dtype, alpha: complex, beta: complex) -> np.dtype:
-    if dtype.kind != "c" and (isinstance(alpha, complex) or isinstance(beta, complex)):
-        raise ShapeError(f"alpha={alpha}, beta={beta} are complex, the matrices {dtype}: cast one to complex first")
-    return dtype
 
 
 def plan_matmul(
@@ -184,14 +170,14 @@ def _agreed(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Wish
 ) -> tuple[Plan, Kept]:
     """Collective: the plan of a call that every rank has checked, made or found; and what is kept with it."""
-    if not isinstance(A, DistMatrix):
-        raise ShapeError(f"A is a {type(A).__name__}, not a DistMatrix: make one with pdla.from_global or another")
+    checks.matrix(A)
     with agreed(A.grid.comm, _call(A, B, layout, out, alpha, beta, wish)):
-        _check(A, B, out, layout, beta)
+        _check(A, B, out, layout)
         _check_wish(wish, A, B, out)
-        dtype = _scalar_dtype(np.result_type(A.dtype, B.dtype), alpha, beta)
+        dtype = np.result_type(A.dtype, B.dtype)
+        checks.scalars(dtype, alpha, beta, out)
         if out is not None:
-            _check_out(A, B, out, layout, dtype)
+            checks.result(A, B, out, layout, dtype)
         kept = _kept(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         key = (a, b, c, dtype, wish, config.settings.panel, config.settings.machine)

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
+from math import prod
+from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -18,7 +21,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
-from pdla.matmul import cannon, gather, planner, roles, shared, summa, walk
+from pdla.matmul import cannon, checks, gather, planner, roles, shared, summa, walk
 from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.planner import Operand, Question, Way
 from pdla.matrix import DistMatrix
@@ -27,6 +30,7 @@ from pdla.redistribute import local_shape, start, summed
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
 AT_ONCE = ("gather", "shared")  # schedules that do not walk
+MOST_PANELS = 1024  # of a plan that is to keep a memory limit
 EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions is run dry
 
 
@@ -38,6 +42,10 @@ class Figures:
     messages: int
     peak_workspace: int
     seconds: float
+
+
+def _nothing() -> None:
+    """As a reference to a matrix that was not given."""
 
 
 def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
@@ -73,6 +81,7 @@ class Plan:
     runners_up: tuple[str, ...] = ()
     workspace: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
+    seen: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
 
     @property
     def layout(self) -> Layout:
@@ -94,10 +103,25 @@ class Plan:
     def __call__(
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
-        """Collective: the product. PlanError, on this rank alone, for operands that the plan was not made for."""
-        if not (self.A.like(A) and self.B.like(B)) or (out is not None and not self.C.cut_like(out)):
-            raise PlanError(f"this plan is for {self.A}, {self.B} and {self.C}, not for {A!r}, {B!r} and out={out!r}")
+        """Collective: the product. Raises, on this rank alone, PlanError for matrices that the plan was not made for, ShapeError or
+        LayoutError for an `out`, alpha or beta that does not go with them.
+        """
+        if not (self.seen and all(seen() is X for seen, X in zip(self.seen, (A, B, out), strict=True))):
+            self._check(A, B, out)
+        checks.scalars(self.dtype, alpha, beta, out)
         return self.run(A, B, out, alpha, beta, self.workspace)
+
+    def _check(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+        """Local; the same matrices are not looked at again."""
+        for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
+            checks.matrix(X, name)
+        alike = self.A.like(A) and self.B.like(B) and np.result_type(A.dtype, B.dtype) == self.dtype
+        if not alike or (out is not None and not self.C.cut_like(out)):
+            made_for = f"{self.A}, {self.B} and {self.C} in {self.dtype}"
+            raise PlanError(f"this plan is for {made_for}, not for {A!r}, {B!r} and out={out!r}")
+        if out is not None:
+            checks.result(A, B, out, None, self.dtype)
+        self.seen[:] = (ref(A), ref(B), _nothing if out is None else ref(out))
 
     def run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
@@ -283,7 +307,7 @@ class Plan:
             *(f"  {name}           {self._way_of(i)}" for i, name in enumerate("ABC")),
             f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} messages, "
             f"workspace {cost.peak_workspace} bytes",
-            f"  bound       {size * self.bound:.0f} bytes; conversions take {size * self.moved:.0f}",
+            f"  bound       {size * self.bound:.0f} bytes; conversions bring {size * self.moved:.0f} bytes",
             f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
             *(f"  next        {way}" for way in self.runners_up),
         ])  # fmt: skip
@@ -354,7 +378,7 @@ def make(A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish,
     found = planner.ways(task.question, wish.algorithm, wish.box, wish.schedule)
     if wish.memory_limit is not None:
         return _fitting(task, found, wish.memory_limit)
-    return task.plan(found[0], planner.runners_up(found))
+    return task.plan(found[0], planner.runners_up(found, dtype.itemsize))
 
 
 def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Roles, panel: int) -> Plan:
@@ -366,35 +390,58 @@ def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Ro
 
 def _fitting(task: Task, found: list[Way], limit: int) -> Plan:
     """The cheapest plan whose workspace stays below the limit: all at once, else by panels, narrowed as need be."""
-    least: Plan | None = None
+    least: tuple[float, Plan] | None = None
     for way in found:
         for plan in _leaner(task, way):
-            if plan.predicted.peak_workspace <= limit:
-                return _widest(plan, limit)
-            if least is None or plan.predicted.peak_workspace < least.predicted.peak_workspace:
-                least = plan
+            peak, narrowed = (_least(plan), plan) if _least(plan) > limit else _narrowed(plan, limit)
+            if peak <= limit:
+                return narrowed
+            if least is None or peak < least[0]:
+                least = peak, narrowed
     assert least is not None
-    peak = least.predicted.peak_workspace
-    raise PlanError(
-        f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {least.named} "
-        f"on {least.grid!r}, needs {peak} bytes a rank"
-    )
+    leanest, peak = least[1], least[1].predicted.peak_workspace
+    if peak > limit:
+        raise PlanError(
+            f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {leanest.named} "
+            f"on {leanest.grid!r}, needs {peak} bytes a rank"
+        )
+    return leanest
 
 
 def _leaner(task: Task, way: Way) -> Iterator[Plan]:
-    """A way as it is, then by the thinnest panels along each dimension."""
+    """A way as it is, then by panels along each dimension."""
     yield task.plan(way)
     if task.wish.schedule in (None, "summa") and task.wish.algorithm not in ("gather", "cannon"):
         for walked in "knm" if way.table is not None else (None,):
             panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
-            yield replace(task.plan(panels, walked=walked), panel=1)
+            yield task.plan(panels, walked=walked)
 
 
-def _widest(plan: Plan, limit: int) -> Plan:
-    """With panels as wide as the limit allows, up to the usual width."""
-    if plan.panel > 1:
-        return plan
-    width = PANEL
-    while width > 1 and replace(plan, panel=width).predicted.peak_workspace > limit:
-        width //= 2
-    return replace(plan, panel=width)
+def _least(plan: Plan) -> int:
+    """Bytes that a plan needs for certain: of A, B and C what it brings to other layouts, of A and B what it gathers at once."""
+    (m, k), n, met, sizes = plan.A.shape, plan.B.shape[1], plan.roles, plan.grid.sizes
+    brought = ((size, X) for size, X, stays in zip((m * k, k * n, m * n), plan.native, plan.stays, strict=True) if not stays)
+    faces = ((size, X) for size, X, native in ((m * k, met.A, plan.native[0]), (k * n, met.B, plan.native[1])) if native != X)
+    held = [*brought, *(faces if plan.schedule == "gather" else ())]
+    return plan.dtype.itemsize * sum(size // prod(sizes[axis] for axis in layout.axes) for size, layout in held)
+
+
+def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
+    """The plan by panels as wide as the limit allows, or the narrowest looked at; and its bytes of workspace, or about.
+
+    A dry run is as long as there are panels, and workspace grows by so much an index: two widths foretell the others.
+    """
+    peak = plan.predicted.peak_workspace
+    if peak <= limit or plan.schedule != "summa":
+        return peak, plan
+    mnk = plan.A.shape[0], plan.B.shape[1], plan.A.shape[1]
+    width = min(plan.panel, walk.widest(plan.walk, mnk, plan.grid.sizes))
+    narrowest = max(1, mnk["mnk".index(plan.walk.dimension)] // MOST_PANELS)
+    while peak > limit and width > narrowest:
+        half = replace(plan, panel=max(width // 2, narrowest))
+        below = half.predicted.peak_workspace
+        an_index = (peak - below) / (width - half.panel)
+        if below > limit and an_index and below - an_index * (half.panel - narrowest) > limit:
+            return below - an_index * (half.panel - narrowest), replace(plan, panel=narrowest)
+        plan, width, peak = half, half.panel, below
+    return peak, plan

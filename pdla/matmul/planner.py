@@ -94,10 +94,12 @@ class Way:
     price: float
     stays: tuple[bool, bool, bool] = (True, True, True)
 
-    def __str__(self) -> str:
+    def told(self, itemsize: int) -> str:
+        """In words, its volume in bytes."""
         grid = " on its own grid" if self.table is None else " on " + " x ".join(map(str, self.table.shape))
         schedule = "" if self.schedule == self.algorithm else f" by {self.schedule}"
-        return f"{self.algorithm}{schedule}{grid}: {self.words:.4g} words and {self.moved:.4g} of conversion"
+        received, moved = (round(words * itemsize) for words in (self.words, self.moved))
+        return f"{self.algorithm}{schedule}{grid}: receives {received} bytes, and conversions {moved}"
 
 
 @dataclass(frozen=True)
@@ -369,9 +371,9 @@ def _relabelled(q: Question, found: list[Way]) -> list[Way]:
     return again
 
 
-def runners_up(found: Sequence[Way], count: int = 3) -> tuple[str, ...]:
+def runners_up(found: Sequence[Way], itemsize: int, count: int = 3) -> tuple[str, ...]:
     """The next cheapest ways, one a grid and schedule, in words."""
     seen: dict[tuple, str] = {}
     for way in found:
-        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), str(way))
+        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way.told(itemsize))
     return tuple(seen.values())[1 : count + 1]

@@ -38,7 +38,8 @@ class Prediction:
 
 def predict_matmul(
     m: int, n: int, k: int, P: int, *,
-    dtype: object = "float64", algorithm: str = "auto", memory_limit: int | None = None, machine: Machine | None = None,
+    dtype: object = "float64", algorithm: str = "auto", memory_limit: int | None = None,
+    machine: Machine | str | None = None,
 ) -> Prediction:  # fmt: skip
     """The best way to multiply m x k by k x n on at most P ranks, each matrix where it suits; no communicator.
 
@@ -49,7 +50,8 @@ def predict_matmul(
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
-    kind, comm, made_for = np.dtype(dtype), DryComm(0, P), machine or Machine.chosen()  # type: ignore[call-overload]
+    kind, comm = np.dtype(dtype), DryComm(0, P)  # type: ignore[call-overload]
+    made_for = Machine.chosen() if machine is None else Machine.of(machine)
     table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm)
     grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
     A, B, C = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pdla.layout import Layout, axes_of, effective
+from pdla.layout import Layout, axes_of, effective, shares
 from pdla.matmul.operands import Memo, Stream, assemble
 from pdla.matmul.roles import Roles, cutting
 from pdla.matrix import DistMatrix
@@ -82,6 +82,15 @@ def choose(
     """The walk along a dimension; None: the one on which most words move panel by panel, ties to k, then n."""
     A, B, wanted = (cutting(X, sizes) for X in (A, B, wanted))
     return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
+
+
+def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
+    """Indices in a row of the walked dimension that one rank holds of each matrix which has it, at most: no panel is wider."""
+    n = mnk["mnk".index(walked.dimension)]
+    matrices = zip((walked.A, walked.B, walked.C), DIMENSIONS[walked.dimension], strict=True)
+    nests = [(X.rows, X.cols)[which] for X, which in matrices if which is not None]
+    runs = ([part.stops - part.starts for _, part in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
+    return int(min(max(lengths.max(initial=0) for lengths in held) for held in runs))
 
 
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):

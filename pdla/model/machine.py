@@ -75,6 +75,11 @@ class Machine:
         return Machine(**figures)
 
     @staticmethod
+    def of(given: Machine | str | Path) -> Machine:
+        """A machine as it is, or loaded."""
+        return given if isinstance(given, Machine) else Machine.load(given)
+
+    @staticmethod
     def chosen() -> Machine:
         """The one that plans are made for: PDLA_MACHINE's, else that of the defaults. Raises as `load` does."""
         return _chosen(config.settings.machine)

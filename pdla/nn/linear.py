@@ -77,7 +77,7 @@ class Linear(Layer):
     kind   "first" or "second" of a pair of layers: where X and Y lie
     units  features that a cut keeps together, of k and of n: a head's
     seed   W is normal with a deviation of `scale` (1 / sqrt(k) by default), b is 0; the numbers depend on seed, name, k and n
-           alone, not on the scheme
+           alone, not on the scheme: give layers that are alike seeds or names of their own, or they begin alike
     name   of its messages in the ledger
     """
 

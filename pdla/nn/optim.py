@@ -22,6 +22,8 @@ class Optimizer:
     """A layer's parameters and how they are stepped: `step()`, after a backward pass."""
 
     def __init__(self, layer: Layer) -> None:
+        if not isinstance(layer, Layer):
+            raise PdlaError(f"{type(self).__name__}({layer!r}): give the layer itself, whose parameters are stepped")
         self.layer = layer
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}

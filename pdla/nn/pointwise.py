@@ -83,7 +83,7 @@ class Dropout(Pointwise):
     """In training, each element is dropped with a probability, the others are scaled up by 1 / (1 - probability).
 
     What is dropped depends on the seed, the name, the number of the pass in training and the element's global place alone:
-    it is the same on every grid, in every scheme and for any number of shards.
+    it is the same on every grid, in every scheme and for any number of shards; give each one a seed or a name of its own.
     """
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:

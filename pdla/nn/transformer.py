@@ -117,7 +117,10 @@ class MeanOverSequence(Layer):
 
 
 class MLP(Sequential):
-    """Two linears, GeLU between them, which adds the first one's bias on its way. Collective to make."""
+    """Two linears, GeLU between them, which adds the first one's bias on its way. Collective to make.
+
+    seed, name  of the weights: give each MLP a seed or a name of its own
+    """
 
     layers: list[Any]
 

@@ -239,7 +239,7 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
     assert ours.share(comm.rank) == list(range(comm.size))
     theirs.Free()
     assert ours.mpi == MPI.COMM_NULL
-    with pytest.raises(GridError, match="one group of ranks"):
+    with pytest.raises(GridError, match="null communicator"):
         as_communicator(MPI.COMM_NULL)
 
 

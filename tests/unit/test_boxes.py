@@ -222,6 +222,49 @@ def test_memory_limit_is_kept_or_says_what_is_missing():
     assert pdla.run(6, program)[0] == sorted(pdla.run(6, program)[0], reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "n", "limit"), [(4, 1000, 200_000), (4, 4000, 10_000_000), (16, 3000, 500_000), (64, 10000, 10_000_000)]
+)
+def test_a_limit_is_kept_by_panels_no_thinner_than_need_be(ranks, n, limit):
+    """Of 64 ranks most ways hold more than the limit in converted blocks alone: they are told apart without a dry run."""
+
+    def program(comm):
+        grid = ProcessGrid(pdla.balanced_shape(ranks), comm=comm)
+        A = pdla.zeros((n, n), grid, LAYOUT)
+        return pdla.plan_matmul(A, A, memory_limit=limit)
+
+    made, _ = pdla.dry_run(ranks, program)
+    assert limit / 2.5 < made.predicted.peak_workspace <= limit, made.explain()
+
+
+def test_a_plan_runs_what_it_was_made_for_alone():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = exact((12, 12), grid, LAYOUT, seed=1), exact((12, 12), grid, LAYOUT, seed=2)
+        made, C = pdla.plan_matmul(A, B), pdla.zeros((12, 12), grid, LAYOUT)
+        made(A, B, out=C)
+        for kind, text, call in (
+            (pdla.errors.PlanError, "float64, not for .*complex128", lambda: made(A * 1j, B)),
+            (pdla.errors.PlanError, "float64, not for .*float32", lambda: made(A.astype("float32"), B.astype("float32"))),
+            (pdla.errors.ShapeError, "shares memory", lambda: made(A, B, out=A)),
+            (pdla.errors.ShapeError, "out is .* float32", lambda: made(A, B, out=C.astype("float32"))),
+            (pdla.errors.ShapeError, "alpha=1j is complex", lambda: made(A, B, alpha=1j)),
+            (pdla.errors.ShapeError, "alpha='2' is a str", lambda: made(A, B, alpha="2")),
+            (pdla.errors.ShapeError, "without out", lambda: made(A, B, beta=2)),
+            (pdla.errors.ShapeError, "B is a ndarray", lambda: made(A, np.ones((12, 12)))),
+        ):
+            with pytest.raises(kind, match=text):
+                call()
+        assert np.array_equal(made(A.astype("float32"), B, out=C, beta=1).gather(), 2 * (A.gather() @ B.gather()))
+        whole = A.astype(int)
+        for alpha, beta in ((0.5, 0), (1, 0.5)):
+            with pytest.raises(pdla.errors.ShapeError, match=r"=0\.5 is no integer, the matrices int64"):
+                pdla.matmul(whole, whole, alpha=alpha, beta=beta, out=whole.copy())
+        assert np.array_equal(pdla.matmul(whole, whole, alpha=2.0).gather(), 2 * (A.gather() @ A.gather()))
+
+    pdla.run(4, program)
+
+
 def test_a_plan_allocates_once():
     def program(comm):
         grid = ProcessGrid((2, 2))

@@ -274,7 +274,7 @@ def test_a_deadlock_names_what_each_rank_waits_for():
     text = str(caught.value)
     assert "rank 0 waits in recv(tag=5)" in text and "for rank 1" in text
     assert "rank 1 waits in bcast (call 0 on 'all', 3 ranks) for rank 2" in text
-    assert "rank 2 waits in agree" in text and "for ranks [0, 1]" in text
+    assert "rank 2 waits in share" in text and "for ranks [0, 1]" in text
 
 
 def test_waiting_for_a_rank_that_has_ended_is_a_deadlock():
@@ -282,7 +282,7 @@ def test_waiting_for_a_rank_that_has_ended_is_a_deadlock():
         if comm.rank:
             comm.barrier()
 
-    with pytest.raises(DeadlockError, match=r"rank 2 waits in agree .* for rank 0\n  ended: ranks \[0\]"):
+    with pytest.raises(DeadlockError, match=r"rank 2 waits in barrier .* for rank 0\n  ended: ranks \[0\]"):
         run(3, program)
 
 

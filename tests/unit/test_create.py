@@ -1,5 +1,7 @@
 """Making matrices: from whole arrays, from functions, and at random: the same numbers on every grid."""
 
+from itertools import product as cross
+
 import numpy as np
 import pytest
 
@@ -29,8 +31,10 @@ def whole_of(make, ranks, shape, layout):
 # ---------------------------------------------------------------------------------------------- at random
 
 
-@pytest.mark.parametrize("distribution", ["uniform", "integers", "normal"])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex64", "int8"])
+@pytest.mark.parametrize(
+    ("dtype", "distribution"),
+    [*cross(["float64", "float32", "complex64"], ["uniform", "integers", "normal"]), ("int8", "integers")],
+)
 @pytest.mark.parametrize("size", [(300, 150), (1, 150), (200, 150)])
 def test_random_is_the_same_on_every_grid(size, dtype, distribution):
     def make(grid, layout):
@@ -202,3 +206,47 @@ def test_from_local_with_one_wrong_block():
         return str(caught.value)
 
     assert len(set(pdla.run(3, program))) == 1
+
+
+# ---------------------------------------------------------------------------------------------- what is not taken
+
+
+def test_ranks_that_draw_their_own_arrays_are_told():
+    def program(comm):
+        grid = ProcessGrid((2, 2), comm=comm)
+        with pytest.raises(AgreementError, match="digest"):
+            pdla.from_global(np.full((4, 4), comm.rank), grid, Layout("row", "col"))
+        return pdla.from_global(np.full((4, 4), comm.rank), grid, Layout("row", "col"), root=2).norm()
+
+    assert pdla.run(4, program) == [8] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "call"),
+    [
+        (GridError, "shape=\\(2.5, 2\\)", lambda c, g, l: ProcessGrid((2.5, 2), comm=c)),
+        (GridError, "comm=", lambda c, g, l: ProcessGrid((1, 1), c)),
+        (GridError, "comm=", lambda c, g, l: ProcessGrid(1, 1, comm=c)),
+        (GridError, "mpirun -n 4 python", lambda c, g, l: ProcessGrid((2, 2), comm=c)),
+        (GridError, "at least one rank", lambda c, g, l: pdla.balanced_shape(0)),
+        (ShapeError, "not shape \\(4.5, 4\\)", lambda c, g, l: pdla.zeros((4.5, 4), g, l)),
+        (ShapeError, "not shape 4", lambda c, g, l: pdla.zeros(4, g, l)),
+        (LayoutError, "is a str", lambda c, g, l: pdla.zeros((4, 4), g, "row")),
+        (LayoutError, "is a tuple", lambda c, g, l: pdla.ones((4, 4), g, l).redistribute(("row", "col"))),
+        (GridError, "is a Layout", lambda c, g, l: pdla.zeros((4, 4), l, g)),
+        (LayoutError, "is a str", lambda c, g, l: pdla.from_local(np.ones((4, 4)), (4, 4), g, "row")),
+        (ShapeError, "pdla.Cuts", lambda c, g, l: pdla.from_local(np.ones((3, 4)), (4, 4), g, l)),
+        (LayoutError, "whole numbers", lambda c, g, l: Cyclic("row", 2.5)),
+        (LayoutError, "axis comes first", lambda c, g, l: Cyclic(64, "row")),
+        (LayoutError, "whole numbers", lambda c, g, l: Cuts("row", (0, 1.5, 3))),
+        (LayoutError, "whole numbers", lambda c, g, l: Balanced("row", 1.5)),
+        (ValueError, "distribution='integers'", lambda c, g, l: pdla.random((4, 4), g, l, dtype=int)),
+    ],
+)
+def test_what_is_not_taken_says_what_is(kind, text, call):
+    def program(comm):
+        grid, layout = ProcessGrid((1, 1), comm=comm), Layout("row", "col")
+        with pytest.raises(kind, match=text):
+            call(comm, grid, layout)
+
+    pdla.run(1, program)

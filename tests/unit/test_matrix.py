@@ -1,5 +1,6 @@
 """DistMatrix: operators, views, sums over ranks, and what it refuses; against NumPy on the whole matrix."""
 
+import copy
 import operator
 import pickle
 
@@ -7,9 +8,10 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cyclic, Layout, ProcessGrid
+from pdla import Cyclic, DistMatrix, Layout, ProcessGrid
 from pdla.errors import LayoutError, ShapeError
 
+LAYOUT = Layout("row", "col")
 LAYOUTS = [
     Layout(),
     Layout("row", "col"),
@@ -297,3 +299,74 @@ def test_gather_to_one_rank():
             A.gather(root=5)
 
     pdla.run(5, program)
+
+
+# ---------------------------------------------------------------------------------------------- in place, and NumPy
+
+
+def test_what_is_updated_in_place_is_seen_through_views_and_by_the_caller():
+    def program(comm):
+        grid = ProcessGrid((2, 2), comm=comm)
+        A, B = (pdla.random((6, 5), grid, LAYOUT, seed=seed) for seed in (1, 2))
+        whole, other, held = A.gather(), B.gather(), A.local
+        A *= 2
+        A += B
+        A -= 1
+        A /= 4
+        transposed = A.T
+        transposed *= 3
+        assert np.shares_memory(A.local, held) and np.shares_memory(transposed.local, held)
+        np.testing.assert_array_equal(A.gather(), (whole * 2 + other - 1) / 4 * 3)
+        view = (A * (1 + 2j)).H
+        expected = view.gather() * 1j
+        view *= 1j
+        np.testing.assert_array_equal(view.gather(), expected)
+        with pytest.raises(TypeError, match="same_kind"):
+            A *= 1j
+
+    pdla.run(4, program)
+
+
+def test_parts_are_assigned_to():
+    def program(comm):
+        grid = ProcessGrid((2, 2), comm=comm)
+        A, B = (pdla.random((6, 5), grid, LAYOUT, seed=seed) for seed in (1, 2))
+        expected = A.gather()
+        A[1:4, 2:5], expected[1:4, 2:5] = 7, 7
+        A[2:6, 0:3] += 1
+        expected[2:6, 0:3] += 1
+        A[0:2, :], expected[0:2] = B[0:2, :], B.gather()[0:2]
+        np.testing.assert_array_equal(A.gather(), expected)
+        partial = DistMatrix(np.ones((3, 5)), (3, 5), ProcessGrid(4, comm=comm), Layout(partial="row"))
+        for kind, call in (
+            (LayoutError, lambda: A.__setitem__(np.s_[0:2, :], 1j)),
+            (LayoutError, lambda: partial.__setitem__(np.s_[0:2, :], 1)),
+            (LayoutError, lambda: A.__setitem__(np.s_[0:2, :], A[2:4, :])),
+            (ShapeError, lambda: A.__setitem__(np.s_[0:2, :], B[0:3, :])),
+            (ShapeError, lambda: A.__setitem__(np.s_[0:2, :], np.ones((2, 5)))),
+        ):
+            with pytest.raises(kind):
+                call()
+        np.testing.assert_array_equal(A.gather(), expected)
+
+    pdla.run(4, program)
+
+
+def test_what_a_matrix_is_not_says_what_to_take_instead():
+    def program(comm):
+        grid = ProcessGrid((1, 1), comm=comm)
+        A, x = pdla.ones((3, 3), grid, LAYOUT), np.ones((3, 3))
+        for text, call in (
+            ("A.gather", lambda: np.asarray(A)), ("A.gather", lambda: np.allclose(A, x)), ("compared", lambda: A.copy() == A),
+            ("compared", lambda: x == A), ("compared", lambda: x != A), ("matvec", lambda: A @ x), ("matvec", lambda: x @ A),
+            ("from_global", lambda: A + x), ("from_global", lambda: x - A), ("from_global", lambda: [1] * A),
+            ("S.gather", lambda: np.asarray(pdla.stack(x[None], grid, LAYOUT))),
+        ):  # fmt: skip
+            with pytest.raises(TypeError, match=text):
+                call()
+        assert A in (A,) and len({A, A.T}) == 2
+        twin = copy.deepcopy([A, copy.copy(A)])
+        twin[0] *= 5
+        assert (twin[1].local == 1).all() and (A.local == 1).all()
+
+    pdla.run(1, program)

@@ -1,0 +1,50 @@
+"""What a product asks of its matrices and numbers, whoever asks for it. Local: raised on every rank inside `agreed`."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from pdla.errors import LayoutError, ShapeError
+from pdla.layout import Layout
+from pdla.matrix import DistMatrix
+
+_PLAIN = (int, float)
+
+
+def matrix(X: Any, name: str = "A") -> DistMatrix:
+    """X, if it is a DistMatrix."""
+    if not isinstance(X, DistMatrix):
+        raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
+    return X
+
+
+def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
+    """That alpha and beta are numbers by which matrices of this dtype can be multiplied, beta only where there is a C."""
+    if not (dtype.kind in "fc" and type(alpha) in _PLAIN and type(beta) in _PLAIN):
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            _scalar(dtype, name, value)
+    if out is None and beta != 0:
+        raise ShapeError(f"beta={beta} without out: there is no C to scale")
+
+
+def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
+    if not isinstance(value, (Number, np.generic)):
+        raise ShapeError(f"{name}={value!r} is a {type(value).__name__}, not a number")
+    if isinstance(value, (complex, np.complexfloating)) and dtype.kind != "c":
+        raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
+    if dtype.kind in "iub" and value % 1 != 0:  # type: ignore[operator]
+        raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
+
+
+def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:
+    """That a product of this dtype can be written to `out`."""
+    shape = (A.shape[0], B.shape[1])
+    if out.shape != shape or out.dtype != dtype:
+        raise ShapeError(f"out is {out.shape} {out.dtype}, the product {shape} {dtype}")
+    if out.conjugated or out.layout.partial or (isinstance(layout, Layout) and layout != out.layout):
+        raise LayoutError(f"out={out!r} must be no conjugate view, without partial sums, and in the layout asked for")
+    if any(X.xp.overlap(out.base, X.base) for X in (A, B)) and out.base.size:
+        raise ShapeError("out shares memory with A or B, which are never written to")
