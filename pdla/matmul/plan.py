@@ -106,7 +106,8 @@ class Plan:
         """Collective: the product. Raises, on this rank alone, PlanError for matrices that the plan was not made for, ShapeError or
         LayoutError for an `out`, alpha or beta that does not go with them.
         """
-        if not (self.seen and all(seen() is X for seen, X in zip(self.seen, (A, B, out), strict=True))):
+        seen = self.seen
+        if not (seen and seen[0]() is A and seen[1]() is B and seen[2]() is out):
             self._check(A, B, out)
         checks.scalars(self.dtype, alpha, beta, out)
         return self.run(A, B, out, alpha, beta, self.workspace)
