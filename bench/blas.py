@@ -1,6 +1,6 @@
 """One local product by NumPy's BLAS and by the system's, which Debian's ScaLAPACK calls: how much of a lead is the BLAS's.
 
-mpirun -n 2 python bench/blas.py 2048x4096x128 [m x n x k ...]        all ranks at once, one thread each, the two by turns
+mpirun -n 2 python bench/blas.py 2048x4096x128 [...]        all ranks at once, one thread each, the two by turns
 
 Prints the median milliseconds over 21 turns of two products, and the versions. C lies by rows, and is only written.
 """
@@ -50,4 +50,4 @@ def main(*shapes):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:] or ["2048x4096x128"])

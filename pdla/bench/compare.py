@@ -126,9 +126,13 @@ def run(arguments: argparse.Namespace) -> int:
 def read(path: str) -> dict[str, Any]:
     """A result; raises Stop for a file that is none."""
     try:
-        content = json.loads(Path(path).read_text())
-    except (OSError, ValueError) as error:
+        text = Path(path).read_bytes()
+    except OSError as error:
         raise refuse(f"{path}: {error}") from error
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
     rows = content.get("rows") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and set(KEYS) <= set(row) for row in rows):
         raise refuse(f"{path} is no result of python -m pdla.bench --json {path}, or gemm --json {path}")
