@@ -245,9 +245,9 @@ class VirtualComm(ThreadComm):
             nth[to] += 1
         return round_.arrivals()
 
-    def share(self, value: Any) -> list[Any]:
+    def _shared(self, call: str, value: Any) -> list[Any]:
         """Nobody goes on before the last has come; the words themselves take no time, as in a dry run of one rank."""
-        told = super().share((self.lane.time, value))
+        told = super()._shared(call, (self.lane.time, value))
         latest = max(at for at, _ in told)
         self.world.reach(self.me, latest)
         self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, told, strict=True) if at == latest))

@@ -380,8 +380,8 @@ def test_without_h5py(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     write(path, np.eye(3))
     monkeypatch.setitem(sys.modules, "h5py", None)
-    assert "pip install pdla[hdf5]" in load_error(path)
-    assert "pip install pdla[hdf5]" in save_error(path)
+    assert "pip install h5py" in load_error(path)
+    assert "pip install h5py" in save_error(path)
 
 
 # ---------------------------------------------------------------------------------------------- damage
