@@ -30,7 +30,7 @@ from pdla.redistribute import local_shape, start, summed
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
 AT_ONCE = ("gather", "shared")  # schedules that do not walk
-MOST_PANELS = 1024  # of a plan that is to keep a memory limit
+MOST_PANELS = 2048  # of a plan that is to keep a memory limit
 EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions is run dry
 
 
@@ -391,22 +391,30 @@ def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Ro
 
 def _fitting(task: Task, found: list[Way], limit: int) -> Plan:
     """The cheapest plan whose workspace stays below the limit: all at once, else by panels, narrowed as need be."""
-    least: tuple[float, Plan] | None = None
+    above: list[tuple[float, Plan]] = []
     for way in found:
         for plan in _leaner(task, way):
             peak, narrowed = (_least(plan), plan) if _least(plan) > limit else _narrowed(plan, limit)
             if peak <= limit:
                 return narrowed
-            if least is None or peak < least[0]:
-                least = peak, narrowed
-    assert least is not None
-    leanest, peak = least[1], least[1].predicted.peak_workspace
+            above.append((peak, _thinnest(plan)))
+    peak, leanest = _leanest(above)
     if peak > limit:
         raise PlanError(
             f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {leanest.named} "
             f"on {leanest.grid!r}, needs {peak} bytes a rank"
         )
     return leanest
+
+
+def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
+    """Of plans and about what each needs, the one that needs least, and how much."""
+    found: list[tuple[int, Plan]] = []
+    for guess, plan in sorted(guessed, key=lambda one: one[0]):
+        if found and guess >= min(peak for peak, _ in found):
+            break
+        found.append((plan.predicted.peak_workspace, plan))
+    return min(found, key=lambda one: one[0])
 
 
 def _leaner(task: Task, way: Way) -> Iterator[Plan]:
@@ -419,30 +427,33 @@ def _leaner(task: Task, way: Way) -> Iterator[Plan]:
 
 
 def _least(plan: Plan) -> int:
-    """Bytes that a plan needs for certain: of A, B and C what it brings to other layouts, of A and B what it gathers at once."""
-    (m, k), n, met, sizes = plan.A.shape, plan.B.shape[1], plan.roles, plan.grid.sizes
-    brought = ((size, X) for size, X, stays in zip((m * k, k * n, m * n), plan.native, plan.stays, strict=True) if not stays)
-    faces = ((size, X) for size, X, native in ((m * k, met.A, plan.native[0]), (k * n, met.B, plan.native[1])) if native != X)
-    held = [*brought, *(faces if plan.schedule == "gather" else ())]
-    return plan.dtype.itemsize * sum(size // prod(sizes[axis] for axis in layout.axes) for size, layout in held)
+    """Bytes that a plan needs for certain: what it brings to other layouts of A, B and C."""
+    (m, k), n, sizes = plan.A.shape, plan.B.shape[1], plan.grid.sizes
+    brought = [(size, X) for size, X, stays in zip((m * k, k * n, m * n), plan.native, plan.stays, strict=True) if not stays]
+    return plan.dtype.itemsize * sum(size // prod(sizes[axis] for axis in layout.axes) for size, layout in brought)
+
+
+def _thinnest(plan: Plan) -> Plan:
+    """The plan by the thinnest panels that are looked at."""
+    (m, k), n = plan.A.shape, plan.B.shape[1]
+    walked = {"m": m, "n": n, "k": k}[plan.walk.dimension]
+    return replace(plan, panel=min(plan.panel, max(1, walked // MOST_PANELS))) if plan.schedule == "summa" else plan
 
 
 def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
-    """The plan by panels as wide as the limit allows, or the narrowest looked at; and its bytes of workspace, or about.
+    """The plan by panels as wide as the limit allows, if so; and its bytes of workspace, or about how many it needs at least.
 
     A dry run is as long as there are panels, and workspace grows by so much an index: two widths foretell the others.
     """
-    peak = plan.predicted.peak_workspace
-    if peak <= limit or plan.schedule != "summa":
-        return peak, plan
-    mnk = plan.A.shape[0], plan.B.shape[1], plan.A.shape[1]
-    width = min(plan.panel, walk.widest(plan.walk, mnk, plan.grid.sizes))
-    narrowest = max(1, mnk["mnk".index(plan.walk.dimension)] // MOST_PANELS)
-    while peak > limit and width > narrowest:
-        half = replace(plan, panel=max(width // 2, narrowest))
+    peak, thinnest = plan.predicted.peak_workspace, _thinnest(plan).panel
+    (m, k), n = plan.A.shape, plan.B.shape[1]
+    width = min(plan.panel, walk.widest(plan.walk, (m, n, k), plan.grid.sizes))
+    while plan.schedule == "summa" and peak > limit and width > thinnest:
+        half = replace(plan, panel=max(width // 2, thinnest))
         below = half.predicted.peak_workspace
         an_index = (peak - below) / (width - half.panel)
-        if below > limit and an_index and below - an_index * (half.panel - narrowest) > limit:
-            return below - an_index * (half.panel - narrowest), replace(plan, panel=narrowest)
+        least = below - an_index * (half.panel - thinnest)
+        if least > limit:
+            return least, plan
         plan, width, peak = half, half.panel, below
     return peak, plan
