@@ -11,7 +11,10 @@ Each is the median of some runs; a run is repeated until it takes a tenth of a s
 
 import argparse
 import json
+import sys
 import time
+import traceback
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
@@ -227,29 +230,40 @@ def layer(xp, torch, hidden, heads, sequence, batch):
     return figures
 
 
+def sections(xp, torch, small):
+    """What is measured, by name; each is a function that returns figures."""
+    n = 64 if small else 8192
+    return {
+        "gemm": lambda: gemm(xp, torch, (32,) if small else (1024, 4096, 8192)),
+        "pack": lambda: pack(xp, 300 if small else n),
+        "fused": lambda: fused(xp, torch, n),
+        "message": lambda: message(xp, (1000, 1 << 21) if small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
+        "fill": lambda: fill(xp, n),
+        "layer": lambda: layer(xp, torch, *((16, 2, 4, 2) if small else (2048, 16, 512, 8))),
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE, after each section")
     parser.add_argument("--small", action="store_true", help="sizes that take no time, to see that it runs")
     arguments = parser.parse_args()
     if arguments.small:
         TIMING.update(runs=1, long=0.0)
+    figures, failed = {}, []
     with config.override(array="cupy"):
-        xp, torch = chosen(), torch_or_none()
-        figures = {
-            "gemm": gemm(xp, torch, (32,) if arguments.small else (1024, 4096, 8192)),
-            "pack": pack(xp, 300 if arguments.small else 8192),
-            "fused": fused(xp, torch, 64 if arguments.small else 8192),
-            "message": message(xp, (1000, 1 << 21) if arguments.small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
-            "fill": fill(xp, 64 if arguments.small else 8192),
-            "layer": layer(xp, torch, *((16, 2, 4, 2) if arguments.small else (2048, 16, 512, 8))),
-        }
-    text = json.dumps(figures, indent=1)
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            file.write(text)
+        for name, measured in sections(chosen(), torch_or_none(), arguments.small).items():
+            try:
+                figures[name] = measured()
+            except Exception:  # a device is lent for minutes: what else can be measured is
+                failed.append(name)
+                figures[name] = {"failed": traceback.format_exc()}
+            text = json.dumps(figures, indent=1)
+            if arguments.json:
+                Path(arguments.json).write_text(text)
     print(text)
+    return f"failed: {', '.join(failed)}" if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

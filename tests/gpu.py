@@ -2,7 +2,7 @@
 
 The machine has CuPy, PyTorch and mpi4py, and perhaps no package index. What else is needed, an MPI among it, is brought along:
 
-    python tests/gpu.py --fetch wheels      where there is an index: download it for this Python
+    python tests/gpu.py --fetch wheels      where there is an index: download it for this Python, or --for 3.12
     python tests/gpu.py --wheels wheels     on the GPU machine: an environment on top of its own, from these files alone
 
 Steps: compile (nvcc), kernels (against their twins, on the device), memcheck and racecheck (the same under compute-sanitizer),
@@ -113,13 +113,16 @@ def run(command, lack):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fetch", metavar="FOLDER", help="download what a machine without a package index needs, and end")
+    parser.add_argument("--for", metavar="VERSION", dest="version", help="with --fetch: the Python there, such as 3.12")
     parser.add_argument("--wheels", metavar="FOLDER", help="install from these files alone")
     parser.add_argument("--python", metavar="PATH", help="this Python has all that is needed: make no environment")
     parser.add_argument("--only", metavar="WORD", default="", help="steps that have this word in their name")
     parser.add_argument("--out", metavar="FILE", default="build/gpu.json", help="the result (default build/gpu.json)")
     arguments = parser.parse_args()
     if arguments.fetch:
-        return subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--dest", arguments.fetch, *NEEDED]).returncode
+        other = ["--python-version", arguments.version, "--only-binary=:all:"] if arguments.version else []
+        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", arguments.fetch, *other, *NEEDED]
+        return subprocess.run(fetch).returncode
     if shutil.which("nvidia-smi") is None:
         print("test-gpu: skipped, no nvidia-smi on PATH: there is no GPU here")
         return 0

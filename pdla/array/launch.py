@@ -17,8 +17,13 @@ _NULL = np.uint64(0)  # CuPy makes of None no argument, rather than this one
 
 def launch(source: str, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], *args: Any) -> None:
     """Launch a kernel on the current stream. args: arrays, scalars of NumPy's, None: a null pointer."""
-    function = _module(source, cupy.cuda.runtime.getDevice()).get_function(kernel)
+    function = _function(source, kernel, cupy.cuda.runtime.getDevice())
     function(grid, block, tuple(_NULL if x is None else x for x in args))
+
+
+@cache
+def _function(source: str, kernel: str, device: int) -> Any:
+    return _module(source, device).get_function(kernel)
 
 
 @cache
