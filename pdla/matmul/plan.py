@@ -242,8 +242,6 @@ class Plan:
                 cannon.walk_k(sa, sb, sink, self.memo)
             return
         moving, still = (sa, sb) if self.walk.dimension == "m" else (sb, sa)
-        if not sink.block.size or not moving.X.shape[1 - moving.dimension]:
-            sink.xp.scale(sink.block, sink.beta)
         if self.schedule == "summa":
             summa.walk_mn(moving, still.X.stored, sc, sink, self.panel, self.memo)
         else:

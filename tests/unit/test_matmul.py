@@ -43,6 +43,20 @@ def test_bitwise_for_sizes_and_transposes(ranks, algorithm):
     pdla.run(ranks, program)
 
 
+@pytest.mark.parametrize("algorithm", [*pdla.algorithms, "auto"])
+@pytest.mark.parametrize("shape", [(1,), (1, 1), (2, 2), (1, 3), (2, 1, 2)], ids=str)
+def test_beta_enters_once_where_k_is_empty(shape, algorithm):
+    def program(comm):
+        grid = ProcessGrid(shape)
+        for cut, size in itertools.product(mixed_layouts(2, 2)[:5] if len(shape) > 1 else [Layout("row")], (3, 8)):
+            A, B = (pdla.zeros(mn, grid, Layout()) for mn in ((size, 0), (0, 7)))
+            C = pdla.from_global(np.full((size, 7), 2.0), grid, cut)
+            pdla.gemm(5, A, B, -3, C, algorithm=algorithm)
+            assert (C.gather() == -6).all(), (cut, size)
+
+    pdla.run(int(np.prod(shape)), program)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_cut_of_one_axis(algorithm):
     """A, B and C each cut along either of their dimensions or copied: 27 combinations, and the native layout of C."""
