@@ -19,7 +19,7 @@ from pdla.errors import GridError, LayoutError
 from pdla.layout import Layout
 
 NAMES = ("row", "col", "depth")
-Order = str | Sequence[int] | None
+Order = str | Sequence[Any] | np.ndarray | None
 
 
 def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
@@ -61,6 +61,7 @@ def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
             raise GridError(f"order={order!r}: give 'C' (last axis fastest), 'F' (first axis fastest) or the ranks")
         return np.arange(size).reshape(shape, order="F" if order == "F" else "C")
     ranks = np.array(list(order), dtype=np.int64)
+    ranks = ranks.ravel() if ranks.shape == shape else ranks
     if ranks.shape != (size,) or len(set(ranks.tolist())) != size or ranks.min(initial=0) < 0:
         raise GridError(f"order={order!r} must name {size} different ranks, one for each place of the grid {shape}")
     return ranks.reshape(shape)
@@ -86,7 +87,7 @@ class ProcessGrid:
     shape  ranks along each axis (an int for one axis); their product may leave ranks of comm idle
     axes   names; ("row", "col", "depth")[:ndim] by default, four axes must be named
     comm   None (the world), an mpi4py communicator, or one of pdla's
-    order  None: rank = col + pc row + pr pc depth;  "C", "F";  or the rank at each place, in C order of coordinates
+    order  None: rank = col + pc row + pr pc depth;  "C", "F";  or the rank at each place, in C order or shaped like the grid
 
     Collective over comm. Raises GridError on every rank for a grid that does not fit. `grid["col"]` is the communicator of
     the ranks that differ only in col, that is, of one grid row. Idle ranks hold empty blocks.

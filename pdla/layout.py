@@ -212,6 +212,17 @@ def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...
     return tuple(cut for cut in cuts if sizes[cut.axis] > 1)
 
 
+def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The axes over which gathering turns old into new: the innermost cuts of old. None where gathering does not do it."""
+    extra: tuple[str, ...] = ()
+    for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
+        before, after = effective(before, sizes), effective(after, sizes)
+        if before[: len(after)] != after:
+            return None
+        extra += axes_of(before[len(after) :])
+    return extra
+
+
 def axes_of(cuts: tuple[Cut, ...]) -> tuple[str, ...]:
     return tuple(cut.axis for cut in cuts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -13,7 +13,7 @@ from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, timed
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection, overlapping
-from pdla.layout import Layout, Shape, axes_of, effective, places_of, share, shares
+from pdla.layout import Layout, Shape, extra_axes, places_of, share, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
 
@@ -31,17 +31,6 @@ class Memo(dict):
 
 
 # ---------------------------------------------------------------------------------------------- ways between layouts
-
-
-def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The axes over which gathering turns old into new: the innermost cuts of old. None where gathering does not do it."""
-    extra: tuple[str, ...] = ()
-    for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
-        before, after = effective(before, sizes), effective(after, sizes)
-        if before[: len(after)] != after:
-            return None
-        extra += axes_of(before[len(after) :])
-    return extra
 
 
 def gathered_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ ON_GRID = ("gather", "summa", "cannon")  # the rule on the matrices' own grid, b
 NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
 ALGORITHMS = (*ON_GRID, *NAMED)
 SCHEDULES = (*ON_GRID, "shared")
-SHARED_BELOW = 48 * 2**20  # bytes read of other ranks' up to which they are shared: beyond, panels need less memory
+SHARED_BELOW = 48 * 2**20  # bytes of a rank's own up to which others read them in place: beyond, panels need less memory
 GATHER_BELOW = 16 * 2**20  # bytes of gathered panels up to which all come at once: beyond, panels are faster and smaller
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 RELABELLED = 3  # how many of the cheapest tables are tried with the ranks relabelled
@@ -102,6 +102,11 @@ class Way:
         return f"{self.algorithm}{schedule}{grid}: receives {received} bytes, and conversions {moved}"
 
 
+def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
+    """The layouts of A, B and C, without the cuts that cut nothing."""
+    return tuple(None if X is None else roles.cutting(X, sizes) for X in given)
+
+
 @dataclass(frozen=True)
 class Sizes:
     """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks of a node may
@@ -123,13 +128,16 @@ class Sizes:
     def bound(self) -> float:
         return received_lower_bound(*self.mnk, self.ranks)
 
-    def schedule(self, words: float) -> str:
-        """How so many words should come: shared where the ranks can and memory allows, else all at once if they are few."""
+    def schedule(self, given: tuple, met: roles.Roles, sizes: Mapping[str, int]) -> str:
+        """How operands laid out so should meet: read in place where the ranks can and memory allows, else all at once where
+        gathers and sums are short; panels do nothing for what is redistributed before."""
+        lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
+        read, own = roles.gathered(lying, layouts, self.mnk, sizes)
         m, n, k = self.mnk
-        whole = (m * k + k * n) * self.itemsize
-        if 0 < words * self.itemsize <= SHARED_BELOW and whole <= self.readable:
+        if 0 < own * self.itemsize <= SHARED_BELOW and (m * k + k * n) * self.itemsize <= self.readable:
             return "shared"
-        return "gather" if words * self.itemsize <= GATHER_BELOW else "summa"
+        in_panels = read + roles.added(lying, layouts, self.mnk, sizes)
+        return "gather" if in_panels * self.itemsize <= GATHER_BELOW else "summa"
 
     @cached_property
     def homes(self) -> np.ndarray | None:
@@ -179,7 +187,7 @@ _one_at_a_time = Lock()
 
 @lru_cache(maxsize=256)
 def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    found = [] if algorithm in NAMED or shape is not None or not q.one_grid else [direct(q, algorithm, schedule)]
+    found = [] if algorithm in NAMED or shape is not None or not q.one_grid else direct(q, algorithm, schedule)
     if algorithm not in ON_GRID:
         found += _placed(q, _tables(q, algorithm, shape, schedule))
         found += _relabelled(q, sorted(found, key=lambda way: way.price))
@@ -195,15 +203,23 @@ def cheapest_native(q: Sizes, algorithm: str) -> tuple[Table, np.ndarray]:
 # ---------------------------------------------------------------------------------------------- on the own grid
 
 
-def direct(q: Question, algorithm: str, schedule: str | None = None) -> Way:
-    """The rule on the matrices' own grid."""
+def direct(q: Question, algorithm: str, schedule: str | None = None) -> list[Way]:
+    """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
+    told = schedule or (algorithm if algorithm in ON_GRID else None)
+    first = _by_roles(q, told, told == "shared")
+    if told is not None or not q.readable:
+        return [first]
+    second = _by_roles(q, told, True)
+    return [first] if second.roles == first.roles else [first, second]
+
+
+def _by_roles(q: Question, told: str | None, shared: bool) -> Way:
     sizes = q.A.place.sizes
     wanted = None if q.C is None else q.C.layout
-    chosen, words = roles.choose(q.A.layout.summed, q.B.layout.summed, wanted, *q.mnk, tuple(sizes.items()))
-    used = boxes.of(chosen.carries, sizes)
-    how = schedule or (algorithm if algorithm in ON_GRID else q.schedule(words))
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
-    price = q.priced(how, used, _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
+    chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), shared)
+    how = told or q.schedule(given, chosen, sizes)
+    price = q.priced(how, boxes.of(chosen.carries, sizes), _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
     return Way(how, how, chosen, None, (), words, 0.0, price)
 
 
@@ -218,9 +234,13 @@ def _tables(q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: s
         raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
     for sides in _shapes(q, named, shape):
         for table in named.tables(sides):
-            suits = schedule or (q.schedule(table.words(*q.mnk)) if named is box.ALGORITHM else table.schedule)
+            suits = schedule or (_suited(q, table) if named is box.ALGORITHM else table.schedule)
             if table.schedule == suits:
                 yield table
+
+
+def _suited(q: Sizes, table: Table) -> str:
+    return q.schedule((table.A, table.B, table.C), table.roles, table.sizes)
 
 
 def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterable[tuple[int, int, int]]:
@@ -248,14 +268,13 @@ def _table_weighed(q: Sizes, table: Table, order: Order) -> float:
 def _weighed(
     q: Sizes, schedule: str, words: float, given: tuple, met: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
-    """The words by which a product is priced: what a rank receives, more where that comes from other nodes; or half of what it
-    copies, where the rest is read in place: a word in a message is copied as it goes and as it comes."""
-    if schedule != "shared" and q.homes is None:
+    """The words by which a product is priced: what a rank receives, more where that comes from other nodes; where ranks share
+    memory, half of what it copies: a word in a message is copied as it goes and as it comes."""
+    if not q.readable and q.homes is None:
         return words
-    layouts = (met.A, met.B, met.C)
-    lying = tuple(None if X is None else roles.cutting(X, sizes) for X in given)
-    if schedule == "shared":
-        return roles.copied(lying, layouts, q.mnk, sizes) / 2
+    lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
+    if q.readable:
+        return roles.copied(lying, layouts, q.mnk, sizes, schedule == "shared") / 2
     shape = tuple(sizes.values())
     assert q.homes is not None
     where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product, takewhile
 from math import prod
 from typing import NamedTuple
 
-from pdla.layout import Block, Cut, Cuts, Layout, axes_of, effective
+from pdla.layout import Block, Cut, Cuts, Layout, axes_of, effective, extra_axes
+
+READ = 0.25  # of a copy: what it costs to read a word of another rank's in place, as the local product does in any case
 
 Sizes = tuple[tuple[str, int], ...]
 Nest = tuple[Cut, ...]
@@ -39,20 +41,27 @@ class Roles:
 
 
 @lru_cache(maxsize=1024)
-def choose(A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes) -> tuple[Roles, float]:
-    """The cheapest roles for operands laid out so, and their words; C=None leaves its layout to the roles."""
+def choose(
+    A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes, shared: bool = False
+) -> tuple[Roles, float]:
+    """The cheapest roles for operands laid out so, and their words; C=None leaves its layout to the roles.
+
+    shared: A and B may be read in place: the cheapest are those that copy least.
+    """
     size = dict(sizes)
     A, B = (cutting(X, size) for X in (A, B))
     C = None if C is None else cutting(C, size)
     axes = [axis for axis, p in sizes if p > 1]
     best: tuple[float, Roles] | None = None
+    cost = partial(copied, in_place=True) if shared else price
     for carried in product("mnk-", repeat=len(axes)):
         for layouts in _arrangements(A, B, C, dict(zip(axes, carried, strict=True))):
-            words = price((A, B, C), layouts, (m, n, k), size)
+            words = cost((A, B, C), layouts, (m, n, k), size)
             if best is None or words < best[0] * (1 - 1e-9):
                 best = words, Roles(tuple(zip(axes, carried, strict=True)), *layouts)
     assert best is not None
-    return best[1], best[0]
+    chosen = best[1]
+    return chosen, price((A, B, C), (chosen.A, chosen.B, chosen.C), (m, n, k), size)
 
 
 def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
@@ -112,13 +121,30 @@ def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
     return sum(move.words for move in moves(given, layouts, mnk, size))
 
 
-def copied(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
-    """Words that a rank copies where A and B are read in place: its own blocks of what others read, what it reads of theirs; and
-    addends of C as they go, as they come, and as they are added."""
-    (A, B, _), (a, b, _), (m, n, k) = given, layouts, mnk
-    faces = ((m * k, A, a), (k * n, B, b))
-    own = sum(elements / prod(size[axis] for axis in X.axes) for elements, X, x in faces if moved(elements, X, x, size))
-    return own + sum(move.words * (3 if move.addends else 1) for move in moves(given, layouts, mnk, size))
+def gathered(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
+    """Words of A and B that come by gathers alone, in panels or read in place, and words of a rank's own that others gather."""
+    m, n, k = mnk
+    read = own = 0.0
+    for elements, X, x in ((m * k, given[0], layouts[0]), (k * n, given[1], layouts[1])):
+        if extra_axes(X, x, size):
+            read += moved(elements, X, x, size)
+            own += elements / prod(size[axis] for axis in X.axes)
+    return read, own
+
+
+def added(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
+    """Words of addends of C that a rank receives."""
+    return sum(move.words for move in moves(given, layouts, mnk, size) if move.addends)
+
+
+def copied(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], in_place: bool) -> float:
+    """Words that a rank copies: of all that moves as it goes and as it comes, of addends of C as they are added, too. in_place: of
+    what is gathered its own blocks, and a part of what it reads of others'."""
+    total = sum(move.words * (3 if move.addends else 2) for move in moves(given, layouts, mnk, size))
+    if in_place:
+        read, own = gathered(given, layouts, mnk, size)
+        total += own + READ * read - 2 * read
+    return total
 
 
 def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:

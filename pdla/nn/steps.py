@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from pdla.comm.ledger import tag, tagged
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, places_of
-from pdla.matmul.operands import extra_axes, gathering
+from pdla.layout import Layout, extra_axes, places_of
+from pdla.matmul.operands import gathering
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
 

@@ -179,6 +179,7 @@ def test_grids_are_equal_when_they_say_the_same():
         assert grid != ProcessGrid((2, 2), order="F")
         assert grid != ProcessGrid((2, 2), axes=("x", "y"))
         assert grid == ProcessGrid((2, 2), order=[0, 1, 2, 3])
+        assert ProcessGrid((2, 2), order=[[3, 0], [2, 1]]) == ProcessGrid((2, 2), order=[3, 0, 2, 1])
         with pytest.raises(TypeError, match="cannot be pickled"):
             grid.__reduce__()
 

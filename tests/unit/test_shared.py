@@ -10,7 +10,8 @@ from matmuls import DTYPES, LAYOUT, exact, op
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.board import HALF, Turns
-from pdla.matmul.planner import Sizes, cheapest_native
+from pdla.matmul.placing import Place
+from pdla.matmul.planner import Lying, Question, Sizes, cheapest_native, direct, ways
 from pdla.model.machine import Machine
 
 SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))
@@ -81,10 +82,11 @@ def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "boxes"), [(4, ((2, 2, 1), (2, 2, 1))), (16, ((4, 4, 1), (4, 2, 2))), (64, ((8, 8, 1), (4, 4, 4)))]
+    ("ranks", "boxes"), [(4, ((4, 1, 1), (2, 2, 1))), (16, ((4, 4, 1), (4, 2, 2))), (64, ((8, 8, 1), (4, 4, 4)))]
 )
 def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
-    """Of a cube by messages the fewest words are best; shared, a grid of m and n, which needs no sums."""
+    """Of a cube by messages the fewest words are best; shared, a grid of m and n, which needs no sums, and on few ranks of one of
+    them, which copies one operand only."""
     q = Sizes((2048, 2048, 2048), ranks, 8, Machine(), 2**30, ())
     assert tuple(cheapest_native(each, "auto")[0].shape for each in (q, replace(q, shared=0))) == boxes
     assert cheapest_native(replace(q, mnk=(512, 512, 131072)), "auto")[0].shape == (1, 1, ranks)
@@ -109,6 +111,37 @@ def test_two_conversions_cost_more_than_to_read_in_place():
         return plan.named, plan.moved
 
     assert set(pdla.run(4, program)) == {("shared", 0.0)}
+
+
+def from_blocks(ranks, *mnk):
+    """A product of 2-D blocks into 2-D blocks on the near-square grid of one node."""
+    m, n, k = mnk
+    place = Place(("row", "col"), pdla.balanced_shape(ranks), tuple(range(ranks)), ranks)
+    A, B, C = (Lying(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
+    return Question(mnk, ranks, 8, Machine(), 2**33, (), A=A, B=B, C=C)
+
+
+def test_two_operands_are_read_in_place_rather_than_one_sent():
+    """C stays where it is: 139 ms on two cores, and 175 where A and C are sent, though that is half the bytes."""
+    q = from_blocks(16, 65536, 256, 256)
+    way = ways(q, "auto", None, None)[0]
+    assert (way.table, way.schedule, way.roles.carries) == (None, "shared", (("row", "m"), ("col", "n")))
+    assert ways(replace(q, shared=0), "auto", None, None)[0].roles.carries == (("row", "m"), ("col", "m"))
+
+
+@pytest.mark.parametrize("shared", [0, 2**33])
+def test_what_is_redistributed_takes_no_panels(shared):
+    """A and B are cut along k by messages of another round: panels would only be smaller products."""
+    q = replace(from_blocks(16, 512, 512, 131072), shared=shared)
+    assert direct(q, "auto")[0].schedule == "gather"
+    assert direct(replace(q, mnk=(8192, 8192, 131072)), "auto")[0].schedule == "summa"  # sums of 32 MiB a rank
+
+
+def test_memory_that_is_shared_is_a_ranks_own():
+    """Each rank of 16 reads 150 MB of others' in 33 MB a rank; of 4 by 2 x 2 it would be 67."""
+    table, _ = cheapest_native(Sizes((8192, 8192, 8192), 16, 4, Machine(), 2**33, ()), "auto")
+    assert (table.shape, table.schedule) == ((4, 4, 1), "shared")
+    assert direct(from_blocks(4, 4096, 4096, 4096), "auto")[0].schedule == "summa"
 
 
 class Counted(Turns):
