@@ -1,38 +1,58 @@
-"""Boxes beside each other, each with matrices in its own layouts: whether the one that the choice takes is the fastest.
+"""Boxes beside each other: whether the one that the choice takes is the fastest.
 
-mpirun -n 16 python bench/boxes.py 4096x4096x4096 float64 5x3x1:summa 4x4x1:summa 4x4x1:shared        the choice comes first
+mpirun -n 16 python bench/boxes.py 4096x4096x4096 float64 5x3x1:summa 4x4x1:summa 4x4x1:shared
+mpirun -n 16 python bench/boxes.py --blocks 65536x256x256 float64 16x1x1:shared gather
 
-Products alternate, a tenth of a second of each at a time, after each has been right on integers. Prints workspace a rank, and the
-median and the least milliseconds of 7 turns.
+The choice comes first. Each box has matrices in layouts of its own; --blocks: all come as 2-D blocks of the near-square grid and go
+there, and a schedule alone is that one on whatever grid is cheapest. Products alternate, a tenth of a second of each at a time,
+after each has been right on integers. Prints workspace a rank, and the median and the least milliseconds of 7 turns.
 """
 
+import argparse
 import sys
 from statistics import median
 
 from mpi4py import MPI
 from sides.meeting import Meeting
-from sides.ours import make, operands, side
+from sides.ours import BLOCKS, make, near_square, operands, side
 from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
+from pdla.errors import PdlaError
 from pdla.matmul import box
 
 TURNS, TURN = 7, 0.1  # TURN in seconds
 
 
-def told(comm, product, spec):
-    """Collective: the product by a box and a schedule: 4x4x1:shared."""
-    sides, _, schedule = spec.partition(":")
-    shape = tuple(map(int, sides.split("x")))
-    table = next(table for table in box.tables(shape) if table.schedule == schedule)
+def told(comm, product, spec, blocks):
+    """Collective: the product by a box and a schedule, 4x4x1:shared, or by a schedule."""
+    sides, _, schedule = spec.rpartition(":")
+    shape = tuple(map(int, sides.split("x"))) if sides else None
+    way = {"algorithm": "3d", "box": shape, "schedule": schedule} if shape else {"schedule": schedule}
+    if blocks:
+        return side(*operands(product, near_square(comm), BLOCKS), **way)
+    tables = {table.schedule: table for table in box.tables(shape or (1, 1, 1))}
+    if shape is None or schedule not in tables:
+        raise ValueError(f"{spec!r}: a box and a schedule, such as 2x2x1:summa, of {', '.join(tables)}")
+    table = tables[schedule]
     grid = pdla.ProcessGrid(shape, axes=table.axes, comm=comm)
-    return side(*operands(product, grid, (table.A, table.B, table.C)), algorithm="3d", box=shape, schedule=schedule)
+    return side(*operands(product, grid, (table.A, table.B, table.C)), **way)
 
 
-def main(shape, dtype="float64", *specs):
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("product", help="m x n x k: 4096x4096x128")
+    parser.add_argument("dtype", nargs="?", default="float64")
+    parser.add_argument("boxes", nargs="*", help="others beside the choice: 2x2x1:summa")
+    parser.add_argument("--blocks", action="store_true", help="from 2-D blocks to 2-D blocks")
+    given = parser.parse_args()
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
-    product = Product(*map(int, shape.split("x")), dtype)
-    sides = [make(comm, product, "native"), *(told(comm, product, spec) for spec in specs)]
+    try:
+        product = Product(*map(int, given.product.split("x")), given.dtype)
+        sides = [make(comm, product, "blocks" if given.blocks else "native")]
+        sides += [told(comm, product, spec, given.blocks) for spec in given.boxes]
+    except (PdlaError, TypeError, ValueError) as error:  # every rank's alike
+        return str(error) if comm.rank == 0 else 1
     for one in sides:
         fill_with_integers(one)
         if meeting.largest([float(not right(one, product))])[0]:
@@ -42,9 +62,10 @@ def main(shape, dtype="float64", *specs):
     times = [[meeting.seconds(one.multiply, count) for one, count in zip(sides, calls, strict=True)] for _ in range(TURNS)]
     for one, taken in zip(sides, zip(*times, strict=True), strict=True):
         if comm.rank == 0:
-            about = f"{comm.size} ranks, {shape} {dtype}, {one.about}"
+            about = f"{comm.size} ranks, {given.product} {given.dtype}, {one.about}"
             print(f"{about:90} workspace {one.workspace:10}, median {1e3 * median(taken):.4g} ms, least {1e3 * min(taken):.4g}")
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main())

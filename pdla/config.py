@@ -68,6 +68,8 @@ def read(environ: Mapping[str, str]) -> Settings:
         text = environ.get(f"PDLA_{name}", "")
         try:
             value = cast(text) if text else otherwise
+            if value != value:
+                raise ValueError
         except ValueError:
             raise ValueError(f"PDLA_{name}={text!r} is not a number") from None
         if value < 0:

@@ -20,7 +20,7 @@ import numpy as np
 from pdla import nn
 from pdla.bench.arguments import Parser
 from pdla.bench.info import processor
-from pdla.bench.leave import leave
+from pdla.bench.leave import foresee, leave
 from pdla.comm.base import Communicator, Pending
 from pdla.comm.clock import current as clock
 from pdla.comm.dry import dry_run
@@ -50,6 +50,7 @@ def add(to: Parser) -> None:
 
 def program(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: print the machine, and verbs measured and predicted on it; write it if asked to. Gives the exit status."""
+    foresee(arguments.out, "--out", comm)
     machine = measured(comm)
     rows = list(compared(comm, machine))
     if comm.rank == 0:

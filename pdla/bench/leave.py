@@ -25,6 +25,16 @@ def leave(path: str | None, write: Callable[[str], object], option: str, comm: p
         raise refuse(f"{option} {path}: {fault}")
 
 
+def foresee(path: str | None, option: str, comm: pdla.Communicator | None = None) -> None:
+    """Before the work: stop where `leave` will have no folder to write to. Collective over comm, if given."""
+    leave(path, _in_a_folder, option, comm)
+
+
+def _in_a_folder(path: str) -> None:
+    if not (folder := Path(path).resolve().parent).is_dir():
+        raise FileNotFoundError(f"there is no folder {folder}")
+
+
 def write_json(path: str, content: Mapping[str, Any]) -> None:
     """OSError where that cannot be done."""
     Path(path).write_text(json.dumps(content, indent=1) + "\n")

@@ -13,7 +13,7 @@ from pdla.bench.case import Case, file_case, file_operands, random_operands
 from pdla.bench.check import Checker
 from pdla.bench.gemm import Bench, planned, predict
 from pdla.bench.info import oversubscribed
-from pdla.bench.leave import leave
+from pdla.bench.leave import foresee, leave
 from pdla.bench.peak import Peaks
 from pdla.bench.stop import WRONG, refuse
 from pdla.bench.suite import Results
@@ -66,6 +66,7 @@ def check_files(arguments: argparse.Namespace) -> None:
 def program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: a command; gives the exit status."""
     world = "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
+    foresee(arguments.json, "--json", comm)
     known, on = info.facts(comm, world), None if arguments.machine is None else machine(arguments.machine)
     if arguments.command == "info":
         waits = info.waiting(comm, world)

@@ -9,7 +9,7 @@ from typing import Any
 
 from pdla.bench import problem
 from pdla.bench.arguments import Parser, machine, positive
-from pdla.bench.leave import leave, write_json
+from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.networks import STATES, Net
 from pdla.bench.problem import Problem, record, write_csv
 from pdla.bench.search import Found
@@ -29,6 +29,8 @@ def add(to: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print them; gives the exit status."""
     of, on, ranks = problem.problem(arguments), machine(arguments.machine), arguments.ranks
+    for option in ("csv", "json"):
+        foresee(getattr(arguments, option), f"--{option}")
     found = problem.best(of, ranks, on, arguments.best, arguments.memory)
     if not found.best:
         least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pdla.bench import networks, problem, products
 from pdla.bench.arguments import Parser, machine, positive
-from pdla.bench.leave import leave, write_json
+from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.networks import SCHEMES, Net
 from pdla.bench.problem import Problem, record
 from pdla.bench.products import Product
@@ -51,6 +51,8 @@ def add(to: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each number of ranks; gives the exit status."""
     of, on, counts = problem.problem(arguments), machine(arguments.machine), _counts(arguments)
+    for option in ("json", "plot"):
+        foresee(getattr(arguments, option), f"--{option}")
     if arguments.plot:
         _check_plot(arguments.plot)
     how = _growth(arguments, of)

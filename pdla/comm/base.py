@@ -24,8 +24,12 @@ from pdla.comm.clock import now
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import Event, buffer, current, tag
 from pdla.comm.workspace import aligned
-from pdla.errors import ShapeError
+from pdla.errors import PdlaError, ShapeError
 from pdla.layout import block_bounds
+
+# Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its call's
+# number, so that ranks out of step wait instead of taking one verb's data for another's.
+VERB_TAGS = 1 << 14
 
 Array = Any
 Pieces = Sequence[tuple[int, Array]]  # to or from which rank, and what
@@ -79,6 +83,7 @@ class Communicator(ABC):
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
         self._calls = count()
+        self._numbered: int | None = None
         self._routes: dict[str, ring.Route] = {}
 
     def __repr__(self) -> str:
@@ -105,6 +110,11 @@ class Communicator(ABC):
     def _far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
+
+    def _number(self) -> int:
+        """That of the verb which begins: the next one, or what was kept for it."""
+        number, self._numbered = self._numbered, None
+        return next(self._calls) if number is None else number
 
     # ------------------------------------------------------------------ what a world provides
 
@@ -212,14 +222,16 @@ class Communicator(ABC):
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
         """The sum over ranks of x, into out (x itself by default) on every rank; both C-contiguous.
 
-        A balanced reduce-scatter and an all-gather: each rank receives (size - 1) own + x - own.
+        A balanced reduce-scatter and an all-gather, which begins where the first is waited for: all ranks wait for their
+        all-reduces in the same order. Each rank receives (size - 1) own + x - own.
         """
         out = x if out is None else out
         halves = self.halves(x, out)
-        first = next(halves)
+        first, second = next(halves), next(self._calls)
 
         def steps() -> Iterator[int]:
             first.wait()
+            self._numbered = second  # other verbs may have begun meanwhile, and not on all ranks
             yield from next(halves)
 
         return Pending(steps(), lambda: out)
@@ -323,12 +335,12 @@ class Communicator(ABC):
         return self._round("shift", {ahead: x} if x.size else {}, {back: out} if out.size else {}, lambda: out)
 
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
-        """x to one rank, which calls recv with the same tag."""
-        return self._message(f"send(tag={tag})", {to: x}, {}, x)
+        """x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        return self._message(f"send(tag={_checked(tag)})", {to: x}, {}, x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
-        """out from one rank, which calls send with the same tag."""
-        return self._message(f"recv(tag={tag})", {}, {source: out}, out)
+        """out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        return self._message(f"recv(tag={_checked(tag)})", {}, {source: out}, out)
 
     @abstractmethod
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending: ...
@@ -336,3 +348,9 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Collective, at once: no rank goes on before every rank has come."""
         self.same("barrier")
+
+
+def _checked(tag: int) -> int:
+    if not 0 <= tag < VERB_TAGS:
+        raise PdlaError(f"tag={tag}: give one from 0 to {VERB_TAGS - 1}")
+    return tag

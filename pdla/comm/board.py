@@ -6,12 +6,17 @@ board.seal()                 collective: all have written; now all may read
 board.tell(3)                or, without sealing: so many pieces that this rank writes are there to be read
 board.told(1)                how many of its pieces rank 1 has told of
 board.leave()                this rank reads no more; it does not wait
+
+What opens is sealed, or left where pieces are told of: a rank that fails while it writes has others wait for it, and uses the
+board no more.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import Any
+
+from pdla.errors import PdlaError
 
 HALF = 2**20  # bytes up to which turns alternate between two halves, so that nobody waits for the readers of the last one
 
@@ -43,7 +48,7 @@ class Turns(Board):
 
     def __init__(self) -> None:
         self.memory: Any = None
-        self.size, self.half, self.small = 0, 0, False
+        self.size, self.half, self.small, self.open_still = 0, 0, False, False
 
     @abstractmethod
     def _grow(self, size: int) -> Any:
@@ -58,6 +63,9 @@ class Turns(Board):
         """Wait until all have come as far as this rank has told them."""
 
     def open(self, size: int) -> Any:
+        if self.open_still:
+            raise PdlaError("this rank failed in a product while others waited for its blocks: end the job")
+        self.open_still = True
         small, before = size <= HALF, self.small
         self.small = small
         if self.memory is None or size > self.size:
@@ -71,9 +79,11 @@ class Turns(Board):
         return self.memory[self.half : self.half + size]
 
     def seal(self) -> None:
+        self.open_still = False
         self._come()
         self._await()
 
     def leave(self) -> None:
+        self.open_still = False
         if not self.small:  # who needs to know that small turns are over asks for it
             self._come()

@@ -35,7 +35,7 @@ def give_up(call: str) -> None:
 @contextmanager
 def watched(call: str) -> Iterator[None]:
     """Give up where one of MPI's blocking calls takes longer than PDLA_TIMEOUT."""
-    timer = threading.Timer(config.settings.timeout, give_up, [call])
+    timer = threading.Timer(min(config.settings.timeout, threading.TIMEOUT_MAX), give_up, [call])
     if config.settings.timeout:
         timer.start()
     try:

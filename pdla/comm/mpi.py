@@ -24,19 +24,16 @@ from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device
 from pdla.comm.agree import name, who_said
-from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
+from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
-from pdla.comm.node import FAR, NEAR, Node, shareable, this_node
+from pdla.comm.node import FAR, NEAR, Node, free, this_node
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError
 from pdla.model.machine import Machine
 
-# Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its
-# call's number, so that ranks out of step wait instead of taking one verb's data for another's.
-_VERB_TAGS = 1 << 14
 AT_ONCE = 512 << 10  # bytes on their way to one rank from others, where each sends to each; or two messages
 
 
@@ -64,7 +61,7 @@ class MPIComm(Communicator):
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        return self._post(call, _VERB_TAGS + next(self._calls) % _VERB_TAGS, sends, recvs, onward, landed)
+        return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         verb, _, tag = call.rstrip(")").partition("(tag=")
@@ -173,10 +170,14 @@ class MPIComm(Communicator):
     def _until(
         self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None
     ) -> None:  # fmt: skip
-        """Wait until `ready` says so, which lets MPI work, on `round_` too; between polls `pause` is told how many there were."""
+        """Wait until `ready` says so, which lets MPI work, on `round_` too; between polls `pause` is told how many there were.
+
+        Where no message is waited for MPI is asked for one: other ranks may wait for what it still sends for this rank.
+        """
         if ready():
             return
-        polls, start, pause = 0, time.monotonic(), pause or self._pause
+        polls, start = 0, time.monotonic()
+        pause = pause or (self._probe if round_ is None else self._pause)
         if self._progress is not None:
             self._progress.resting = True
         try:
@@ -195,8 +196,12 @@ class MPIComm(Communicator):
     def _pause(self, polls: int) -> None:
         self.node.pause(polls, NEAR if self.nodes == 1 else FAR)
 
+    def _probe(self, polls: int) -> None:
+        self.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        self._pause(polls)
+
     def _wait(self, call: str, request: MPI.Request) -> None:
-        self._until(call, request.Test)
+        self._until(call, request.Test, self._pause)
 
     def _describe(self, call: str) -> str:
         return f"{call} on {self.axis!r} ({self.size} ranks, this is rank {self.rank} of them)"
@@ -229,6 +234,7 @@ class MPIComm(Communicator):
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
         self._until(f"split({axis!r})", send_on)
+        self._same("", f"split({axis!r})")  # who waits in MPI's own call sends nothing on, and a rank may have to come here yet
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
@@ -279,7 +285,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             here, homes = this_node(comm)
             ours = MPIComm(comm.Dup(), here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
-            ours.shared_limit = shareable(comm) if config.settings.shared and ours.xp is numpy else 0
+            ours.shared_limit = free(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
     return ours

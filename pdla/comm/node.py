@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pdla import config
 from pdla.comm.libmpi import MPI
 
-_SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
+SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
 _GROWTH = 10  # naps of a rank that shares its core until they are twice as long
 
 
@@ -62,10 +62,7 @@ def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     return Node(len(cores), len(set().union(*cores))), homes
 
 
-def shareable(comm: MPI.Comm) -> int:
-    """Collective over comm, all on one node: bytes of its shared memory that may be taken, half of what is free."""
-    free = 0
-    if os.path.isdir(_SHARED):
-        room = os.statvfs(_SHARED)
-        free = room.f_bavail * room.f_frsize // 2
-    return comm.allreduce(free, MPI.MIN)
+def free(comm: MPI.Comm) -> int:
+    """Collective over comm, all on one node: bytes of its shared memory that nobody has taken; 0 where there is none to look at."""
+    room = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
+    return comm.allreduce(room.f_bavail * room.f_frsize if room else 0, MPI.MIN)

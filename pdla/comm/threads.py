@@ -117,7 +117,7 @@ class ThreadComm(Communicator):
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        arrivals = self._post(call, ("verb", next(self._calls)), sends, recvs, onward)
+        arrivals = self._post(call, ("verb", self._number()), sends, recvs, onward)
         return arrivals if landed is None else _telling(arrivals, landed)
 
     def _post(self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:

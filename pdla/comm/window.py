@@ -16,6 +16,8 @@ from pdla.comm import futex
 from pdla.comm.board import Turns
 from pdla.comm.job import watched
 from pdla.comm.libmpi import MPI
+from pdla.comm.node import SHARED, free
+from pdla.errors import PdlaError
 
 if TYPE_CHECKING:
     from pdla.comm.mpi import MPIComm
@@ -38,8 +40,15 @@ class NodeBoard(Turns):
 
     def _grow(self, size: int) -> np.ndarray:
         slots = 8 * _WORDS * (self.comm.size + 1)
+        self.comm.barrier()  # who waits in MPI's own calls sends nothing on
         with watched(self.comm._describe("sharing memory")):
             self.free()
+            room = free(self.comm.mpi)  # of what was free when the choice was made others may have taken some
+            if room < slots + size and os.path.isdir(SHARED):
+                self.size, self.open_still = 0, False
+                raise PdlaError(
+                    f"sharing memory: {slots + size} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
+                )
             self.window = MPI.Win.Allocate_shared(slots + size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
             self.window.Lock_all(MPI.MODE_NOCHECK)
             shared: Any = self.window.Shared_query(0)[0]

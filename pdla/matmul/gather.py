@@ -156,17 +156,19 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     if sink is None:
         return
     halls = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
-    here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
-    here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
-    _multiply(script, here_a, here_b, sink)
-    for i in coming_a:
-        _multiply(script, {i: here_a[i]}, here_b, sink)
-    for j in coming_b:
-        _multiply(script, here_a, {j: here_b[j]}, sink)
-    sink.end()
-    for hall in halls:
-        if hall is not None:
-            hall.leave()
+    try:
+        here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
+        here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
+        _multiply(script, here_a, here_b, sink)
+        for i in coming_a:
+            _multiply(script, {i: here_a[i]}, here_b, sink)
+        for j in coming_b:
+            _multiply(script, here_a, {j: here_b[j]}, sink)
+        sink.end()
+    finally:
+        for hall in halls:
+            if hall is not None:
+                hall.leave()
 
 
 def _hall(comm: Communicator | None, room: Room) -> Hall | None:

@@ -88,14 +88,16 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
         memory = board.open(script.size)
         left = _written(a, script.A, memory)
         right = _written(b, script.B, memory)
-        board.seal()
-        for face in (script.A, script.B):
-            if face is not None and face.peers:
-                note("read", ",".join(face.axes), face.read, face.peers)
-        if sink is not None:
-            sink.add(left, right)
-            sink.end()
-        board.leave()
+        try:
+            board.seal()
+            for face in (script.A, script.B):
+                if face is not None and face.peers:
+                    note("read", ",".join(face.axes), face.read, face.peers)
+            if sink is not None:
+                sink.add(left, right)
+                sink.end()
+        finally:  # a rank that fails here and goes on must not be a turn behind the others
+            board.leave()
 
 
 def _written(X: DistMatrix, face: Face | None, memory: Any) -> Any:

@@ -23,6 +23,32 @@ DTYPES = ["float64", "complex64", "float16", "int8", "bool", *["longdouble"] * (
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
+def test_an_all_reduce_may_be_waited_for_before_another_verb_or_after_it(comm):
+    x, y = comm.xp.asarray(np.full(50, 1.0)), comm.xp.asarray(np.full(7, float(comm.rank)))
+    total = comm.allreduce(x)
+    if comm.rank == 0:
+        total.wait()
+    sent = comm.bcast(y, comm.size - 1)
+    if comm.rank:
+        total.wait()
+    sent.wait()
+    assert (x == comm.size).all() and (y == comm.size - 1).all()
+
+
+def test_a_group_is_made_while_messages_are_sent_on(comm):
+    """The last rank waits for what comes through the others, which are to wait for it in a call of MPI's."""
+    x = comm.xp.asarray(np.full(2**18, float(comm.rank == 0)))
+    with config.override(bcast="chain"):
+        sent = comm.bcast(x, 0)
+    if comm.rank == comm.size - 1:
+        sent.wait()
+    made = comm.split(range(comm.size), "again")
+    if comm.rank < comm.size - 1:
+        sent.wait()
+    assert (x == 1).all() and made.size == comm.size
+    made.close()
+
+
 def laid(xp, how, shape, dtype="float64"):
     """An array of this shape that lies in memory so or so."""
     m, n = shape

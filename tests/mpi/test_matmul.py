@@ -11,6 +11,8 @@ from mpi4py import MPI
 import pdla
 from pdla import config
 from pdla.array import numpy
+from pdla.comm import window
+from pdla.matmul.operands import Sink
 
 pytestmark = pytest.mark.mpi
 
@@ -55,6 +57,44 @@ def test_workspace_with_conversions_is_what_the_plan_promises(comm, mnk):
 
 
 needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
+
+
+@needs_a_board
+def test_a_rank_that_fails_in_a_product_is_no_turn_behind(comm, monkeypatch):
+    """What it multiplies afterwards is right on every rank: nobody reads what is written for the next product."""
+    grid, rng = pdla.ProcessGrid((comm.size, 1)), np.random.default_rng(7)
+    A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in (1, 2))
+    plan = pdla.plan_matmul(A, B, schedule="shared")
+
+    def fail(*_):
+        raise MemoryError("here alone")
+
+    if comm.rank == comm.size - 1:
+        with monkeypatch.context() as failing, pytest.raises(MemoryError, match="here alone"):
+            failing.setattr(Sink, "add", fail)
+            plan(A, B)
+    else:
+        plan(A, B)
+    for turn in range(6):
+        A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in rng.integers(0, 100, 2).tolist())
+        if comm.rank == turn % comm.size:
+            time.sleep(0.02)
+        C = plan(A, B)
+        comm.barrier()
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+        comm.barrier()
+
+
+@needs_a_board
+def test_memory_that_others_have_taken_is_an_error_on_every_rank(comm, monkeypatch):
+    grid = pdla.ProcessGrid((comm.size, 1), comm=comm.split(range(comm.size), "new"))  # with a board of its own
+    A, B = (exact((700, 700), grid, LAYOUT, "float64", seed) for seed in (1, 2))
+    plan = pdla.plan_matmul(A, B, schedule="shared")
+    with monkeypatch.context() as full:
+        full.setattr(window, "free", lambda _: 1000)
+        with pytest.raises(pdla.errors.PdlaError, match="bytes are wanted, 1000 are free in /dev/shm"):
+            grid.comm.board().open(2**24)
+    assert np.array_equal(plan(A, B).gather(), A.gather() @ B.gather())
 
 
 @needs_a_board

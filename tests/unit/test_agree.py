@@ -187,9 +187,10 @@ def test_settings_are_read_from_the_environment():
     settings = config.read({"PDLA_CHECK": "0", "PDLA_TIMEOUT": "2.5", "PDLA_SUBCOMMS": "1", "PDLA_PANEL": "64"})
     assert settings == config.Settings(check=False, timeout=2.5, panel=64, subcomms=8)
     assert config.read({}) == config.Settings()
-    for value, message in [("x", "PDLA_THREADS='x' is not a number"), ("-1", "PDLA_THREADS='-1' is negative")]:
-        with pytest.raises(ValueError, match=message):
-            config.read({"PDLA_THREADS": value})
+    wrong = ("THREADS", "x", "not a number"), ("THREADS", "-1", "negative"), ("TIMEOUT", "nan", "not a number")
+    for setting, value, message in wrong:
+        with pytest.raises(ValueError, match=f"PDLA_{setting}='{value}' is {message}"):
+            config.read({f"PDLA_{setting}": value})
 
 
 def test_a_misspelt_variable_is_an_error():

@@ -294,9 +294,11 @@ def test_files_that_do_not_fit(capsys, tmp_path):
 
 
 def test_a_json_that_cannot_be_written(capsys, tmp_path):
-    status, _, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--json", str(tmp_path / "none" / "out.json"))
-    assert (status, err.count("\n")) == (2, 1)
-    assert "none" in err
+    """Told before the work where there is no folder, after it where there is one."""
+    for path in (tmp_path / "none" / "out.json", tmp_path):
+        status, out, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--json", str(path))
+        assert (status, err.count("\n"), bool(out)) == (2, 1, path == tmp_path)
+        assert str(path) in err
 
 
 def test_info_in_threads(capsys, tmp_path):

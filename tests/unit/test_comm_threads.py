@@ -157,6 +157,16 @@ def test_send_and_recv_match_by_tag():
     run(3, program)
 
 
+@pytest.mark.parametrize("tag", [-1, 2**14])
+def test_tags_are_kept_apart_from_those_of_verbs(tag):
+    def program(comm):
+        for verb in (comm.send, comm.recv):
+            with pytest.raises(PdlaError, match=f"tag={tag}: give one from 0 to 16383"):
+                verb(np.zeros(3), 0, tag)
+
+    run(1, program)
+
+
 def test_verbs_under_way_together_are_told_apart():
     def program(comm):
         group = comm.split([r for r in range(4) if r % 2 == comm.rank % 2], "half")

@@ -125,6 +125,29 @@ elif comm.rank == 1:
     assert f"[rank 1 of 3] {said} wrapping a communicator of 3 ranks" in job.stdout
 
 
+def test_who_waits_in_shared_memory_sends_its_own_messages_meanwhile():
+    """Two nodes of two ranks; over TCP a long message moves when its sender calls MPI."""
+    job = run_job(
+        """
+from pdla.array import numpy as xp
+sizes = [8_000_000, 1000, 1000, 8_000_000]
+for turn in range(3):
+    if hall := comm.hall(sum(sizes), comm.size):
+        outs = [hall.take(xp, (n,), np.uint8) for n in sizes]
+        comm.allgather(np.full(sizes[comm.rank], comm.rank + turn, np.uint8), outs, hall=hall).wait()
+        assert all((x == r + turn).all() for r, x in enumerate(outs))
+        hall.leave()
+""",
+        ranks=4, UCX_TLS="tcp,self", MPIR_CVAR_NUM_CLIQUES="2", PDLA_TIMEOUT="8",
+    )  # fmt: skip
+    assert job.returncode == 0, job.stdout
+
+
+def test_any_timeout_is_waited_for():
+    job = run_job("comm.split([0, 1, 2], 'row')", PDLA_TIMEOUT="inf")
+    assert (job.returncode, job.stdout) == (0, "")
+
+
 def test_more_blas_threads_than_cores_are_warned_of_once_a_node():
     cores = len(os.sched_getaffinity(0))
     job = run_job("", ranks=2, PDLA_THREADS=str(cores))

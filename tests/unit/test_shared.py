@@ -10,6 +10,7 @@ from matmuls import DTYPES, LAYOUT, exact, op
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.board import HALF, Turns
+from pdla.errors import PdlaError
 from pdla.matmul.placing import Place
 from pdla.matmul.planner import Lying, Question, Sizes, cheapest_native, direct, ways
 from pdla.model.machine import Machine
@@ -163,6 +164,14 @@ class Counted(Turns):
 
     def told(self, rank):
         raise NotImplementedError
+
+
+def test_a_rank_that_failed_while_it_wrote_uses_the_board_no_more():
+    """Others wait for what it would have written: what it wrote now they would take for that."""
+    board = Counted()
+    board.open(100)
+    with pytest.raises(PdlaError, match="this rank failed in a product while others waited for its blocks"):
+        board.open(100)
 
 
 def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
