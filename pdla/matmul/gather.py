@@ -18,7 +18,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer
 from pdla.indices import IndexSet, Selection, joined
-from pdla.layout import Layout
+from pdla.layout import Layout, shares
 from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
@@ -71,7 +71,12 @@ class Script:
         for side, X in enumerate((a, b)):
             along_k, across = 1 - side, side  # as dimensions of the operand; A's tiles go over C's columns, B's over its rows
             comm = grid[axes[side]] if axes[side] else None
-            if comm is None or X.transposed or not _thin(tiles[side], whole[side], along_k, len(held[along_k])):
+            if comm is None or X.transposed:
+                continue
+            # All ranks that gather it together choose alike, by the least passes: in a hall they have one memory for it.
+            size, nest = ((a.shape[0], roles.C.rows), (b.shape[1], roles.C.cols))[along_k]
+            passes = min(len(part) for _, part in shares(size, nest, grid.sizes, axes[side], grid.coords))
+            if not _thin(tiles[side], whole[side], along_k, passes):
                 continue
             if side == 0 and comm.nodes == 1:  # columns arrive in memory besides, which pays where one waits for a network
                 continue

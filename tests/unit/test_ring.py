@@ -232,3 +232,24 @@ def test_matrices_are_dealt_out_in_tiles_of_a_node():
     assert (np.array(in_turn.nodes)[cheapest_native(in_turn, "auto")[1]].reshape(4, 4)[:2, :2] == 0).all()
     alone = cheapest_native(replace(q, nodes=()), "auto")[1]
     assert alone.tolist() == list(range(16))
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 2), (2, 4), (8,)], ids=str)
+def test_ranks_of_a_node_lay_out_their_hall_alike(shape):
+    """Though some have fewer rows or columns of C than the others, and would rather not join thin tiles."""
+    ranks = int(np.prod(shape))
+    homes = [r // (ranks // 2) for r in range(ranks)]
+
+    def program(comm):
+        comm.homes, comm.shared_limit, wrong = homes, 2**28, []
+        grid, rng = pdla.ProcessGrid(shape, comm=comm), np.random.default_rng(3)
+        cuts = [("row", None), (None, "row")] if len(shape) == 1 else [("row", "col"), ("col", "row")]
+        for n, layout in product((501,), (pdla.Layout(*cut) for cut in cuts)):
+            a, b = rng.integers(-2, 3, (2, n, n)).astype(float)
+            A, B = (pdla.from_global(x, grid, layout) for x in (a, b))
+            for algorithm in ("gather", "auto"):
+                if not np.array_equal(pdla.matmul(A, B, algorithm=algorithm).gather(), a @ b):
+                    wrong.append((n, layout, algorithm))
+        return wrong
+
+    assert run(ranks, program) == [[]] * ranks
