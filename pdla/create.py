@@ -25,16 +25,17 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
     """Collective: a shape, layout and dtype that fit, the same on every rank."""
     on_grid(call, grid, layout)
     with agreed(grid.comm, f"{call}(shape={shape!r}, {grid!r}, {layout!r}, dtype={dtype!r})"):
-        if not (isinstance(shape, (tuple, list)) and len(shape) == 2 and all(map(_is_size, shape))):
-            raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
+        _check_shape(call, shape)
         whole = int(shape[0]), int(shape[1])
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
     return whole, kind
 
 
-def _is_size(n: Any) -> bool:
-    return isinstance(n, (int, np.integer)) and int(n) >= 0
+def _check_shape(call: str, shape: Any) -> None:
+    sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
+    if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
+        raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
 
 
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
@@ -46,6 +47,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     """
     on_grid("from_local", grid, layout)
     with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
+        _check_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
@@ -82,7 +84,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             raise GridError(f"root={root}: the communicator has ranks 0 to {comm.size - 1}")
         if layout.partial:
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
-        whole = comm.xp.asarray(array) if root in (None, comm.rank) else None
+        whole = comm.xp.asarray(_native(array)) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
             raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
         if whole is not None:
@@ -93,6 +95,12 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
     alone = ProcessGrid.trusted((1,), comm, [root])
     base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
     return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
+
+
+def _native(array: Any) -> Any:
+    """In this machine's byte order, which files may not have."""
+    foreign = isinstance(array, np.ndarray) and not array.dtype.isnative
+    return array.astype(array.dtype.newbyteorder("=")) if foreign else array
 
 
 def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
@@ -110,7 +118,7 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 
 def _fingerprint(whole: Any) -> str:
     """Words that differ where ranks bring different arrays, as each does that draws its own; of host arrays up to FINGERPRINTED."""
-    if not isinstance(whole, np.ndarray) or whole.nbytes > FINGERPRINTED:
+    if not isinstance(whole, np.ndarray) or whole.nbytes > FINGERPRINTED or whole.dtype.char in "gG":  # which have unused bytes
         return ""
     return f", digest {blake2b(np.ascontiguousarray(whole).tobytes(), digest_size=8).hexdigest()}"
 

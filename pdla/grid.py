@@ -219,6 +219,10 @@ class ProcessGrid:
         free = [axis for axis in self.axes if axis in names]
         return self.ranks[place].transpose([free.index(axis) for axis in names]).ravel().tolist()
 
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
     def close(self) -> None:
         """Collective: give back the communicators that only this grid uses. Also at the end of a with-block."""
         if self._open:

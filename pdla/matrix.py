@@ -142,7 +142,10 @@ class DistMatrix:
         return self.astype(self.dtype)
 
     def astype(self, dtype: Any) -> DistMatrix:
-        """A new matrix of another dtype."""
+        """A new matrix of another dtype; of partial sums LayoutError where their addends would be cut off."""
+        dtype = np.dtype(dtype)
+        if self.layout.partial and not {self.dtype.kind, dtype.kind} <= set("fcV"):
+            raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
         made = self.xp.empty(self.stored.shape, dtype)
         self.xp.copy(made, self.local.astype(dtype, copy=False))
         return self._like(made, transposed=False, conjugated=False)

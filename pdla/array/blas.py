@@ -51,7 +51,7 @@ def orientation(x: Any) -> tuple[bytes, int] | None:
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
     """c = alpha a b + beta c in place. False where BLAS cannot: other dtypes, or c with no unit stride."""
     char = c.dtype.char
-    if char not in ROUTINES or max(*a.shape, *b.shape) > LIMIT:
+    if char not in ROUTINES or not c.dtype.isnative or max(*a.shape, *b.shape) > LIMIT:
         return False
     into = orientation(c)
     if into is None:

@@ -61,6 +61,8 @@ def check_matrix(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Shape, np.dty
     if len(shape) != 2:
         advice = ": save x[:, None] for a column or x[None, :] for a row" if len(shape) == 1 else ""
         raise ValueError(f"the array has shape {shape}; a matrix has two dimensions{advice}")
+    if min(shape) < 0:
+        raise ValueError(f"the array has shape {shape}; sizes are 0 or more")
     return (int(shape[0]), int(shape[1])), dtype.newbyteorder("=")
 
 

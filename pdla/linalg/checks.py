@@ -8,7 +8,7 @@ import numpy as np
 
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.layout import Layout, Shape
-from pdla.matmul.checks import matrix
+from pdla.matmul.checks import matrix, writeable
 from pdla.matrix import DistMatrix
 
 
@@ -43,6 +43,7 @@ def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) 
     same_grid(A, out, "out")
     if out.shape != shape or out.dtype != dtype:
         raise ShapeError(f"out is {out.shape} {out.dtype}, the result {shape} {dtype}")
+    writeable(out)
     if out.conjugated or out.layout.partial or (layout is not None and layout != out.layout):
         raise LayoutError(f"out={out.described} must be no conjugate view, without partial sums, and in the layout asked for")
     if A.xp.overlap(out.base, A.base) and out.base.size:

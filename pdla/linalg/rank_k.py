@@ -75,7 +75,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
     with agreed(A.grid.comm, checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
         checks.result(A, shape, A.dtype, out, layout)
         scalars(A.dtype, alpha, beta, out)
-        if hermitian and (isinstance(alpha, complex) or isinstance(beta, complex)):
+        if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     C = out if out is not None else _zeros(A, shape, layout or Layout(A.layout.rows))
     A = summed(A, A.layout.summed) if A.layout.partial else A

@@ -152,7 +152,9 @@ class Kept:
         self.workspace = Workspace()
 
     def plan(self, key: tuple, make: Callable[[], Plan]) -> Plan:
-        plan = self.plans.pop(key, None) or make()
+        plan = self.plans.pop(key, None)
+        if plan is None or plan.closed:
+            plan = make()
         self.plans[key] = plan
         while len(self.plans) > config.settings.plans:
             del self.plans[next(iter(self.plans))]

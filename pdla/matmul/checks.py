@@ -37,6 +37,13 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
         raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
     if dtype.kind in "iub" and value % 1 != 0:  # type: ignore[operator]
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:  # type: ignore[operator]
+        raise ShapeError(f"{name}={value}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
+
+
+def writeable(out: DistMatrix) -> None:
+    if isinstance(out.base, np.ndarray) and out.base.size and not out.base.flags.writeable:
+        raise ShapeError("out lies in memory that is only to be read: make it of an array that may be written to")
 
 
 def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:
@@ -44,6 +51,7 @@ def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np
     shape = (A.shape[0], B.shape[1])
     if out.shape != shape or out.dtype != dtype:
         raise ShapeError(f"out is {out.shape} {out.dtype}, the product {shape} {dtype}")
+    writeable(out)
     if out.conjugated or out.layout.partial or (isinstance(layout, Layout) and layout != out.layout):
         raise LayoutError(f"out={out!r} must be no conjugate view, without partial sums, and in the layout asked for")
     if any(X.xp.overlap(out.base, X.base) for X in (A, B)) and out.base.size:

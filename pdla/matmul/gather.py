@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from math import inf
 from typing import Any, NamedTuple
 
@@ -164,6 +165,10 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     try:
         here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
         here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
+        if any(role == "-" for _, role in roles.carries):  # copies of C are equal where tiles are added in one order
+            for _ in chain(coming_a, coming_b):
+                pass
+            here_a, here_b = dict(sorted(here_a.items())), dict(sorted(here_b.items()))
         _multiply(script, here_a, here_b, sink)
         for i in coming_a:
             _multiply(script, {i: here_a[i]}, here_b, sink)

@@ -89,6 +89,11 @@ class Plan:
         return self.C.layout
 
     @property
+    def closed(self) -> bool:
+        """Whether a grid of it has been closed: matrices on an equal one, made later, want another plan."""
+        return any(grid.closed for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid))
+
+    @property
     def named(self) -> str:
         """The algorithm, and the schedule where that is another word."""
         return self.algorithm if self.schedule == self.algorithm else f"{self.algorithm} by {self.schedule}"

@@ -218,9 +218,11 @@ def _by_roles(q: Question, told: str | None, shared: bool) -> Way:
     wanted = None if q.C is None else q.C.layout
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
     chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), shared)
-    how = told or q.schedule(given, chosen, sizes)
+    name = how = told or q.schedule(given, chosen, sizes)
+    if how == "cannon" and any(role == "-" for _, role in chosen.carries):
+        how = "summa"  # each rank would begin with other addends: copies of C would differ in their last bits
     price = q.priced(how, boxes.of(chosen.carries, sizes), _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
-    return Way(how, how, chosen, None, (), words, 0.0, price)
+    return Way(name, how, chosen, None, (), words, 0.0, price)
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own

@@ -117,7 +117,8 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
     row, col = (_dealt(A, *cuts) for cuts in zip(A.shape, (A.layout.rows, A.layout.cols), A.grid.axes, strict=True))
     rows, cols = A.stored.shape
     down, across = A.stored.strides
-    if A.stored.size and ((rows > 1 and down != A.dtype.itemsize) or (cols > 1 and across % A.dtype.itemsize)):
+    size, apart = A.dtype.itemsize, cols > 1
+    if A.stored.size and ((rows > 1 and down != size) or (apart and (across % size or across < rows * size))):
         raise LayoutError(f"{A!r}: its block must lie column by column (order='F'): strides {A.stored.strides}")
     lld = max(1, across // A.dtype.itemsize if rows and cols > 1 else rows)
     imb, inb = row.first or row.block, col.first or col.block

@@ -211,6 +211,21 @@ def test_from_local_with_one_wrong_block():
 # ---------------------------------------------------------------------------------------------- what is not taken
 
 
+@pytest.mark.parametrize("dtype", [">f8", ">c16", "longdouble"])
+def test_any_array_of_numpys_is_dealt_out(dtype):
+    """Other machines' byte order becomes this one's; equal numbers are equal whatever is in bytes that they do not use."""
+
+    def program(comm):
+        grid, x = ProcessGrid((2, 2)), np.empty((6, 5), dtype)
+        x.view(np.uint8)[:] = comm.rank
+        x[:] = np.arange(30).reshape(6, 5)
+        A = pdla.from_global(x, grid, Layout("row", "col"))
+        assert A.dtype.isnative and A.dtype == np.dtype(dtype).newbyteorder("=")
+        assert np.array_equal(A.gather(), x)
+
+    pdla.run(4, program)
+
+
 def test_ranks_that_draw_their_own_arrays_are_told():
     def program(comm):
         grid = ProcessGrid((2, 2), comm=comm)
@@ -235,6 +250,7 @@ def test_ranks_that_draw_their_own_arrays_are_told():
         (LayoutError, "is a tuple", lambda c, g, l: pdla.ones((4, 4), g, l).redistribute(("row", "col"))),
         (GridError, "is a Layout", lambda c, g, l: pdla.zeros((4, 4), l, g)),
         (LayoutError, "is a str", lambda c, g, l: pdla.from_local(np.ones((4, 4)), (4, 4), g, "row")),
+        (ShapeError, "not shape \\(-3, 4\\)", lambda c, g, l: pdla.from_local(None, (-3, 4), g, l)),
         (ShapeError, "pdla.Cuts", lambda c, g, l: pdla.from_local(np.ones((3, 4)), (4, 4), g, l)),
         (LayoutError, "whole numbers", lambda c, g, l: Cyclic("row", 2.5)),
         (LayoutError, "axis comes first", lambda c, g, l: Cyclic(64, "row")),

@@ -427,7 +427,10 @@ def test_rubbish(tmp_path, ending):
     load_error(path)
 
 
-@pytest.mark.parametrize("header", ["{'descr': '<f8', 'shape': (3, 3)}", "{'descr': 'nonsense'", "(", "{}", "9" * 50])
+@pytest.mark.parametrize("header", [
+    "{'descr': '<f8', 'shape': (3, 3)}", "{'descr': 'nonsense'", "(", "{}", "9" * 50,
+    "{'descr': '<f8', 'fortran_order': False, 'shape': (-2, 3), }",
+])  # fmt: skip
 def test_damaged_header(tmp_path, header):
     path = tmp_path / "x.npy"
     text = header.ljust(117) + "\n"

@@ -21,6 +21,18 @@ LAYOUTS = (BLOCKS, TURNS, Layout(), Layout(cols=("row", "col")), Layout(("col", 
 sizes = st.integers(0, 20)
 
 
+def test_matrices_in_another_byte_order():
+    """BLAS reads this machine's only."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = exact((8, 6), grid, BLOCKS)
+        B = pdla.from_local(A.local.astype(">f8"), (8, 6), grid, BLOCKS)
+        assert np.array_equal(pdla.syrk(B, alpha=2.0).gather(), pdla.syrk(A, alpha=2.0).gather())
+
+    pdla.run(4, program)
+
+
 # ---------------------------------------------------------------------------------------------- who computes what
 
 
@@ -390,6 +402,7 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
             (errors.ShapeError, r"out is \(4, 4\) float64, the result \(4, 4\) complex", lambda: pdla.herk(Z, out=S)),
             (errors.ShapeError, "must be real", lambda: pdla.herk(Z, alpha=1j)),
+            (errors.ShapeError, "must be real", lambda: pdla.herk(Z, alpha=np.complex64(1j))),
             (errors.ShapeError, "alpha=1j is complex", lambda: pdla.syrk(A, alpha=1j)),
             (errors.ShapeError, "beta=2 without out", lambda: pdla.syrk(A, beta=2)),
             (errors.ShapeError, "shares memory", lambda: pdla.syrk(S, out=S)),

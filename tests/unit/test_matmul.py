@@ -57,6 +57,34 @@ def test_beta_enters_once_where_k_is_empty(shape, algorithm):
     pdla.run(int(np.prod(shape)), program)
 
 
+@pytest.mark.parametrize("algorithm", pdla.algorithms)
+def test_copies_of_c_are_alike_bit_by_bit(algorithm):
+    """Every rank adds the same tiles in the same order, though its own is there first."""
+
+    def program(comm):
+        grid = ProcessGrid((4,))
+        A = pdla.random((100, 48), grid, Layout(cols="row"), seed=1)
+        B = pdla.random((48, 200), grid, Layout(), seed=2)
+        assert pdla.matmul(A, B, algorithm=algorithm).check_copies()
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("algorithm", pdla.algorithms)
+def test_plans_of_a_grid_end_with_it(algorithm):
+    """A grid made like one that is closed has plans of its own."""
+
+    def program(comm):
+        for turn in range(2):
+            with ProcessGrid((2, 2)) as grid:
+                A, B = exact((8, 8), grid, LAYOUT, seed=turn), exact((8, 8), grid, Layout("col", "row"), seed=2)
+                for layout in (None, Layout(("row", "col")), "native"):
+                    C = pdla.matmul(A, B, algorithm=algorithm, layout=layout)
+                    assert np.array_equal(C.gather(), A.gather() @ B.gather()), layout
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_cut_of_one_axis(algorithm):
     """A, B and C each cut along either of their dimensions or copied: 27 combinations, and the native layout of C."""
@@ -392,6 +420,12 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         square = exact((4, 4), grid, LAYOUT)
         with pytest.raises(errors.ShapeError, match="shares memory"):
             pdla.matmul(square, square, out=square)
+        whole = pdla.zeros((4, 4), grid, LAYOUT, dtype=np.int8)
+        with pytest.raises(errors.ShapeError, match="alpha=300: matrices of int8 cannot be multiplied by it"):
+            pdla.matmul(whole, whole, alpha=300)
+        fixed = np.frombuffer(bytes(32 * 4 // 4), float).reshape(2, 2)
+        with pytest.raises(errors.ShapeError, match="out lies in memory that is only to be read"):
+            pdla.matmul(square, square, out=pdla.from_local(fixed, (4, 4), grid, LAYOUT), beta=1)
         with pytest.raises(errors.AgreementError, match=r"rank 3: .*'cannon'"):
             pdla.matmul(A, B, algorithm="cannon" if comm.rank == 3 else "summa")
         with pytest.raises(errors.PlanError, match="rank 2: algorithm='x'"):

@@ -370,3 +370,17 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
         assert (twin[1].local == 1).all() and (A.local == 1).all()
 
     pdla.run(1, program)
+
+
+@pytest.mark.parametrize(("dtype", "to", "sums"), [(float, int, False), (np.uint8, int, False), (float, np.float32, True)])
+def test_partial_sums_take_dtypes_that_cut_nothing_off(dtype, to, sums):
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        A = pdla.from_local(np.full((3, 4), 0.5).astype(dtype), (3, 4), grid, Layout("row", partial="col"))
+        if sums:
+            assert (A.astype(to).gather() == 1).all()
+        else:
+            with pytest.raises(LayoutError, match="redistribute to sum them first"):
+                A.astype(to)
+
+    pdla.run(2, program)

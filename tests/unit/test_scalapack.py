@@ -85,6 +85,16 @@ def test_layouts_that_a_descriptor_can_say(layout, shape, words):
     assert pdla.run(6, program)[0] == words
 
 
+@pytest.mark.parametrize("step", [-1, 0])
+def test_columns_that_do_not_follow_each_other(step):
+    def program(comm):
+        x = np.lib.stride_tricks.as_strided(np.zeros((9, 3), order="F")[:, 2:], (3, 3), (8, step * 24))
+        with pytest.raises(LayoutError, match="must lie column by column"):
+            to_descriptor(pdla.from_local(x, (3, 3), ProcessGrid((1, 1)), Layout(Cyclic("row", 2), Cyclic("col", 2))))
+
+    pdla.run(1, program)
+
+
 @pytest.mark.parametrize(
     ("layout", "order", "message"),
     [
