@@ -49,9 +49,10 @@ def _nothing() -> None:
 
 
 def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
-    """A matrix like X, without data, on its grid's likeness in a dry world."""
+    """A matrix like X, without data, on its grid's likeness in a dry world; dtype: where X tells none."""
     shape = local_shape(X.shape, X.layout, grid)
-    return DistMatrix(Meta(shape[::-1] if X.transposed else shape, dtype), X.shape, grid, X.layout, X.transposed)
+    base = Meta(shape[::-1] if X.transposed else shape, X.dtype or dtype)
+    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated)
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,11 @@ class Plan:
         """An operand in the product's dtype, summed and not conjugated."""
         if X.layout.partial:
             X = summed(X, X.layout.summed)
-        if X.dtype != self.dtype:
-            X = X.astype(self.dtype)
-        if not X.conjugated:
+        if X.dtype == self.dtype and not X.conjugated:
             return X
-        return DistMatrix(X.xp.reinterpret(X.base, True), X.shape, X.grid, X.layout, X.transposed)
+        base = buffer(X.xp, X.base.shape, self.dtype)
+        X.xp.copy(base, X.base, X.conjugated)
+        return DistMatrix(base, X.shape, X.grid, X.layout, X.transposed)
 
     def _multiply_and_return(self, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex) -> None:
         """C in its native layout first; then home, where beta times what was there is added."""

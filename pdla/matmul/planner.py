@@ -49,10 +49,12 @@ class Operand:
     layout: Layout
     grid: ProcessGrid
     transposed: bool = False
+    conjugated: bool = False
+    dtype: np.dtype | None = None  # None: the product's
 
     @staticmethod
     def of(X: DistMatrix) -> Operand:
-        return Operand(X.shape, X.layout, X.grid, X.transposed)
+        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype)
 
     def like(self, X: DistMatrix) -> bool:
         """Whether X lies like this one."""

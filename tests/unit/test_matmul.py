@@ -70,6 +70,22 @@ def test_copies_of_c_are_alike_bit_by_bit(algorithm):
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize(("dtype", "view"), [(complex, pdla.DistMatrix.conj), (np.float32, pdla.DistMatrix.conj)])
+def test_conjugates_and_other_dtypes_are_copied_within_the_promise(dtype, view):
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = view(exact((60, 60), grid, LAYOUT, dtype)), exact((60, 60), grid, LAYOUT, complex, 2)
+        plan = pdla.plan_matmul(A, B, algorithm="summa", panel=2)
+        with pdla.record() as ledger:
+            C = plan(A, B)
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+        assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"] > 16 * 60 * 60 / 4
+        with pytest.raises(pdla.errors.PlanError, match="bytes too few"):
+            pdla.plan_matmul(A, B, algorithm="summa", memory_limit=16 * 60 * 60 // 4)
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize("algorithm", pdla.algorithms)
 def test_plans_of_a_grid_end_with_it(algorithm):
     """A grid made like one that is closed has plans of its own."""
