@@ -2,15 +2,19 @@
 
 The machine has CuPy, PyTorch and mpi4py, and perhaps no package index. What else is needed, an MPI among it, is brought along:
 
-    python tests/gpu.py --fetch wheels      where there is an index: download it for this Python, or --for 3.12
+    python tests/gpu.py --fetch wheels      where there is an index: download it for this Python, or --for 3.12; --lean: only what
+                                            a machine with PyTorch seldom has, 18 MB
     python tests/gpu.py --wheels wheels     on the GPU machine: an environment on top of its own, from these files alone
 
 Steps: compile (nvcc), kernels (against their twins, on the device), memcheck and racecheck (the same under compute-sanitizer),
 suite (the MPI tests on 1, 2, 4 and 8 ranks, which may share a GPU), staged (those of messages through pinned memory), nccl (the MPI
 tests by NCCL, a rank on each of several GPUs), bench, measure. A step that cannot run here says why. Without a GPU all are skipped.
+What a step says goes to a file beside the result as it is said. Where time is short: --only kernels,measure --longest 400, and
+again with other steps: the result keeps those it has.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -28,6 +32,10 @@ NEEDED = [
     "mpich", "mpi4py>=4.1", "pytest>=8.4", "pytest-mpi", "hypothesis", "jsonschema", "ml_dtypes", "h5py", "opt_einsum", "rich",
     "scipy", "threadpoolctl", "setuptools>=77",
 ]  # fmt: skip
+LEAN = [
+    "mpich", "mpi4py>=4.1", "setuptools>=77", "pytest>=8.4", "pluggy", "iniconfig", "pygments", "packaging", "pytest-mpi",
+    "jsonschema", "jsonschema-specifications", "referencing", "rpds-py", "attrs", "typing-extensions",
+]  # fmt: skip
 RANKS = (1, 2, 4, 8)
 LONGEST = 3600  # seconds of a step
 TAIL = 4000  # characters kept of what a step says
@@ -38,7 +46,10 @@ def environment(folder, wheels):
     venv.create(folder, with_pip=False, symlinks=True)
     python = Path(folder, "bin", "python")
     (own,) = Path(folder, "lib").glob("python*/site-packages")
-    (own / "machine.pth").write_text("\n".join([*site.getsitepackages(), site.getusersitepackages()]))
+    theirs = [*site.getsitepackages(), site.getusersitepackages()]
+    # CuPy looks for CUDA's wheels in the site's folders, not on the path.
+    known = f"import site; site.getsitepackages = lambda prefixes=None, own=site.getsitepackages: [*own(prefixes), *{theirs!r}]"
+    (own / "machine.pth").write_text("\n".join([*theirs, known]) + "\n")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     source = ["--no-index", "--find-links", str(wheels)] if wheels else []
     subprocess.run([*pip, *source, *NEEDED], check=True)
@@ -54,13 +65,15 @@ def facts(python):
     gpus = subprocess.run(["nvidia-smi", *asked], capture_output=True, text=True).stdout.splitlines()
     program = "import cupy, numpy, mpi4py.MPI as M; print(cupy.__version__, numpy.__version__, M.Get_library_version().split()[:3])"
     found = subprocess.run([python, "-c", program], capture_output=True, text=True)
-    commit = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty"], capture_output=True, text=True).stdout.strip()
+    describe = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
+    commit = subprocess.run(describe, capture_output=True, text=True).stdout.strip() if shutil.which("git") else ""
     told = (found.stdout or found.stderr).strip().splitlines()[-1:]
     return {"host": platform.node(), "gpus": gpus, "versions": told, "commit": commit, "cores": os.cpu_count()}
 
 
 def steps(python, out):
     """Name, why it cannot run here ("": it can), and the command of each step."""
+    on_gpus = ["env", "PDLA_ARRAY=cupy"]
     pytest = [python, "-m", "pytest", "-q"]
     mpirun = str(Path(python).with_name("mpirun"))
     mpirun = mpirun if Path(mpirun).exists() else "mpirun"
@@ -72,11 +85,11 @@ def steps(python, out):
     yield "memcheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=memcheck", *kernels]
     yield "racecheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=racecheck", *kernels]
     for ranks in RANKS:
-        yield f"suite on {ranks}", lacking(mpirun), [mpirun, "-n", str(ranks), *pytest, "--with-mpi", "tests/mpi"]
+        yield f"suite on {ranks}", lacking(mpirun), [*on_gpus, mpirun, "-n", str(ranks), *pytest, "--with-mpi", "tests/mpi"]
     messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/test_comm.py", "tests/mpi/test_device.py"]
-    yield "staged", lacking(mpirun), ["env", "PDLA_GPU_MPI=off", mpirun, *messages]
+    yield "staged", lacking(mpirun), [*on_gpus, "PDLA_GPU_MPI=off", mpirun, *messages]
     gpus = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
-    by_nccl = ["env", "PDLA_GPU_MPI=nccl", mpirun, "-n", str(min(gpus, 8)), *pytest, "--with-mpi", "tests/mpi"]
+    by_nccl = [*on_gpus, "PDLA_GPU_MPI=nccl", mpirun, "-n", str(min(gpus, 8)), *pytest, "--with-mpi", "tests/mpi"]
     yield "nccl", lacking(mpirun) or no_nccl(python, gpus), by_nccl
     yield "bench", lacking(mpirun), [mpirun, "-n", "4", *bench]
     yield "measure", "", [python, "bench/gpu.py", "--json", str(out.with_suffix(".measured.json"))]
@@ -95,19 +108,16 @@ def no_nccl(python, gpus):
     return f"no NCCL: {(found.stderr.splitlines() or [''])[-1]}" if found.returncode else ""
 
 
-def run(command, lack):
-    """How a step ended."""
+def run(command, lack, log, longest):
+    """How a step ended; the first use of a kernel compiles it, so that a test may take minutes."""
     if lack:
         return {"skipped": lack}
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    known = os.environ | {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
-    start = time.monotonic()
-    try:
-        done = subprocess.run(command, cwd=ROOT, env=known, timeout=LONGEST, capture_output=True, text=True)
-        status, said = done.returncode, done.stdout + done.stderr
-    except subprocess.TimeoutExpired as error:
-        status, said = None, str(error)
-    return {"status": status, "seconds": round(time.monotonic() - start, 1), "said": said[-TAIL:]}
+    known = {"PDLA_TEST_TIMEOUT": "400"} | os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    start, status = time.monotonic(), None
+    with log.open("w") as file, contextlib.suppress(subprocess.TimeoutExpired):
+        status = subprocess.run(command, cwd=ROOT, env=known, timeout=longest, stdout=file, stderr=subprocess.STDOUT).returncode
+    return {"status": status, "seconds": round(time.monotonic() - start, 1), "said": log.read_text(errors="replace")[-TAIL:]}
 
 
 def main():
@@ -116,13 +126,16 @@ def main():
     parser.add_argument("--for", metavar="VERSION", dest="version", help="with --fetch: the Python there, such as 3.12")
     parser.add_argument("--wheels", metavar="FOLDER", help="install from these files alone")
     parser.add_argument("--python", metavar="PATH", help="this Python has all that is needed: make no environment")
-    parser.add_argument("--only", metavar="WORD", default="", help="steps that have this word in their name")
+    parser.add_argument("--lean", action="store_true", help="with --fetch: not what a machine with PyTorch and CuPy has")
+    parser.add_argument("--only", metavar="WORDS", default="", help="steps with one of these in their name: suite on 4,measure")
+    parser.add_argument("--longest", metavar="SECONDS", type=float, default=LONGEST, help=f"of a step (default {LONGEST})")
     parser.add_argument("--out", metavar="FILE", default="build/gpu.json", help="the result (default build/gpu.json)")
     arguments = parser.parse_args()
     if arguments.fetch:
         other = ["--python-version", arguments.version, "--only-binary=:all:"] if arguments.version else []
-        fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", arguments.fetch, *other, *NEEDED]
-        return subprocess.run(fetch).returncode
+        what = ["--no-deps", *LEAN] if arguments.lean else NEEDED
+        download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", arguments.fetch]
+        return subprocess.run([*download, *other, *what]).returncode
     if shutil.which("nvidia-smi") is None:
         print("test-gpu: skipped, no nvidia-smi on PATH: there is no GPU here")
         return 0
@@ -130,10 +143,12 @@ def main():
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         python = arguments.python or environment(folder, arguments.wheels)
-        result = {"machine": facts(python), "steps": {}}
+        before = json.loads(out.read_text())["steps"] if out.exists() and arguments.only else {}
+        result = {"machine": facts(python), "steps": before}
         for name, lack, command in steps(python, out):
-            if arguments.only in name:
-                result["steps"][name] = ended = run(command, lack)
+            if any(word in name for word in arguments.only.split(",")):
+                log = out.with_suffix(f".{name.replace(' ', '_')}.log")
+                result["steps"][name] = ended = run(command, lack, log, arguments.longest)
                 print(f"{name:14}{ended.get('skipped') or ended}"[:300], flush=True)
                 out.write_text(json.dumps(result, indent=1))
     for kind in ("bench", "measured"):

@@ -7,7 +7,7 @@ All of them return when the work is on CuPy's current stream. A thread uses one 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ from pdla.indices import Selection
 name = "cupy"
 
 _TILE, _BLOCK = 32, (32, 8)  # of pack.cu
+_NOT_READY = 600  # cudaErrorNotReady
+_NARROW = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _MOST = 32  # rectangles in a launch of pack.cu
 _WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
@@ -143,18 +145,32 @@ def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
             stream.synchronize()
 
 
-def mark() -> Any:
+class Mark:
+    """An event on the current stream, recorded as it is made."""
+
+    def __init__(self) -> None:
+        self.event = cupy.cuda.Event(disable_timing=True)
+        self.event.record()
+
+    @property
+    def done(self) -> bool:
+        """Whether all that was asked for before is. Raises what the device has failed with, which CuPy's `done` does not tell."""
+        status = cupy.cuda.runtime.eventQuery(self.event.ptr)
+        if status not in (0, _NOT_READY):
+            cupy.cuda.runtime.check_status(status)
+        return status == 0
+
+
+def mark() -> Mark:
     """An event: `done` when all that was asked for on the current stream is. Any thread may look."""
-    event = cupy.cuda.Event(disable_timing=True)
-    event.record()
-    return event
+    return Mark()
 
 
 @contextmanager
 def beside(use: str, after: Any) -> Iterator[Any]:
     """Make a stream of its own the current one, which does nothing before an event has passed."""
     with _stream(use, cupy.cuda.runtime.getDevice()) as stream:
-        stream.wait_event(after)
+        stream.wait_event(after.event)
         yield stream
 
 
@@ -367,12 +383,25 @@ def _cublas(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
         computed += "_FAST_TF32"
     both, at = blas.scalars(alpha, beta, scalar)
     turn = {b"N": cublas.CUBLAS_OP_N, b"T": cublas.CUBLAS_OP_T}
-    cublas.gemmEx(
-        cupy.cuda.device.get_cublas_handle(), turn[how_b[0]], turn[how_a[0]], c.shape[1], c.shape[0], a.shape[1],
-        at, b.data.ptr, factors, how_b[1], a.data.ptr, factors, how_a[1],
-        at + both.itemsize, c.data.ptr, sums, into[1], getattr(cublas, computed), cublas.CUBLAS_GEMM_DEFAULT,
-    )  # fmt: skip
+    handle = cupy.cuda.device.get_cublas_handle()
+    with _wide_sums(cublas, handle) if c.itemsize == 2 else nullcontext():
+        cublas.gemmEx(
+            handle, turn[how_b[0]], turn[how_a[0]], c.shape[1], c.shape[0], a.shape[1],
+            at, b.data.ptr, factors, how_b[1], a.data.ptr, factors, how_a[1],
+            at + both.itemsize, c.data.ptr, sums, into[1], getattr(cublas, computed), cublas.CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
     return True
+
+
+@contextmanager
+def _wide_sums(cublas: Any, handle: int) -> Iterator[None]:
+    """Into 16-bit floats cuBLAS may add parts of sums that it has already rounded to them, unless it is told not to."""
+    mode = cublas.getMathMode(handle)
+    cublas.setMathMode(handle, mode | _NARROW)
+    try:
+        yield
+    finally:
+        cublas.setMathMode(handle, mode)
 
 
 def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
@@ -393,5 +422,15 @@ def finish() -> None:
 
 
 def overlap(x: Any, y: Any) -> bool:
-    """Whether two arrays may share memory."""
-    return cupy.may_share_memory(x, y)
+    """Whether two arrays may share memory, of CuPy's or of another library's that both are views of."""
+    if not (x.size and y.size):
+        return False
+    (low, high), (begin, end) = (_reach(a) for a in (x, y))
+    return low < end and begin < high
+
+
+def _reach(x: Any) -> tuple[int, int]:
+    """The first byte of an array, and the one behind its last."""
+    steps = [(n - 1) * stride for n, stride in zip(x.shape, x.strides, strict=True)]
+    first = x.data.ptr + sum(step for step in steps if step < 0)
+    return first, first + sum(map(abs, steps)) + x.itemsize

@@ -274,6 +274,28 @@ def test_halves_summed_in_singles(dtype):
         same(found, (a.astype(float) @ b.astype(float)).astype(sums))
 
 
+def test_parts_of_sums_are_not_rounded_to_16_bits(monkeypatch):
+    from cupy_backends.cuda.libs import cublas
+
+    modes, multiply = [], cublas.gemmEx
+    monkeypatch.setattr(cublas, "gemmEx", lambda *args: (modes.append(cublas.getMathMode(args[0])), multiply(*args)))
+    half = there(np.ones((3, 3), "float16"))
+    for sums in ("float16", "float32", "float16"):
+        xp.gemm(half, half, xp.empty((3, 3), sums))
+    assert [mode & 16 for mode in modes] == [16, 0, 16]
+
+
+def test_a_device_that_failed_is_not_waited_for(monkeypatch):
+    import cupy
+
+    mark = xp.mark()
+    xp.finish()
+    assert mark.done
+    monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda ptr: 700)
+    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):
+        assert mark.done
+
+
 def test_tf32_is_asked_for_by_name(monkeypatch):
     from cupy_backends.cuda.libs import cublas
 
