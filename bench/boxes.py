@@ -48,11 +48,12 @@ def main():
     given = parser.parse_args()
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     try:
-        product = Product(*map(int, given.product.split("x")), given.dtype)
+        m, n, k = map(int, given.product.split("x"))
+        product = Product(m, n, k, given.dtype)
         sides = [make(comm, product, "blocks" if given.blocks else "native")]
         sides += [told(comm, product, spec, given.blocks) for spec in given.boxes]
     except (PdlaError, TypeError, ValueError) as error:  # every rank's alike
-        return str(error) if comm.rank == 0 else 1
+        return f"{' '.join(sys.argv[1:])}: {error}" if comm.rank == 0 else 1
     for one in sides:
         fill_with_integers(one)
         if meeting.largest([float(not right(one, product))])[0]:

@@ -40,7 +40,7 @@ name = "cupy"
 
 _TILE, _BLOCK = 32, (32, 8)  # of pack.cu
 _NOT_READY = 600  # cudaErrorNotReady
-_NARROW = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
+_WIDE = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 _MOST = 32  # rectangles in a launch of pack.cu
 _WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
@@ -397,7 +397,7 @@ def _cublas(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
 def _wide_sums(cublas: Any, handle: int) -> Iterator[None]:
     """Into 16-bit floats cuBLAS may add parts of sums that it has already rounded to them, unless it is told not to."""
     mode = cublas.getMathMode(handle)
-    cublas.setMathMode(handle, mode | _NARROW)
+    cublas.setMathMode(handle, mode | _WIDE)
     try:
         yield
     finally:
