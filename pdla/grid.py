@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -105,6 +106,8 @@ class ProcessGrid:
             if self.ranks.size and self.ranks.max() >= self.comm.size:
                 raise GridError(f"order={order!r} names rank {self.ranks.max()}; there are {self.comm.size}")
         self._place()
+        self._listed = True
+        _family(self.comm).enter(self)
 
     @classmethod
     def trusted(
@@ -123,7 +126,7 @@ class ProcessGrid:
         place = np.argwhere(self.ranks == self.comm.rank)
         here = zip(self.axes, place[0].tolist(), strict=True) if len(place) else None
         self.coords: Mapping[str, int] | None = MappingProxyType(dict(here)) if here else None
-        self._open = True
+        self._open, self._listed = True, False
 
     def _named(self, axes: Sequence[str] | None) -> tuple[str, ...]:
         if not 1 <= len(self.shape) <= 4:
@@ -224,10 +227,10 @@ class ProcessGrid:
         return not self._open
 
     def close(self) -> None:
-        """Collective: give back the communicators that only this grid uses. Also at the end of a with-block."""
-        if self._open:
-            self._open = False
+        """Collective: give back its communicators, unless an equal grid is open. Also at the end of a with-block."""
+        if self._open and self._listed:
             _family(self.comm).leave(self)
+        self._open = False
 
     def __enter__(self) -> ProcessGrid:
         return self
@@ -247,10 +250,20 @@ class Families:
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.kept: dict[tuple, Communicator | None] = {}
-        self.users: dict[tuple, set[tuple]] = {}
+        self.open: Counter[tuple] = Counter()
+
+    def enter(self, grid: ProcessGrid) -> None:
+        self.open[grid._key] += 1
+
+    def leave(self, grid: ProcessGrid) -> None:
+        self.open[grid._key] -= 1
+        if not self.open[grid._key]:
+            del self.open[grid._key]
+            for key in [key for key in self.kept if key[0] == grid._key]:
+                self._drop(key)
 
     def get(self, grid: ProcessGrid, names: tuple[str, ...]) -> Communicator | None:
-        key = (grid.placing, grid.shape, grid.axes, names)
+        key = (grid._key, names)
         if key in self.kept:
             made = self.kept.pop(key)
         else:
@@ -258,17 +271,9 @@ class Families:
                 self._drop(next(iter(self.kept)))
             made = self.comm.split(grid.group(names), ",".join(names))
         self.kept[key] = made
-        self.users.setdefault(key, set()).add(grid._key)
         return made
 
-    def leave(self, grid: ProcessGrid) -> None:
-        for key in [key for key, users in self.users.items() if grid._key in users]:
-            self.users[key].discard(grid._key)
-            if not self.users[key]:
-                self._drop(key)
-
     def _drop(self, key: tuple) -> None:
-        self.users.pop(key, None)
         comm = self.kept.pop(key)
         if comm is not None:
             comm.close()

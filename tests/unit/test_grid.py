@@ -2,9 +2,11 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 
-from pdla import ProcessGrid, balanced_shape, config, run, tiled_order
+import pdla
+from pdla import Layout, ProcessGrid, balanced_shape, config, run, tiled_order
 from pdla.errors import AgreementError, GridError
 
 
@@ -191,10 +193,26 @@ def test_a_closed_grid_gives_no_communicators():
         with ProcessGrid((2, 2)) as grid:
             assert grid["row"].size == 2
             assert len(comm._families.kept) == 1
-        assert not comm._families.kept and not comm._families.users
+        assert not comm._families.kept and not comm._families.open
         grid.close()
         with pytest.raises(GridError, match="is closed"):
             grid["row"]
+
+    on_ranks(4, program)
+
+
+def test_closing_one_of_two_equal_grids_leaves_the_other_its_communicators_and_plans():
+    def program(comm):
+        ours = ProcessGrid((2, 2))
+        A = pdla.random((8, 8), ours, Layout("row", "col"))
+        plan = pdla.plan_matmul(A, A, algorithm="summa")
+        before = plan(A, A).gather()
+        with ProcessGrid((2, 2)) as theirs:
+            row = theirs["row"]
+        assert ours["row"] is row and row.share(comm.rank) == ours.group(("row",))
+        assert np.array_equal(plan(A, A).gather(), before)
+        ours.close()
+        assert not comm._families.kept
 
     on_ranks(4, program)
 
@@ -207,7 +225,7 @@ def test_ten_thousand_grids_keep_a_bounded_number_of_communicators():
             grid = ProcessGrid((1, 2) if i % 3 else (2, 1), axes=(f"r{i}", f"c{i}"), order=[i % 2, 1 - i % 2])
             assert grid[f"c{i}" if i % 3 else f"r{i}"].size == 2
         assert first["first"].share(comm.rank) == [0, 1]
-        return len(comm._families.kept), len(comm._families.users)
+        return len(comm._families.kept)
 
     with config.override(subcomms=50):
-        assert on_ranks(2, program) == [(50, 50)] * 2
+        assert on_ranks(2, program) == [50] * 2
