@@ -13,7 +13,7 @@ import numpy as np
 from pdla.array.meta import Meta
 from pdla.comm.agree import agreed
 from pdla.create import from_global
-from pdla.errors import PdlaError, ShapeError
+from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_like, check_sequences
 from pdla.nn.scheme import Scheme
@@ -42,6 +42,8 @@ class Layer:
     widths: tuple[int | None, int | None] = (None, None)
 
     def __init__(self, scheme: Scheme) -> None:
+        if not isinstance(scheme, Scheme):
+            raise GridError(f"{type(self).__name__}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
         self.scheme = scheme
         self._trip: Trip | None = None
         self._shards: list[Shard] = []

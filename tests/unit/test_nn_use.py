@@ -555,6 +555,7 @@ MAKING = {
         lambda c: nn.Megatron1D(grid(c, (4,)), sequence_parallel=True, shards=2), ShapeError, "shards=2: Megatron1D cuts tokens"
     ),
     "ranks that differ": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1 + c.rank), AgreementError, "ranks disagree"),
+    "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"Linear\(ProcessGrid\(.*\), ...\): give a scheme"),
     "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
     "heads of a layer": (lambda c: nn.TransformerLayer(SUMMA.make(c), 20, 0, sequence=5), ShapeError, "not 0 equal heads"),
     "sequence=0": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 5, sequence=0), ShapeError, "sequence=0: tokens of a sequence"),
