@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
+from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from pdla.array import namespace
 from pdla.array.draw import TILE, Draw
-from pdla.comm.agree import agreed
+from pdla.array.numpy import significant
+from pdla.comm.agree import agree, agreed
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, on_grid
 from pdla.indices import IndexSet
@@ -29,7 +31,14 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         whole = int(shape[0]), int(shape[1])
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
+        check_numbers(call, kind)
     return whole, kind
+
+
+def check_numbers(call: str, dtype: np.dtype) -> None:
+    """That elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
+    if dtype.kind not in "biufcV" or dtype.type is np.void:
+        raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
 
 
 def _check_shape(call: str, shape: Any) -> None:
@@ -51,6 +60,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
+        check_numbers("from_local", block.dtype)
         if grid.active and block.shape != expected:
             raise ShapeError(
                 f"the local block has shape {block.shape}; {layout!r} wants {expected} of {tuple(shape)}: pdla.Cuts says which "
@@ -84,10 +94,11 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             raise GridError(f"root={root}: the communicator has ranks 0 to {comm.size - 1}")
         if layout.partial:
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
-        whole = comm.xp.asarray(_native(array)) if root in (None, comm.rank) else None
+        whole = comm.xp.asarray(native(array)) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
             raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
         if whole is not None:
+            check_numbers("from_global", whole.dtype)
             layout.check(whole.shape, grid.sizes)
     if root is None:
         return _block_of(whole, grid, layout)
@@ -97,7 +108,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
     return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
 
 
-def _native(array: Any) -> Any:
+def native(array: Any) -> Any:
     """In this machine's byte order, which files may not have."""
     foreign = isinstance(array, np.ndarray) and not array.dtype.isnative
     return array.astype(array.dtype.newbyteorder("=")) if foreign else array
@@ -105,8 +116,7 @@ def _native(array: Any) -> Any:
 
 def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     xp = namespace(whole)
-    with agreed(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{_fingerprint(whole)}"):
-        pass
+    agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     block = xp.empty(local_shape(whole.shape, layout, grid), whole.dtype)
     if grid.coords is not None:
         rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
@@ -116,11 +126,11 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     return DistMatrix(block, whole.shape, grid, layout)
 
 
-def _fingerprint(whole: Any) -> str:
+def fingerprint(whole: Any) -> str:
     """Words that differ where ranks bring different arrays, as each does that draws its own; of host arrays up to FINGERPRINTED."""
-    if not isinstance(whole, np.ndarray) or whole.nbytes > FINGERPRINTED or whole.dtype.char in "gG":  # which have unused bytes
+    if not isinstance(whole, np.ndarray) or whole.nbytes > FINGERPRINTED:
         return ""
-    return f", digest {blake2b(np.ascontiguousarray(whole).tobytes(), digest_size=8).hexdigest()}"
+    return f", digest {blake2b(significant(whole), digest_size=8).hexdigest()}"
 
 
 def _filled(
@@ -212,17 +222,33 @@ def random(
 ) -> DistMatrix:
     """Random numbers that depend on seed, shape and dtype only: the same matrix on every grid, layout and rank count.
 
-    distribution  "uniform" on [low, high); "integers" from low to high - 1 in any dtype (small ones make every product
-                  exact); "normal" with mean 0 and deviation 1, by inverse CDF. Complex numbers have both parts drawn so.
+    distribution  "uniform" on [low, high), then rounded to dtype, to high too; "integers" from low to high - 1 in any dtype
+                  that has them (small ones make every product exact); "normal" with mean 0 and deviation 1, by inverse CDF.
+                  Complex numbers have both parts drawn so.
     Philox counters are keyed by the global position of cache-sized tiles. Collective.
     """
     shape, kind = _checked(shape, grid, layout, dtype, "random")
     with agreed(grid.comm, f"random(seed={seed}, {distribution!r}, {low}, {high})"):
         if distribution not in ("uniform", "integers", "normal"):
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
-        if distribution == "integers" and int(low) >= int(high):
-            raise ValueError(f"low={low}, high={high}: there are no integers from {int(low)} to {int(high) - 1}")
-        if distribution != "integers" and kind.kind in "iub":
+        if not isinstance(seed, (int, np.integer)):
+            raise ValueError(f"seed={seed!r}: give an integer")
+        if not (isfinite(low) and isfinite(high)):
+            raise ValueError(f"low={low}, high={high}: give finite numbers")
+        if distribution == "integers":
+            _check_range(int(low), int(high), kind)
+        elif kind.kind in "iub":
             raise ValueError(f"{distribution!r} numbers as {kind} would be cut off: give distribution='integers', low=, high=")
     draw = Draw(shape[1], kind, seed, distribution, low, high)
     return _made(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.drawn(rows, cols, draw))
+
+
+def _check_range(low: int, high: int, kind: np.dtype) -> None:
+    """That there are integers from low to high - 1, and the dtype has them."""
+    if low >= high:
+        raise ValueError(f"low={low}, high={high}: there are no integers from {low} to {high - 1}")
+    drawn = np.iinfo(np.int64)
+    held = np.iinfo(kind) if kind.kind in "iu" else drawn
+    least, most = max(held.min, drawn.min), min(held.max, drawn.max)
+    if low < least or high - 1 > most:
+        raise ValueError(f"low={low}, high={high}: integers as {kind} can be from {least} to {most}")

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdla.array import namespace
+from pdla.array.numpy import significant
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
@@ -144,23 +145,32 @@ class DistMatrix:
     def astype(self, dtype: Any) -> DistMatrix:
         """A new matrix of another dtype; of partial sums LayoutError where their addends would be cut off."""
         dtype = np.dtype(dtype)
-        if self.layout.partial and not {self.dtype.kind, dtype.kind} <= set("fcV"):
-            raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
+        self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
         self.xp.copy(made, self.local.astype(dtype, copy=False))
         return self._like(made, transposed=False, conjugated=False)
 
-    def _elementwise(self, other: Any, operation: np.ufunc, linear: bool = False) -> DistMatrix:
+    def _keep_addends(self, dtype: np.dtype) -> None:
+        """Integers sum up to others in another dtype, which wrap around elsewhere or not at all."""
+        if self.layout.partial and dtype != self.dtype and not {self.dtype.kind, dtype.kind} <= set("fcV"):
+            raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
+
+    def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], linear: bool = False) -> DistMatrix:
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
-            other, partial_is_fine = other.local, linear
+            partial_is_fine = linear
         elif isinstance(other, (Number, np.generic)):
             partial_is_fine = not linear
         else:
             return _foreign(other)
         if self.layout.partial and not partial_is_fine:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
-        return self._like(operation(self.local, other), transposed=False, conjugated=False)
+        made = operation(self.local, other.local if isinstance(other, DistMatrix) else other)
+        if made.dtype == object:
+            raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
+        for X in (self, other) if isinstance(other, DistMatrix) else (self,):
+            X._keep_addends(made.dtype)
+        return self._like(made, transposed=False, conjugated=False)
 
     def _match(self, other: DistMatrix, operation: str) -> None:
         if self.shape != other.shape:
@@ -181,7 +191,7 @@ class DistMatrix:
             return self._elementwise(other, np.subtract, linear=True)
         return self._plus_scalar(other, np.subtract)
 
-    def _plus_scalar(self, other: Any, operation: np.ufunc) -> DistMatrix:
+    def _plus_scalar(self, other: Any, operation: Callable[[Any, Any], Any]) -> DistMatrix:
         if self.layout.partial:
             raise LayoutError(f"{operation.__name__} of a scalar to partial sums {self.layout!r}: redistribute first")
         return self._elementwise(other, operation)
@@ -196,7 +206,7 @@ class DistMatrix:
     __rmul__ = __mul__
 
     def __rsub__(self, other: Any) -> DistMatrix:
-        return -self + other
+        return self._plus_scalar(other, subtracted)
 
     def __neg__(self) -> DistMatrix:
         return self._like(np.negative(self.local), transposed=False, conjugated=False)
@@ -276,10 +286,15 @@ class DistMatrix:
 
         coords = self.grid.coords or {}
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
-        digest = hashlib.blake2b(np.ascontiguousarray(self.xp.host(self.local)).tobytes()).digest()
+        digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
         seen: dict[Any, bytes] = {}
         pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def subtracted(x: Any, y: Any) -> Any:
+    """y - x, in the dtype of both: -x alone would wrap around where x is unsigned."""
+    return np.subtract(y, x)
 
 
 def _foreign(other: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
-LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes
+LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # what the library is to be held to, as soon as it is loaded
 
 
@@ -41,9 +41,9 @@ def orientation(x: Any) -> tuple[bytes, int] | None:
     size = x.itemsize
     row, col = x.strides
     m, n = x.shape
-    if (col == size or n == 1) and (m == 1 or (row >= n * size and row % size == 0)):
+    if (col == size or n == 1) and (m == 1 or (n * size <= row <= LIMIT * size and row % size == 0)):
         return b"N", (row // size if m > 1 else max(n, 1))
-    if (row == size or m == 1) and (n == 1 or (col >= m * size and col % size == 0)):
+    if (row == size or m == 1) and (n == 1 or (m * size <= col <= LIMIT * size and col % size == 0)):
         return b"T", (col // size if n > 1 else max(m, 1))
     return None
 

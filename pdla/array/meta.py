@@ -89,6 +89,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     base = None
+    imag = property(lambda self: Meta(self.shape, np.empty(0, self.dtype).imag.dtype))
     T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T))
 
     def __len__(self) -> int:

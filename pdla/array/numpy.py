@@ -214,6 +214,14 @@ def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> np.ndarray:
     return filled((len(rows), len(cols)), draw.dtype, lambda x: draw.fill(x, rows, cols))
 
 
+def significant(x: np.ndarray) -> bytes:
+    """The bytes of its elements, without those that x86's long doubles leave unused."""
+    x = np.ascontiguousarray(x)
+    if x.dtype.char not in "gG" or np.finfo(np.longdouble).nmant != 63:
+        return x.tobytes()
+    return x.view(np.longdouble).view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, :10].tobytes()
+
+
 def finish() -> None:
     """Return when all that was asked for is done: here, at once."""
 

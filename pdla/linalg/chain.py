@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from pdla.comm.agree import agreed
 from pdla.errors import ShapeError
@@ -26,13 +29,16 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     layout, algorithm as for matmul: the layout is the last product's. One matrix alone is given back, copied.
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
+    if isinstance(matrices, DistMatrix):
+        raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
     chain = list(matrices)
     if not chain:
         raise ShapeError("multi_dot of no matrices: at least one")
-    for number, X in enumerate(chain):
-        matrix(X, f"matrix {number}")
-    with agreed(chain[0].grid.comm, checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
+    with agreed(_first(chain).grid.comm, checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
+        _are_matrices(chain)
         _check(chain)
+        if len(chain) == 1 and layout not in (None, "native"):
+            checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
         return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()
     for step in order([chain[0].shape[0], *(X.shape[1] for X in chain)]):
@@ -40,6 +46,16 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
         product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
         chain[step : step + 2] = [product]
     return chain[0]
+
+
+def _first(matrices: Sequence[Any]) -> DistMatrix:
+    """The first that is a matrix, by which ranks can tell each other that another is none."""
+    return next((X for X in matrices if isinstance(X, DistMatrix)), None) or matrix(matrices[0], "matrix 0")
+
+
+def _are_matrices(matrices: Sequence[Any]) -> None:
+    for number, X in enumerate(matrices):
+        matrix(X, f"matrix {number}")
 
 
 def _check(chain: Sequence[DistMatrix]) -> None:
@@ -89,11 +105,12 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     """
     if not matrices:
         raise ShapeError(f"einsum({subscripts!r}) without matrices")
-    for number, X in enumerate(matrices):
-        matrix(X, f"matrix {number}")
-    with agreed(matrices[0].grid.comm, checks.words("einsum", subscripts, *matrices)):
+    with agreed(_first(matrices).grid.comm, checks.words("einsum", subscripts, *matrices)):
+        _are_matrices(matrices)
         chain = parsed(subscripts, len(matrices))
-    ordered = [matrices[i].T if t else matrices[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
+        kind = np.result_type(*(X.dtype for X in matrices))
+    alike = [X if X.dtype == kind else X.astype(kind) for X in matrices]  # as NumPy's: not by pairs, which could overflow
+    ordered = [alike[i].T if t else alike[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)
 
 

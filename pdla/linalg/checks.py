@@ -22,6 +22,13 @@ def _said(argument: Any) -> str:
     return argument.described if isinstance(argument, DistMatrix) else repr(argument)
 
 
+def flags(**named: Any) -> None:
+    """That these are True or False: any word would count as True."""
+    for name, value in named.items():
+        if not isinstance(value, (bool, np.bool_)):
+            raise ShapeError(f"{name}={value!r}: True or False")
+
+
 def same_grid(A: DistMatrix, X: Any, name: str) -> None:
     X = matrix(X, name)
     if X.grid.comm.identity != A.grid.comm.identity:

@@ -27,7 +27,7 @@ from pdla.linalg.stairs import Block, packed, unpack, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.travel import held_by, travel, wanted_by
 from pdla.matmul.checks import matrix, scalars
-from pdla.matmul.operands import multiply
+from pdla.matmul.operands import multiply, summing
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape, summed
 
@@ -74,6 +74,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
     shape = (A.shape[0], A.shape[0])
     with agreed(A.grid.comm, checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
         checks.result(A, shape, A.dtype, out, layout)
+        checks.flags(lower=lower, mirror=mirror)
         scalars(A.dtype, alpha, beta, out)
         if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
@@ -101,7 +102,7 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     """Collective: the lower triangle of C."""
     n, grid = A.shape[0], A.grid
     if hermitian and beta != 0:
-        make_real(C.xp, C.stored, *C.indices)
+        make_real(C.stored, *C.indices)
     deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
     places = {int(rank): place for place, rank in enumerate(grid.ranks.ravel())}
     place = places.get(grid.comm.rank)
@@ -160,10 +161,10 @@ def _products(xp: Any, held: Block, a: Any, tiles: list[Block], alpha: complex, 
     made = []
     for tile in tiles:
         rows, cols = held.rows.overlay(tile.rows)[0], held.rows.overlay(tile.cols)[0]
-        x = buffer(xp, (len(tile.rows), len(tile.cols)), a.dtype)
+        x = buffer(xp, (len(tile.rows), len(tile.cols)), summing(a.dtype))
         below(xp, xp.take(a, rows, ALL), xp.take(b, cols, ALL), x, whole(tile).counts, alpha)
         if hermitian:
-            make_real(xp, x, tile.rows, tile.cols)
+            make_real(x, tile.rows, tile.cols)
         made.append(x)
     return made
 
@@ -193,7 +194,7 @@ def _sums(A: DistMatrix, deal: Deal, place: int | None, tiles: list[Any]) -> lis
         return tiles
     l, c, n = layers.rank, deal.c, A.shape[0]
     turns = [[(x[t::c], whole(block)) for x, block in zip(tiles, deal.sums(n, place - l + t), strict=True)] for t in range(c)]
-    parts = [packed(A.xp, turn, A.dtype) for turn in turns]
+    parts = [packed(A.xp, turn, summing(A.dtype)) for turn in turns]
     rest = layers.reduce_scatter(parts, parts[l]).wait()
     for x, stairs in turns[l]:
         rest = unpack(A.xp, rest, x, stairs)

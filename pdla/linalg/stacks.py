@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agree, agreed
+from pdla.create import check_numbers, fingerprint, native
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of, block_bounds
@@ -143,11 +144,13 @@ def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None
     Raises ShapeError, LayoutError or GridError, on every rank.
     """
     comm = grid.comm
-    with agreed(comm, f"stack of shape {np.shape(array)} on {grid!r}, {layout!r}, axis={axis!r}"):
-        whole = comm.xp.asarray(array)
+    with agreed(comm, f"stack on {grid!r}, {layout!r}, axis={axis!r}"):
+        whole = comm.xp.asarray(native(array))
         if whole.ndim != 3:
             raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
+        check_numbers("stack", whole.dtype)
         _check_layout(layout, whole.shape[1:], grid, axis)
+    agree(comm, f"stack of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
     layer = layer_of(grid, axis)
     if layer is None:

@@ -12,6 +12,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.mirror import make_real, reflect
 from pdla.matmul import matmul
+from pdla.matmul.api import default_layout
 from pdla.matmul.checks import matrix
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
@@ -49,6 +50,9 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
         if side not in ("left", "right"):
             raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")
         checks.same_grid(A, B, "B")
+        checks.flags(lower=lower)
+    if layout is None and out is None:
+        layout = default_layout(*((A, B) if side == "left" else (B, A)))
     whole = mirrored(A, lower, name == "hemm")
     first, second = (whole, B) if side == "left" else (B, whole)
     return matmul(first, second, alpha=alpha, beta=beta, out=out, layout=layout, algorithm=algorithm)
@@ -60,5 +64,5 @@ def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     made, hermitian = A.copy(), hermitian and A.dtype.kind == "c"
     reflect(made if lower else made.T, hermitian)
     if hermitian:
-        make_real(made.xp, made.stored, *made.indices)
+        make_real(made.stored, *made.indices)
     return made

@@ -13,7 +13,7 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
 from pdla.matmul.checks import matrix
-from pdla.matmul.operands import multiply
+from pdla.matmul.operands import multiply, summing
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, summed
 
@@ -35,13 +35,16 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     with agreed(comm, checks.words("matvec", A, x if distributed else _digest(x), layout=layout)):
         _check(A, x, distributed, layout)
     dtype = np.result_type(A.dtype, x.dtype)
+    if A.layout.partial and dtype != A.dtype and A.dtype.kind in "biu":
+        A = summed(A, A.layout.summed)  # addends of integers wrap around as their sum does, not as a wider one would
     y = _addends(A, _at_columns(A, x) if distributed else x, dtype)
     if distributed:
         wanted = layout or Layout(A.layout.rows)
-        return converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
+        y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
+        return y if y.dtype == dtype else y.astype(dtype)
     everyone = ProcessGrid.trusted((comm.size,), comm, list(range(comm.size)))
     whole = converted(y, Layout(), everyone).local
-    return whole.reshape(whole.size)
+    return whole.astype(dtype, copy=False).reshape(whole.size)
 
 
 def _digest(x: Any) -> str:
@@ -78,7 +81,7 @@ def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
         part = x.local
     else:
         part = xp.take(x.reshape(x.size, 1), A.indices[1].indices(), slice(None))
-    y = xp.empty((A.stored.shape[0], 1), dtype)
+    y = xp.empty((A.stored.shape[0], 1), summing(dtype))
     part = xp.reinterpret(part.astype(dtype, copy=False), A.conjugated)
     multiply(xp, A.stored.astype(dtype, copy=False), part, y, 1, 0)
     return DistMatrix(xp.reinterpret(y, A.conjugated), (m, 1), A.grid, layout)

@@ -22,7 +22,7 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import cannon, checks, gather, planner, roles, shared, summa, walk
-from pdla.matmul.operands import Memo, Sink, route
+from pdla.matmul.operands import Memo, Sink, route, summing
 from pdla.matmul.planner import Operand, Question, Way
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
@@ -101,8 +101,7 @@ class Plan:
 
     @property
     def summing(self) -> np.dtype:
-        """The dtype in which products are added up: float32 for the 16-bit floats, which only store."""
-        return np.dtype(np.float32) if self.dtype.kind in "fV" and self.dtype.itemsize == 2 else self.dtype
+        return summing(self.dtype)
 
     # ------------------------------------------------------------------ running
 

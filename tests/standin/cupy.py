@@ -93,6 +93,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     flags = property(lambda self: self._raw.flags)
     T = property(lambda self: self._view(self._raw.T))
     real = property(lambda self: self._view(self._raw.real))
+    imag = property(lambda self: self._view(self._raw.imag))
     data = property(lambda self: Pointer(self, self._raw.ctypes.data))
 
     @property

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pdla.array import namespace, numpy, strips
+from pdla.array import blas, namespace, numpy, strips
 from pdla.array.meta import Meta
 
 DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble"]
@@ -86,6 +86,14 @@ def test_beta_0_never_reads_c(dtype, how, k):
         c = laid(np.full((4, 5), np.nan, dtype), how)
         numpy.gemm(a, b, c, alpha, 0)
         np.testing.assert_array_equal(c, (alpha * (a.astype(object) @ b)).astype(dtype) if k else np.zeros((4, 5)))
+
+
+@pytest.mark.parametrize("rows", [True, False])
+def test_a_leading_dimension_beyond_32_bits_is_none_of_blas(rows):
+    far, room = np.lib.stride_tricks.as_strided(np.zeros(1), (2, 3), (8 * blas.LIMIT, 8)), (8 * blas.LIMIT + 8, 8)
+    farther = np.lib.stride_tricks.as_strided(np.zeros(1), (2, 3), room)
+    assert blas.orientation(far if rows else far.T) == (b"N" if rows else b"T", blas.LIMIT)
+    assert blas.orientation(farther if rows else farther.T) is None
 
 
 def test_nan_in_a_is_not_lost():

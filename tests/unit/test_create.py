@@ -141,6 +141,20 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         (lambda grid: pdla.ones((3,), grid, Layout()), ShapeError, r"not shape \(3,\)"),
         (lambda grid: pdla.ones((3, 3), grid, Layout("x")), LayoutError, "names the axis 'x'"),
         (lambda grid: pdla.ones((3, 3), grid, Layout(), dtype="flaot"), TypeError, "flaot"),
+        (lambda grid: pdla.ones((3, 3), grid, Layout(), dtype=object), ShapeError, "elements of dtype object: give booleans"),
+        (lambda grid: pdla.from_global(np.full((3, 3), "x"), grid, Layout()), ShapeError, "elements of dtype <U1"),
+        (lambda grid: pdla.from_global(np.ones((3, 3), object), grid, Layout(), root=1), ShapeError, "rank 1: .* dtype object"),
+        (lambda grid: pdla.from_local(np.ones((3, 3), "M8[s]"), (6, 6), grid, Layout("row", "col")), ShapeError, "datetime64"),
+        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), seed=None), ValueError, "seed=None: give an integer"),
+        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), low=None), TypeError, "NoneType"),
+        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), high=np.inf), ValueError, "high=inf: give finite numbers"),
+        *[
+            (
+                lambda grid, how=how: pdla.random((4, 1), grid, Layout(cols="col"), distribution="integers", **how),
+                ValueError, f"integers as {how['dtype']} can be from",
+            )
+            for how in ({"dtype": "int8", "high": 129}, {"dtype": "uint8", "low": -1}, {"dtype": "float64", "high": 2**63 + 1})
+        ],
         (lambda grid: pdla.from_global(np.ones(3), grid, Layout()), ShapeError, r"not shape \(3,\)"),
         (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(partial="row")), LayoutError, "partial sums"),
         (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(), root=4), GridError, "root=4"),

@@ -3,6 +3,7 @@
 import itertools
 
 import hypothesis.strategies as st
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -388,6 +389,68 @@ def test_a_chain_takes_the_order_of_fewest_multiplications():
     assert sum(pdla.run(4, program)) == 2 * 2 * 40 * 40 * 2
 
 
+def test_a_chain_is_multiplied_in_the_dtype_of_all():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        X, F = np.full((2, 2), 100, np.int8), np.ones((2, 50))
+        A, B = (pdla.from_global(x, grid, BLOCKS) for x in (X, F))
+        assert np.array_equal(pdla.einsum("ij,jk,kl->il", A, A, B).gather(), np.einsum("ij,jk,kl->il", X, X, F))
+
+    pdla.run(4, program)
+
+
+# ---------------------------------------------------------------------------------------------- dtypes, and what is not read
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_addends_of_16_bits_are_summed_in_32(kind):
+    """300 * 300 is more than float16 has."""
+    x, y = np.array([[300, 300, -300, -300]], kind), np.full(4, 300, kind)
+    z = np.vstack([np.repeat([16, -16], 1000), np.full(2000, 16)]).astype(kind)
+
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        A, B = (pdla.from_global(whole, grid, Layout(None, "col")) for whole in (x, z))
+        v = pdla.from_global(y.reshape(4, 1), grid, Layout("col"))
+        for made in (pdla.matvec(A, y), pdla.matvec(A, v).gather()):
+            assert made.dtype == kind and not made.any()
+        with np.errstate(over="ignore"):  # its diagonal
+            C = pdla.syrk(B)
+        assert C.dtype == kind and C.gather()[1, 0] == 0
+
+    pdla.run(2, program)
+
+
+def test_addends_of_integers_times_a_vector_of_floats():
+    def program(comm):
+        A = pdla.from_local(np.full((2, 2), 200, np.uint8), (2, 2), ProcessGrid((1, 2)), Layout("row", partial="col"))
+        assert np.array_equal(pdla.matvec(A, np.ones(2)), A.gather() @ np.ones(2))
+
+    pdla.run(2, program)
+
+
+def test_imaginary_parts_of_a_hermitian_diagonal_are_not_read():
+    spoilt = np.array([[complex(2, np.nan), 0], [1 + 1j, complex(1e308, np.inf)]])
+    whole = np.array([[2, 1 - 1j], [1 + 1j, 1e308]])
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, one = pdla.from_global(spoilt, grid, BLOCKS), pdla.eye(2, grid, BLOCKS, dtype=complex)
+        assert np.array_equal(pdla.hemm(A, one).gather(), whole)
+        pdla.herk(one * 0, beta=1, out=A)
+        assert np.array_equal(np.tril(A.gather()), np.tril(whole))
+
+    pdla.run(4, program)
+
+
+def test_symm_of_addends_lies_as_the_product_does():
+    def program(comm):
+        A, B = (exact((4, 4), ProcessGrid((2, 2)), layout) for layout in (Layout("row", None, "col"), BLOCKS))
+        return pdla.symm(A, B).layout == (A @ B).layout and pdla.symm(A, B, side="right").layout == (B @ A).layout
+
+    assert pdla.run(4, program) == [True] * 4
+
+
 # ---------------------------------------------------------------------------------------------- errors
 
 
@@ -425,6 +488,15 @@ def test_errors_are_the_same_on_every_rank():
             (errors.PlanError, "algorithm='x'", lambda: pdla.batched_matmul(batch, batch, algorithm="x")),
             (errors.GridError, "must be the same", lambda: batch @ pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"))),
             (errors.ShapeError, "batches must be equal", lambda: batch @ pdla.stack(np.ones((3, 5, 4)), grid, Layout(), "col")),
+            (errors.AgreementError, "digest", lambda: pdla.stack(np.full((2, 2, 2), comm.rank), grid, BLOCKS)),
+            (errors.ShapeError, "stack: elements of dtype object", lambda: pdla.stack(np.ones((2, 2, 2), object), grid, BLOCKS)),
+            (errors.ShapeError, "lower='upper': True or False", lambda: pdla.syrk(A, lower="upper")),
+            (errors.ShapeError, "lower='upper': True or False", lambda: pdla.symm(S, A, lower="upper")),
+            (errors.ShapeError, "mirror=1: True or False", lambda: pdla.herk(A, mirror=1)),
+            (errors.ShapeError, r"multi_dot\(\[A, B, C\]\)", lambda: pdla.multi_dot(A)),
+            (errors.LayoutError, "layout='rows': a Layout", lambda: pdla.multi_dot([A], layout="rows")),
+            (errors.ShapeError, "rank 1: matrix 1 is a NoneType", lambda: pdla.multi_dot([A, None if comm.rank == 1 else S])),
+            (errors.ShapeError, "rank 1: matrix 0 is a int", lambda: pdla.einsum("ij,kj->ik", 1 if comm.rank == 1 else A, A)),
             (errors.ShapeError, "no matrices", lambda: pdla.multi_dot([])),
             (errors.ShapeError, "matrix 0 is 4 x 6, matrix 1 4 x 6", lambda: pdla.multi_dot([A, A])),
             (errors.GridError, "redistribute matrix 1", lambda: pdla.multi_dot([A, W.T])),

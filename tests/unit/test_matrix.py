@@ -3,6 +3,7 @@
 import copy
 import operator
 import pickle
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -261,6 +262,8 @@ def test_check_copies():
         assert not A.check_copies()
         B = pdla.random((6, 8), grid, Layout("row", "col"))
         assert B.check_copies()
+        for dtype in (np.longdouble, np.clongdouble):  # whose unused bytes hold anything
+            assert (pdla.random((6, 8), grid, Layout("row"), dtype=dtype) / 3).check_copies()
 
     on_a_grid(program)
 
@@ -368,6 +371,42 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
         twin = copy.deepcopy([A, copy.copy(A)])
         twin[0] *= 5
         assert (twin[1].local == 1).all() and (A.local == 1).all()
+
+    pdla.run(1, program)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.bool_, np.float32])
+def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
+    whole = np.array([[1, 127], [0, 100]]).astype(dtype)
+    if dtype is np.int8:
+        whole[0, 0] = -128
+
+    def program(comm):
+        A = pdla.from_global(whole, ProcessGrid((1, 2)), LAYOUT)
+        for scalar in (1, 1.5, np.int64(3), np.float32(0.5)):
+            made, wanted = (scalar - A).gather(), scalar - whole
+            assert made.dtype == wanted.dtype and np.array_equal(made, wanted)
+
+    pdla.run(2, program)
+
+
+def test_addends_that_wrap_around_keep_their_dtype():
+    def program(comm):
+        grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")
+        P, Q = (pdla.from_local(np.full((2, 2), 200).astype(dtype), (2, 2), grid, layout) for dtype in (np.uint8, np.int16))
+        assert ((P + P).gather() == 800 % 256).all() and (P.copy().gather() == 144).all() and ((P * 2).gather() == 32).all()
+        for widened in (lambda: P * 1.5, lambda: P / 2, lambda: P + Q, lambda: Q - P, lambda: P * np.int32(2)):
+            with pytest.raises(LayoutError, match="redistribute to sum them first"):
+                widened()
+
+    pdla.run(2, program)
+
+
+def test_numbers_that_would_make_objects_are_refused():
+    def program(comm):
+        A = pdla.ones((2, 2), ProcessGrid((1, 1)), LAYOUT)
+        with pytest.raises(ShapeError, match=r"multiply of float64 and Fraction\(1, 3\), a Fraction: give a float"):
+            A * Fraction(1, 3)
 
     pdla.run(1, program)
 
