@@ -97,6 +97,8 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
         whole = comm.xp.asarray(native(array)) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
             raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
+        if np.ma.is_masked(array):
+            raise ShapeError("from_global: an array with masked elements: give array.filled(...), as no matrix has a mask")
         if whole is not None:
             check_numbers("from_global", whole.dtype)
             layout.check(whole.shape, grid.sizes)

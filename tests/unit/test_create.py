@@ -144,6 +144,7 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         (lambda grid: pdla.ones((3, 3), grid, Layout(), dtype=object), ShapeError, "elements of dtype object: give booleans"),
         (lambda grid: pdla.from_global(np.full((3, 3), "x"), grid, Layout()), ShapeError, "elements of dtype <U1"),
         (lambda grid: pdla.from_global(np.ones((3, 3), object), grid, Layout(), root=1), ShapeError, "rank 1: .* dtype object"),
+        (lambda grid: pdla.from_global(np.ma.masked_equal(np.eye(3), 0), grid, Layout()), ShapeError, "masked elements"),
         (lambda grid: pdla.from_local(np.ones((3, 3), "M8[s]"), (6, 6), grid, Layout("row", "col")), ShapeError, "datetime64"),
         (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), seed=None), ValueError, "seed=None: give an integer"),
         (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), low=None), TypeError, "NoneType"),

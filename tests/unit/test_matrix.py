@@ -390,6 +390,21 @@ def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
     pdla.run(2, program)
 
 
+def test_layouts_that_say_the_same_go_together():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        A, B = pdla.ones((4, 6), grid, LAYOUT), pdla.ones((2, 6), grid, LAYOUT)
+        A[:2, :] += B
+        A[2:, :] = B * 5
+        C = A - pdla.ones((4, 6), grid, Layout(cols=Cyclic("col", 3)))
+        assert C.layout == LAYOUT and np.array_equal(C.gather(), np.repeat([1, 4], 2)[:, None] * np.ones(6))
+        for other in (Layout(cols=Cyclic("col", 2)), Layout(None, "col", "row"), Layout()):
+            with pytest.raises(LayoutError, match="redistribute one"):
+                A + pdla.ones((4, 6), grid, other)
+
+    pdla.run(2, program)
+
+
 def test_addends_that_wrap_around_keep_their_dtype():
     def program(comm):
         grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")
