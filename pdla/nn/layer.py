@@ -117,12 +117,7 @@ class Layer:
         """Collective: set the parameters from global arrays, which every rank has. ShapeError where names or shapes differ."""
         with agreed(self.scheme.grid.comm, f"load_state_dict of {self!r}"):
             own = self.parameters()
-            if set(own) != set(state):
-                lacks, has = sorted(set(own) - set(state)), sorted(set(state) - set(own))
-                raise ShapeError(f"the state is not {self!r}'s: it lacks {lacks}, it has besides {has}")
-            for name, value in own.items():
-                if value.shape != np.shape(state[name]):
-                    raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {value.shape} in {self!r}")
+            check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
         for value, array in ((value, state[name]) for name, value in own.items()):
             value.xp.copy(value.stored, from_global(array, value.grid, value.layout).stored)
 
@@ -185,6 +180,18 @@ class Layer:
         trip.settle()
         self._shards = []
         return _joined(dx)
+
+
+def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
+    """Raise unless a state has arrays of these names and shapes, and nothing besides."""
+    if not isinstance(state, Mapping):
+        raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not a {type(state).__name__}")
+    if set(shapes) != set(state):
+        lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes))
+        raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, it has besides {has}")
+    for name, shape in shapes.items():
+        if shape != np.shape(state[name]):
+            raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {shape} in {whose}")
 
 
 def _memory(x: Any) -> Any:

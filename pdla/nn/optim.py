@@ -11,15 +11,20 @@ import numpy as np
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
-from pdla.errors import PdlaError, ShapeError
+from pdla.errors import PdlaError
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import like
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, check_state
 from pdla.nn.trip import Parameter
 
 
 class Optimizer:
-    """A layer's parameters and how they are stepped: `step()`, after a backward pass."""
+    """A layer's parameters and how they are stepped: `step()`, after a backward pass.
+
+    moments  arrays of each parameter's size that are kept from step to step
+    """
+
+    moments = 0
 
     def __init__(self, layer: Layer) -> None:
         if not isinstance(layer, Layer):
@@ -52,26 +57,27 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Collective: go on from a state, which every rank has. ShapeError where it does not fit the layer's parameters."""
+        """Collective: go on from a state, which every rank has, and from nothing else. ShapeError where it is not of this kind
+        of optimizer and of the layer's parameters."""
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}"):
-            known = dict(self.layer.named_parameters())
-            for key, array in ((key, array) for key, array in state.items() if key != "steps"):
-                name = key.rpartition(".")[0]
-                if name not in known or known[name].value.shape != np.shape(array):
-                    raise ShapeError(f"the state has {key} {np.shape(array)}, which fits no parameter of {self.layer!r}")
-        self.steps = int(state["steps"])
-        for name, parameter in known.items():
-            value, blocks = parameter.value, list[Any]()
-            while f"{name}.{len(blocks)}" in state:
-                blocks.append(from_global(state[f"{name}.{len(blocks)}"], value.grid, value.layout).stored)
-            if blocks:
-                self.state[parameter] = tuple(blocks)
+            places = self._places(state.get("steps", 0) if isinstance(state, Mapping) else 0)
+            shapes = {key: parameter.value.shape for key, parameter in places.items()}
+            check_state(state, {"steps": ()} | shapes, f"{type(self).__name__} of {self.layer!r}")
+        self.steps, self.state = int(state["steps"]), {}
+        for key, parameter in places.items():
+            block = from_global(state[key], parameter.value.grid, parameter.value.layout).stored
+            self.state[parameter] = *self.state.get(parameter, ()), block
 
-    def _zeros(self, parameter: Parameter, count: int) -> tuple[Any, ...]:
+    def _places(self, steps: int) -> dict[str, Parameter]:
+        """Whose state each name in a state stands for: nobody's before the first step."""
+        named = self.layer.named_parameters() if steps else ()
+        return {f"{name}.{i}": parameter for name, parameter in named for i in range(self.moments)}
+
+    def _zeros(self, parameter: Parameter) -> tuple[Any, ...]:
         """The state of a parameter, made at the first step."""
         if parameter not in self.state:
             value = parameter.value
-            blocks = tuple(value.xp.empty(value.stored.shape, value.dtype) for _ in range(count))
+            blocks = tuple(value.xp.empty(value.stored.shape, value.dtype) for _ in range(self.moments))
             for block in blocks:
                 block[...] = 0
             self.state[parameter] = blocks
@@ -85,10 +91,14 @@ class SGD(Optimizer):
         super().__init__(layer)
         self.rate, self.momentum, self.decay = rate, momentum, decay
 
+    @property
+    def moments(self) -> int:  # type: ignore[override]
+        return 1 if self.momentum else 0
+
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         change = gradient + value * value.dtype.type(self.decay) if self.decay else gradient
         if self.momentum:
-            (velocity,) = self._zeros(parameter, 1)
+            (velocity,) = self._zeros(parameter)
             velocity[...] = velocity * value.dtype.type(self.momentum) + change
             change = velocity
         value[...] -= change * value.dtype.type(self.rate)
@@ -97,6 +107,8 @@ class SGD(Optimizer):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
 
+    moments = 2
+
     def __init__(
         self, layer: Layer, rate: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, decay: float = 0.01
     ) -> None:
@@ -104,7 +116,7 @@ class AdamW(Optimizer):
         self.rate, self.betas, self.eps, self.decay = rate, betas, eps, decay
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
-        mean, square = self._zeros(parameter, 2)
+        mean, square = self._zeros(parameter)
         number, (b1, b2) = value.dtype.type, self.betas
         mean[...] = mean * number(b1) + gradient * number(1 - b1)
         square[...] = square * number(b2) + gradient * gradient * number(1 - b2)
