@@ -141,6 +141,7 @@ class Upsample(Pointwise):
         check_whole(self, x)
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
+        at.check_whole(self, x)
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         (rows, channels), samples = x.stored.shape, x.stored.shape[0] // self.sequence
         block = x.xp.empty((samples, h, f, w, f, channels), x.dtype)

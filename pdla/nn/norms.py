@@ -142,6 +142,7 @@ class GroupNorm(Norm):
         return means.reshape(means.shape[0], 1, means.shape[1])
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+        at.check_whole(self, x)
         seen = self._by_sample(x.stored)
         centered = seen - (yield from self._means(seen, x))
         scale = 1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)

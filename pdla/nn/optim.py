@@ -61,8 +61,8 @@ class Optimizer:
         of optimizer and of the layer's parameters."""
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}"):
             places = self._places(state.get("steps", 0) if isinstance(state, Mapping) else 0)
-            shapes = {key: parameter.value.shape for key, parameter in places.items()}
-            check_state(state, {"steps": ()} | shapes, f"{type(self).__name__} of {self.layer!r}")
+            shapes: dict[str, tuple[int, ...]] = {key: parameter.value.shape for key, parameter in places.items()}
+            check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
         self.steps, self.state = int(state["steps"]), {}
         for key, parameter in places.items():
             block = from_global(state[key], parameter.value.grid, parameter.value.layout).stored

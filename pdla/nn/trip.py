@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pdla.comm.ledger import tagged
+from pdla.errors import LayoutError
 from pdla.indices import IndexSet
 from pdla.layout import Layout, block_bounds, share, shares
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import rows_of
+from pdla.nn.activation import check_whole, rows_of
 from pdla.nn.scheme import sequence_of
 from pdla.nn.steps import Steps, begun, finish, gathered, settled
 from pdla.redistribute import local_shape
@@ -62,6 +63,12 @@ class Trip:
         self.uses: dict[Parameter, int] = {}
         self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
         self.debts: list[tuple[Parameter, Steps[DistMatrix]]] = []
+
+    def drop(self) -> None:
+        """Receive what is under way: nobody will ask for it."""
+        for steps in self.coming.values():
+            finish(steps)
+        self.coming.clear()
 
     def turn(self) -> None:
         """From here on backward."""
@@ -151,6 +158,14 @@ class Shard:
         """This shard needs the gathered parameter no more in this direction."""
         if not self.again:
             self.trip.release(parameter, self.keeping)
+
+    def check_whole(self, layer: Layer, x: DistMatrix) -> None:
+        """Raise, on every rank, unless each has whole samples of what the layers before this one have given."""
+        try:
+            check_whole(layer, x)
+        except LayoutError:
+            self.trip.drop()
+            raise
 
     def draft(self) -> Shard:
         """This shard on a pass of which nothing is kept."""

@@ -478,6 +478,25 @@ def test_samples_that_are_cut_are_refused(place):
     assert kind is LayoutError and "does not leave sequences of 5 tokens whole" in text
 
 
+BEHIND = {
+    "GroupNorm": lambda s: nn.GroupNorm(s, 4, groups=2, pixels=2),
+    "Upsample": lambda s: nn.Upsample(s, height=1, width=2),
+    "ResidualBlock": lambda s: nn.ResidualBlock(s, 4, groups=2, height=1, width=2),
+}
+
+
+@pytest.mark.parametrize("place", [on(nn.Megatron1D, (4,), sequence_parallel=True), CUBE], ids=lambda place: place.name)
+@pytest.mark.parametrize("layer", BEHIND.values(), ids=BEHIND)
+def test_samples_that_are_cut_are_refused_behind_other_layers(place, layer):
+    def program(comm):
+        scheme = place.make(comm)
+        pair = [nn.Conv2d(scheme, 4, 4, 1, height=1, width=2, kind=kind) for kind in ("first", "second")]
+        nn.Sequential(scheme, [*pair, layer(scheme)]).forward(scheme.shard(np.ones((6, 4)), sequence=2))
+
+    kind, text = refusal(place.ranks, program)
+    assert kind is LayoutError and "does not leave sequences of 2 tokens whole" in text
+
+
 def logits(scheme):
     return nn.Linear(scheme, 20, 9).forward(scheme.shard(X))
 
