@@ -139,7 +139,7 @@ class Layer:
 
     def forward(self, x: Any, *, training: bool = True) -> Any:
         """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped."""
-        with agreed(self.scheme.grid.comm, f"forward of {self!r} on {_described(x)}, training={training}"):
+        with agreed(self.scheme.grid.comm, f"forward of {self!r} on {described(x)}, training={training}"):
             self._takes(x)
             check_sequences(self, x)
             if training:
@@ -169,7 +169,7 @@ class Layer:
         PdlaError, on every rank, without a forward pass before it; LayoutError or ShapeError where dy does not lie as y.
         """
         trip, y = self._trip, self._left
-        with agreed(self.scheme.grid.comm, f"backward of {self!r} on {_described(dy)}"):
+        with agreed(self.scheme.grid.comm, f"backward of {self!r} on {described(dy)}"):
             if trip is None:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             assert y is not None
@@ -207,7 +207,8 @@ def _arrays(values: Any) -> Iterator[Any]:
             yield _memory(value.base if isinstance(value, DistMatrix) else value)
 
 
-def _described(x: Any) -> str:
+def described(x: Any) -> str:
+    """What is to be the same on every rank, in words."""
     if isinstance(x, np.ndarray):  # token numbers, which every rank is to have alike
         return f"array {x.shape} {x.dtype} of digest {blake2b(x.tobytes(), digest_size=8).hexdigest()}"
     return x.described if isinstance(x, DistMatrix) else type(x).__name__

@@ -8,10 +8,12 @@ import numpy as np
 
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
-from pdla.errors import PdlaError, ShapeError
+from pdla.errors import LayoutError, PdlaError, ShapeError
+from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import cols_of, like, rows_of
 from pdla.nn.embedding import check_ids
+from pdla.nn.layer import described
 from pdla.nn.steps import finish, summed
 
 
@@ -29,7 +31,11 @@ class CrossEntropy:
         """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count."""
         if not isinstance(logits, DistMatrix):
             raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not a {type(logits).__name__}")
-        with agreed(logits.grid.comm, f"CrossEntropy of {logits.described}"):
+        with agreed(logits.grid.comm, f"CrossEntropy of {logits.described} and {described(targets)}"):
+            if logits.layout.partial:
+                raise LayoutError(
+                    f"CrossEntropy of partial sums {logits.layout!r}: redistribute to {logits.layout.summed!r} first"
+                )
             check_ids("CrossEntropy", targets, logits.shape[1], first=-1)
             if len(targets) != logits.shape[0]:
                 raise ShapeError(f"{len(targets)} targets for the logits of {logits.shape[0]} tokens")
@@ -43,7 +49,7 @@ class CrossEntropy:
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, cols_of(logits.layout)
         rows, cols = logits.indices
         mine = targets[rows.indices()].astype(np.int64)
-        places = mine - (int(cols.starts[0]) if len(cols) else 0)
+        places = _places(cols, logits.shape[1])[mine]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
         top = yield from summed(top, grid, across, "maximum")
@@ -65,3 +71,10 @@ class CrossEntropy:
         self._kept = None
         powers.xp.softmax_gradient(powers.stored, *kept)
         return powers
+
+
+def _places(held: IndexSet, vocabulary: int) -> np.ndarray:
+    """The local column of each number of the vocabulary; -1 for those that are elsewhere, and behind the last for the target -1."""
+    places = np.full(vocabulary + 1, -1)
+    places[held.indices()] = np.arange(len(held))
+    return places

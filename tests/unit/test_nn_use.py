@@ -508,15 +508,34 @@ LOSSES = {
     "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from -1 to 13; they go from -1 to 8"),
     "too small": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -2)), "from -2 to -2"),
     "nothing counts": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -1)), "no token counts: all targets are -1"),
-}
+    "other targets on a rank": (
+        lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, s.grid.comm.rank % 2)), "ranks 0, 2: .* digest .* ranks 1, 3: "
+    ),
+    "partial sums": (
+        lambda s: nn.CrossEntropy().forward(pdla.zeros((15, 9), s.grid, pdla.Layout(partial="row")), np.zeros(15, int)),
+        r"of partial sums .* redistribute to Layout\(\) first",
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", LOSSES)
 def test_losses_that_are_refused(what):
     program, words = LOSSES[what]
     kind, text = refusal(4, lambda comm: program(SUMMA.make(comm)))
-    with pytest.raises(ShapeError, match=words):
+    with pytest.raises((ShapeError, LayoutError, AgreementError), match=words):
         raise kind(text)
+
+
+@pytest.mark.parametrize("cols", [pdla.Cyclic("row", 1), pdla.Cyclic("row", 2), ("row", "col")], ids=repr)
+def test_a_loss_of_logits_wherever_they_lie(cols):
+    logits, targets = np.random.default_rng(0).standard_normal((6, 7)), np.array([0, 6, -1, 3, 4, 2])
+
+    def program(scheme, cols):
+        criterion = nn.CrossEntropy()
+        loss = criterion.forward(pdla.from_global(logits, scheme.grid, pdla.Layout(cols=cols)), targets)
+        return {"loss": loss, "slope": criterion.backward().gather()}
+
+    check_close(run(SUMMA, lambda scheme: program(scheme, cols)), run(SERIAL, lambda scheme: program(scheme, None)))
 
 
 def test_backward_passes_that_are_refused():
