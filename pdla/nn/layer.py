@@ -139,7 +139,8 @@ class Layer:
 
     def forward(self, x: Any, *, training: bool = True) -> Any:
         """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped."""
-        with agreed(self.scheme.grid.comm, f"forward of {self!r} on {described(x)}, training={training}"):
+        call = f"forward of {self!r} on {described(x)}, training={training}, passes={self.passes}"
+        with agreed(self.scheme.grid.comm, call):
             self._takes(x)
             check_sequences(self, x)
             if training:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import like
@@ -84,12 +85,14 @@ class Dropout(Pointwise):
 
     What is dropped depends on the seed, the name, the number of the pass in training and the element's global place alone:
     it is the same on every grid, in every scheme and for any number of shards; give each one a seed or a name of its own.
+    Collective to make.
     """
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:
-        if not 0 <= probability < 1:
-            raise ShapeError(f"probability={probability}: from 0 to below 1")
         super().__init__(scheme)
+        with agreed(scheme.grid.comm, f"Dropout({probability}, seed={seed}, name={name!r})"):
+            if not 0 <= probability < 1:
+                raise ShapeError(f"probability={probability}: from 0 to below 1")
         self.probability, self.seed, self.name = probability, seed, name
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:

@@ -430,6 +430,10 @@ INPUTS = {
     "training on some ranks": (
         lambda s: layer_of(s).forward(s.shard(X, sequence=5), training=s.grid.comm.rank > 1), AgreementError, "ranks disagree"
     ),
+    "passes on some ranks": (
+        lambda s: (setattr(layer := nn.Dropout(s, P), "passes", s.grid.comm.rank), forward(s, s.shard(X), layer)), AgreementError,
+        "rank 0: forward of Dropout.*passes=0; rank 1: .*passes=1",
+    ),
     "token numbers too large": (lambda s: embed(s, np.arange(10)), ShapeError, "from 0 to 9; they go from 0 to 8"),
     "token numbers below 0": (lambda s: embed(s, np.arange(3) - 1), ShapeError, "from -1 to 1; they go from 0 to 8"),
     "token numbers on one rank": (
@@ -610,6 +614,7 @@ MAKING = {
     "kind": (lambda c: nn.Linear(SUMMA.make(c), 20, 5, kind="third"), ShapeError, "kind='third': 'first' or 'second'"),
     "kind of a norm": (lambda c: nn.LayerNorm(SUMMA.make(c), 20, kind=""), ShapeError, "kind='': 'first' or 'second'"),
     "probability": (lambda c: nn.Dropout(SUMMA.make(c), 1), ShapeError, "probability=1: from 0 to below 1"),
+    "seeds that differ": (lambda c: nn.Dropout(SUMMA.make(c), P, seed=c.rank), AgreementError, "rank 0: .*seed=0.*; rank 1: "),
     "two schemes": (
         lambda c: nn.Sequential(SUMMA.make(c), [nn.GeLU(SUMMA.make(c))]), GridError, "GeLU on .* was made in another scheme"
     ),
