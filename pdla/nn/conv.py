@@ -56,11 +56,12 @@ class Conv2d(Linear):
         super().__init__(
             scheme, inputs * area, outputs, kind=kind, bias=bias, units=(area, 1), seed=seed, dtype=dtype, name=name
         )
-        self.widths = inputs, outputs
+        self.widths, self.units = (inputs, outputs), (1, 1)  # of channels: W's rows are units of a kernel's places
         self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, padding
         self.height, self.width, self.sequence = height, width, height * width
         self.height_out, self.width_out = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
         self.scale = Fraction(self.height_out * self.width_out, height * width)
+        self.sizes = (height, width), (self.height_out, self.width_out)
 
     def __repr__(self) -> str:
         size = f"{self.height} x {self.width} to {self.height_out} x {self.width_out}"
@@ -74,7 +75,7 @@ class Conv2d(Linear):
         """X and x with a row a pixel and a column a channel; W, w, y and Y as the unfolded product has them."""
         pixels = max(sequence_of(x.layout), self.sequence)
         inner = self.scheme.meeting(self.table, pixels, (1, 1))
-        outer = self.scheme.meeting(self.table, self._pixels_out(pixels), self.units)
+        outer = self.scheme.meeting(self.table, self._pixels_out(pixels), (self.kernel**2, 1))
         return replace(outer, X=inner.X, x=inner.x)
 
     def _pixels_out(self, pixels: int) -> int:
@@ -130,6 +131,7 @@ class Upsample(Pointwise):
         super().__init__(scheme)
         self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
         self.scale, self.takes, self.gives = Fraction(factor**2), scheme.first.X, scheme.first.X
+        self.units, self.sizes = (1, 1), ((height, width), (factor * height, factor * width))
 
     def __repr__(self) -> str:
         return f"Upsample({self.height} x {self.width}, by {self.factor}) on {self.scheme!r}"
@@ -172,6 +174,7 @@ class ResidualBlock(Layer):
             raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be odd")
         super().__init__(scheme)
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
+        self.sizes = (height, width), (height, width)
         self.takes = self.gives = scheme.first.X
         parts: list[Layer] = []
         for i, kind in enumerate(("first", "second")):
@@ -217,6 +220,7 @@ class UNetBlock(Layer):
         if height % 2 or width % 2 or levels < 1:
             raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
+        self.sizes = (height, width), (height, width)
         self.takes = self.gives = scheme.first.X
         high: dict[str, Any] = {"height": height, "width": width}
         low: dict[str, Any] = {"height": height // 2, "width": width // 2}

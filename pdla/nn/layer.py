@@ -33,6 +33,8 @@ class Layer:
     takes, gives  how the scheme cuts x and y, "rows | columns" as in its tables; None: wherever x lies, and there y
     passes        forward passes made in training; what Dropout drops depends on it: set it to resume
     widths        features of x and of y; None: any, and y has as many as x
+    units         features of x, and of y, that cuts leave together; None as in widths
+    sizes         height and width of x's samples, and of y's; None as in widths
     """
 
     sequence = 1
@@ -40,6 +42,8 @@ class Layer:
     takes: str | None = None
     gives: str | None = None
     widths: tuple[int | None, int | None] = (None, None)
+    units: tuple[int | None, int | None] = (1, 1)
+    sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
 
     def __init__(self, scheme: Scheme) -> None:
         if not isinstance(scheme, Scheme):

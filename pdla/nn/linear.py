@@ -82,6 +82,7 @@ class Linear(Layer):
     """
 
     by_panels = True  # where the scheme asks for panels
+    units: tuple[int, int]
 
     def __init__(
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),

@@ -19,6 +19,8 @@ from pdla.nn.trip import Parameter, Shard, seeded
 class Pointwise(Layer):
     """A layer that takes an activation wherever it lies: subclasses write `_apply` and `_turned`, without messages."""
 
+    units: tuple[int | None, int | None] = (None, None)
+
     def _takes(self, x: Any) -> None:
         if not isinstance(x, DistMatrix) or x.grid != self.scheme.grid:
             raise ShapeError(f"{self!r} takes a DistMatrix on the scheme's grid, not {x!r}")

@@ -23,12 +23,19 @@ from pdla.nn.scheme import Scheme, cut_over, sequence_of
 from pdla.nn.steps import Steps
 from pdla.nn.trip import Shard
 
+HANDED_ON = {  # what a layer says of x and of y, and how it is said
+    "widths": "{} features",
+    "units": "features in units of {}",
+    "sizes": "samples of {0[0]} x {0[1]} pixels",
+}
+
 
 class Sequential(Layer):
     """Layers one after the other, which together make one pass: shards stay apart from the first to the last.
 
-    LayoutError where a layer takes x otherwise than the one before it gives it, ShapeError where it takes other features or where
-    dtypes of parameters differ, GridError for layers of another scheme, PdlaError for a layer in two places.
+    LayoutError where a layer takes x otherwise than the one before it gives it, ShapeError where it takes other features, units of
+    them, sequences or samples, or where dtypes of parameters differ, GridError for layers of another scheme, PdlaError for a layer
+    in two places.
     """
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
@@ -36,7 +43,8 @@ class Sequential(Layer):
         self.layers = list(layers)
         self._check_layers()
         self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
-        self.gives, self.scale, self.sequence = None, Fraction(1), 1
+        self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1
+        self._whole = Fraction(1)  # tokens of a sequence behind the layers so far; 1: no layer has told
         for layer in self.layers:
             self._follow(layer)
 
@@ -61,10 +69,13 @@ class Sequential(Layer):
                 f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
                 f"{self.gives!r}: linears take turns as kind='first' and kind='second'"
             )
-        (inputs, outputs), (first, last) = layer.widths, self.widths
-        if None not in (inputs, last) and inputs != last:
-            raise ShapeError(f"{layer!r} takes {inputs} features; the layers before it give {last}")
-        self.widths = inputs if self.widths == (None, None) else first, outputs or last
+        for name, words in HANDED_ON.items():
+            (inputs, outputs), (first, last) = getattr(layer, name), getattr(self, name)
+            _check_next(layer, words, inputs, last)
+            setattr(self, name, (inputs if first is last is None else first, outputs or last))
+        if layer.sequence > 1 and self._whole > 1:
+            _check_next(layer, "sequences of {} tokens", layer.sequence, self._whole)
+        self._whole = max(Fraction(layer.sequence), self._whole) * layer.scale
         self.gives = layer.gives or self.gives
         self.sequence = lcm(self.sequence, (layer.sequence / self.scale).numerator)
         self.scale *= layer.scale
@@ -87,8 +98,16 @@ class Sequential(Layer):
         return dy
 
 
+def _check_next(layer: Layer, words: str, wanted: Any, given: Any) -> None:
+    """Raise unless a layer wants what the layers before it give; None: whatever it is."""
+    if None not in (wanted, given) and wanted != given:
+        raise ShapeError(f"{layer!r} takes {words.format(wanted)}; the layers before it give {words.format(given)}")
+
+
 class MeanOverSequence(Layer):
     """Each sequence's mean, a row instead of its tokens, where a first layer has put them out: nothing is sent."""
+
+    sizes = None, (1, 1)
 
     def __init__(self, scheme: Scheme, *, sequence: int) -> None:
         check_sequence("MeanOverSequence", sequence)

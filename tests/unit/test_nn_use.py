@@ -401,6 +401,10 @@ def chain(comm, *makers):
     return nn.Sequential(scheme, [make(scheme) for make in makers])
 
 
+def conv_of(scheme, height, width, **options):
+    return nn.Conv2d(scheme, 2, 2, 3, height=height, width=width, **options)
+
+
 def other_grid(scheme):
     grid = pdla.ProcessGrid((1, 4), comm=scheme.grid.comm)
     return pdla.from_global(X, grid, scheme.residual(5))
@@ -625,6 +629,34 @@ MAKING = {
     "features behind an embedding": (
         lambda c: chain(c, lambda s: nn.Embedding(s, 9, 20), lambda s: nn.MLP(s, 24)), ShapeError, "takes 24 .* give 20"
     ),
+    "units behind a pointwise layer": (
+        lambda c: chain(c, lambda s: nn.Linear(s, 4, 10, units=(1, 3)), nn.GeLU, lambda s: nn.Linear(s, 10, 4, kind="second")),
+        ShapeError, r"Linear\(10, 4\) .* takes features in units of 1; the layers before it give features in units of 3",
+    ),
+    "units before a norm": (
+        lambda c: chain(c, lambda s: nn.Linear(s, 4, 2, units=(1, 2)), lambda s: nn.LayerNorm(s, 2, kind="second")), ShapeError,
+        r"LayerNorm\(2\) .* takes features in units of 1; .* in units of 2",
+    ),
+    "sequences that do not fit": (
+        lambda c: chain(c, lambda s: nn.Embedding(s, 9, 8, sequence=4), lambda s: nn.TransformerLayer(s, 8, 2, sequence=5)),
+        ShapeError, "takes sequences of 5 tokens; the layers before it give sequences of 4 tokens",
+    ),
+    "sizes that do not fit": (
+        lambda c: chain(c, lambda s: conv_of(s, 8, 8), lambda s: conv_of(s, 4, 4, kind="second")), ShapeError,
+        r"Conv2d\(2, 2, 3, 4 x 4 to 4 x 4\) .* takes samples of 4 x 4 pixels; the layers before it give samples of 8 x 8 pixels",
+    ),
+    "sizes the other way round": (
+        lambda c: chain(c, lambda s: conv_of(s, 8, 6, stride=2), lambda s: conv_of(s, 3, 4, kind="second")), ShapeError,
+        "takes samples of 3 x 4 pixels; .* give samples of 4 x 3",
+    ),
+    "sizes behind Upsample": (
+        lambda c: chain(c, lambda s: nn.Upsample(s, height=2, width=2), nn.ReLU, lambda s: conv_of(s, 2, 2)), ShapeError,
+        "takes samples of 2 x 2 pixels; .* give samples of 4 x 4",
+    ),
+    "pixels of a norm": (
+        lambda c: chain(c, lambda s: conv_of(s, 8, 8), lambda s: nn.GroupNorm(s, 2, groups=1, pixels=16, kind="second")),
+        ShapeError, "takes sequences of 16 tokens; the layers before it give sequences of 64",
+    ),
     "dtypes": (
         lambda c: chain(c, lambda s: nn.Linear(s, 20, 20, dtype="f"), lambda s: nn.LayerNorm(s, 20)), ShapeError,
         "layers of float32 and float64: give all one dtype",
@@ -773,6 +805,18 @@ def test_training_resumes_in_another_scheme(optimizer):
     expected, found = pdla.run(1, whole)[0], pdla.run(2, second)[0]
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-11)
+
+
+def test_sequences_of_sequences():
+    """Means over parts of a sequence are a sequence again."""
+
+    def program(scheme):
+        parts = [nn.Linear(scheme, 20, 8), nn.MeanOverSequence(scheme, sequence=3), nn.Linear(scheme, 8, 8, kind="second")]
+        net = nn.Sequential(scheme, [*parts, nn.TransformerLayer(scheme, 8, 2, sequence=5)])
+        assert net.sequence == 15
+        return net.forward(scheme.shard(X, sequence=15)).gather()
+
+    check_close({"y": run(SUMMA, program)}, {"y": run(SERIAL, program)})
 
 
 @somewhere
