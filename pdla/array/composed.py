@@ -18,8 +18,8 @@ def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any
     wanted, else None. bias=None: of x; else x is spent."""
     if bias is not None:
         x += bias
-    number = x.dtype.type
-    integral = number(0.5) + number(0.5) * erf(x * number(sqrt(0.5)))
+    number, wide = x.dtype.type, np.float32 if x.dtype.itemsize == 2 else x.dtype  # no erf is made for 16 bits
+    integral = number(0.5) + number(0.5) * erf((x * number(sqrt(0.5))).astype(wide, copy=False)).astype(x.dtype, copy=False)
     density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
     return x * integral, None if density is None else integral + density
 
@@ -62,7 +62,7 @@ def normalise(
 ) -> tuple[Any, Any, Any]:
     """(x - sums / count) scale gain + offset, where scale = 1 / sqrt(squares / count + eps); what gain multiplies, where it is to
     be kept, else None; and scale. sums=None and offset=None: 0."""
-    scale = 1 / np.sqrt(squares / count + eps)
+    scale = (1 / np.sqrt(squares / count + eps)).astype(x.dtype, copy=False)  # bfloat16 by a number is float32
     normal = x * scale if sums is None else x - sums / count
     if sums is not None:
         normal *= scale

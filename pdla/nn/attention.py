@@ -100,7 +100,7 @@ class SelfAttention(Layer):
         scores = q @ k.transpose(0, 1, 3, 2) * q.dtype.type(q.shape[3] ** -0.5)
         if self.causal:
             queries, keys = scores.shape[2:]
-            scores[..., keys - queries :] += xp.asarray(_none_later(queries, q.dtype.char))
+            scores[..., keys - queries :] += xp.asarray(_none_later(queries, q.dtype))
         return scores
 
     def _mixed(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
@@ -134,7 +134,7 @@ class SelfAttention(Layer):
 
 
 @lru_cache(maxsize=8)
-def _none_later(queries: int, dtype: str) -> np.ndarray:
+def _none_later(queries: int, dtype: np.dtype) -> np.ndarray:
     """What to add to the scores of queries and their own keys, so that none sees a later one."""
     return np.triu(np.full((queries, queries), -np.inf, dtype), 1)
 

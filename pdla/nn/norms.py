@@ -139,13 +139,13 @@ class GroupNorm(Norm):
         member = _membership(x, self.groups)
         sums = yield from self._summed(values.sum(axis=1) @ member, x)
         means = sums @ member.T / (self.sequence * self.features // self.groups)
-        return means.reshape(means.shape[0], 1, means.shape[1])
+        return means.reshape(means.shape[0], 1, means.shape[1]).astype(x.dtype, copy=False)  # bfloat16 by a number is float32
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         at.check_whole(self, x)
         seen = self._by_sample(x.stored)
         centered = seen - (yield from self._means(seen, x))
-        scale = 1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)
+        scale = (1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)).astype(x.dtype, copy=False)
         normal = centered * scale
         at.keep(self, normal, scale)
         y = normal.reshape(*x.stored.shape) * self.gain.value.stored

@@ -807,6 +807,35 @@ def test_training_resumes_in_another_scheme(optimizer):
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-11)
 
 
+OF_16_BITS = {
+    "Linear": lambda s, dtype: nn.Linear(s, 20, 20, dtype=dtype),
+    "GeLU": lambda s, dtype: nn.GeLU(s),
+    "ReLU": lambda s, dtype: nn.ReLU(s),
+    "Dropout": lambda s, dtype: nn.Dropout(s, P),
+    "RMSNorm": lambda s, dtype: nn.RMSNorm(s, 20, dtype=dtype),
+    "GroupNorm": lambda s, dtype: nn.GroupNorm(s, 20, groups=5, pixels=5, dtype=dtype),
+    "TransformerLayer": lambda s, dtype: nn.TransformerLayer(s, 20, 5, sequence=5, dropout=P, dtype=dtype),
+    "Conv2d": lambda s, dtype: nn.Conv2d(s, 20, 20, 1, height=1, width=5, dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layer", OF_16_BITS.values(), ids=OF_16_BITS)
+def test_floats_of_16_bits_stay_so(layer, dtype):
+    """Forward, backward and gradients; and what comes out is what float32 gives, rounded."""
+    given = np.random.default_rng(0).standard_normal((15, 20))
+
+    def program(scheme, dtype):
+        made = layer(scheme, dtype)
+        x, dy = (scheme.shard(array.astype(dtype), sequence=5) for array in (given, given[::-1]))
+        found = {"y": made.forward(x).gather(), "dx": made.backward(dy).gather()} | {n: g.gather() for n, g in made.gradients().items()}
+        assert all(value.dtype == dtype for value in found.values())
+        return {name: value.astype("f") for name, value in found.items()}
+
+    kind = getattr(pytest.importorskip("ml_dtypes"), dtype, np.float16)
+    check_close(run(SUMMA, lambda scheme: program(scheme, np.dtype(kind))), run(SERIAL, lambda s: program(s, np.dtype("f"))), 0.05)
+
+
 def test_sequences_of_sequences():
     """Means over parts of a sequence are a sequence again."""
 
