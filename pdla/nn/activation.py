@@ -62,6 +62,12 @@ def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec:
         raise LayoutError(f"x is a transposed or conjugated view; {layer!r} takes its copy()")
 
 
+def check_floats(what: object, dtype: np.dtype) -> None:
+    """Raise unless numbers are real floats: integers would be rounded, complex numbers have other gradients."""
+    if dtype.kind != "f" and dtype.name != "bfloat16":
+        raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}")
+
+
 def check_sequence(kind: str, sequence: int) -> None:
     """Raise unless a sequence has a token."""
     if sequence < 1:

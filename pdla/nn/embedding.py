@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
+from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_sequence, like, rows_of
+from pdla.nn.activation import check_activation, check_floats, check_sequence, like, rows_of
 from pdla.nn.layer import Layer
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
@@ -106,6 +107,8 @@ class Positions(Layer):
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X
         self.widths = features, features
+        with agreed(scheme.grid.comm, f"{name} positions of {dtype!r}"):
+            check_floats(f"{name} positions", np.dtype(dtype))
         layout, own = Layout(None, scheme.residual().cols), seeded(seed, f"{name} positions")
         drawn = random((sequence, features), scheme.grid, layout, seed=own, distribution="normal")
         self.table = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
 from pdla.layout import Layout
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, like, rows_of
+from pdla.nn.activation import check_activation, check_floats, like, rows_of
 from pdla.nn.layer import Layer
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
@@ -24,6 +25,8 @@ def weights(
     scheme: Scheme, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
 ) -> Parameter:
     """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
+    with agreed(scheme.grid.comm, f"{name} of {dtype!r}"):
+        check_floats(name, np.dtype(dtype))
     meeting = scheme.meeting(table, 1, units)
     value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")
     return Parameter(like(value, (value.stored * scale).astype(dtype)), meeting.w, name)
@@ -32,6 +35,7 @@ def weights(
 def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
     """Collective: a parameter for each of n features that lie as an activation's, in every rank that has some of them."""
     value = zeros((1, n), scheme.grid, Layout(None, scheme.activation(spec, 1, unit).cols), dtype=dtype)
+    check_floats("a parameter", value.dtype)
     value.stored[...] += fill
     return Parameter(value)
 

@@ -11,7 +11,7 @@ from pdla.comm.ledger import tagged
 from pdla.errors import LayoutError, PdlaError, ShapeError
 from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import cols_of, like, rows_of
+from pdla.nn.activation import check_floats, cols_of, like, rows_of
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described
 from pdla.nn.steps import finish, summed
@@ -36,6 +36,7 @@ class CrossEntropy:
                 raise LayoutError(
                     f"CrossEntropy of partial sums {logits.layout!r}: redistribute to {logits.layout.summed!r} first"
                 )
+            check_floats("CrossEntropy", logits.dtype)
             check_ids("CrossEntropy", targets, logits.shape[1], first=-1)
             if len(targets) != logits.shape[0]:
                 raise ShapeError(f"{len(targets)} targets for the logits of {logits.shape[0]} tokens")

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import like
+from pdla.nn.activation import check_floats, like
 from pdla.nn.layer import Layer
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps
@@ -26,6 +26,7 @@ class Pointwise(Layer):
             raise ShapeError(f"{self!r} takes a DistMatrix on the scheme's grid, not {x!r}")
         if x.layout.partial:
             raise LayoutError(f"{self!r} of partial sums {x.layout!r}: redistribute to {x.layout.summed!r} first")
+        check_floats(self, x.dtype)
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
         raise NotImplementedError

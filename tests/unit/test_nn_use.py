@@ -434,6 +434,9 @@ INPUTS = {
     "training on some ranks": (
         lambda s: layer_of(s).forward(s.shard(X, sequence=5), training=s.grid.comm.rank > 1), AgreementError, "ranks disagree"
     ),
+    "integers": (lambda s: forward(s, s.shard(np.full((4, 4), 3)), nn.GeLU(s)), ShapeError, "GeLU .* of real floats, .* not of int64"),
+    "integers to be dropped": (lambda s: nn.Dropout(s, P).forward(s.shard(np.full((4, 4), 3))), ShapeError, "not of int64"),
+    "complex numbers": (lambda s: nn.ReLU(s).forward(s.shard(np.full((4, 4), 1j))), ShapeError, "not of complex128"),
     "passes on some ranks": (
         lambda s: (setattr(layer := nn.Dropout(s, P), "passes", s.grid.comm.rank), forward(s, s.shard(X), layer)), AgreementError,
         "rank 0: forward of Dropout.*passes=0; rank 1: .*passes=1",
@@ -519,6 +522,7 @@ LOSSES = {
     "other targets on a rank": (
         lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, s.grid.comm.rank % 2)), "ranks 0, 2: .* digest .* ranks 1, 3: "
     ),
+    "integers": (lambda s: nn.CrossEntropy().forward(s.shard(np.ones((15, 9), int)), np.zeros(15, int)), "not of int64"),
     "partial sums": (
         lambda s: nn.CrossEntropy().forward(pdla.zeros((15, 9), s.grid, pdla.Layout(partial="row")), np.zeros(15, int)),
         r"of partial sums .* redistribute to Layout\(\) first",
@@ -618,6 +622,15 @@ MAKING = {
     "kind": (lambda c: nn.Linear(SUMMA.make(c), 20, 5, kind="third"), ShapeError, "kind='third': 'first' or 'second'"),
     "kind of a norm": (lambda c: nn.LayerNorm(SUMMA.make(c), 20, kind=""), ShapeError, "kind='': 'first' or 'second'"),
     "probability": (lambda c: nn.Dropout(SUMMA.make(c), 1), ShapeError, "probability=1: from 0 to below 1"),
+    "weights of integers": (lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype=int), ShapeError, "linear is of real floats, .* int64"),
+    "complex weights": (lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype="c8"), ShapeError, "linear .* not of complex64"),
+    "weights of two dtypes": (
+        lambda c: nn.Linear(SUMMA.make(c), 4, 4, bias=False, dtype="fd"[c.rank % 2]), AgreementError, "linear of 'f'; .* of 'd'"
+    ),
+    "gains of integers": (lambda c: nn.LayerNorm(SUMMA.make(c), 4, dtype=int), ShapeError, "not of int64"),
+    "positions of integers": (
+        lambda c: nn.Positions(SUMMA.make(c), 4, sequence=4, dtype=int), ShapeError, "positions is of real floats, .* int64"
+    ),
     "seeds that differ": (lambda c: nn.Dropout(SUMMA.make(c), P, seed=c.rank), AgreementError, "rank 0: .*seed=0.*; rank 1: "),
     "two schemes": (
         lambda c: nn.Sequential(SUMMA.make(c), [nn.GeLU(SUMMA.make(c))]), GridError, "GeLU on .* was made in another scheme"
@@ -828,7 +841,8 @@ def test_floats_of_16_bits_stay_so(layer, dtype):
     def program(scheme, dtype):
         made = layer(scheme, dtype)
         x, dy = (scheme.shard(array.astype(dtype), sequence=5) for array in (given, given[::-1]))
-        found = {"y": made.forward(x).gather(), "dx": made.backward(dy).gather()} | {n: g.gather() for n, g in made.gradients().items()}
+        found = {"y": made.forward(x).gather(), "dx": made.backward(dy).gather()}
+        found |= {name: value.gather() for name, value in made.gradients().items()}
         assert all(value.dtype == dtype for value in found.values())
         return {name: value.astype("f") for name, value in found.items()}
 
