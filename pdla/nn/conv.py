@@ -128,6 +128,8 @@ class Upsample(Pointwise):
     """Each pixel as `factor` x `factor` pixels, between pairs of layers; nothing is sent."""
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
+        if min(height, width, factor) < 1:
+            raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are at least 1")
         super().__init__(scheme)
         self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
         self.scale, self.takes, self.gives = Fraction(factor**2), scheme.first.X, scheme.first.X

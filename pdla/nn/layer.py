@@ -142,7 +142,10 @@ class Layer:
     # ------------------------------------------------------------------ passes
 
     def forward(self, x: Any, *, training: bool = True) -> Any:
-        """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped."""
+        """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped.
+
+        ShapeError or LayoutError for an x that the layer does not take, AgreementError where `passes` differs between ranks.
+        """
         call = f"forward of {self!r} on {described(x)}, training={training}, passes={self.passes}"
         with agreed(self.scheme.grid.comm, call):
             self._takes(x)

@@ -28,7 +28,11 @@ class CrossEntropy:
         self._kept: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
-        """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count."""
+        """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count.
+
+        LayoutError for partial sums, ShapeError for logits that are no real floats and for targets that do not fit them,
+        AgreementError for targets that differ between ranks.
+        """
         if not isinstance(logits, DistMatrix):
             raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not a {type(logits).__name__}")
         with agreed(logits.grid.comm, f"CrossEntropy of {logits.described} and {described(targets)}"):

@@ -28,7 +28,8 @@ class Optimizer:
 
     def __init__(self, layer: Layer) -> None:
         if not isinstance(layer, Layer):
-            raise PdlaError(f"{type(self).__name__}({layer!r}): give the layer itself, whose parameters are stepped")
+            kind, given = type(self).__name__, type(layer).__name__
+            raise PdlaError(f"{kind} of a {given}: give the layer itself, whose parameters are stepped")
         self.layer = layer
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
@@ -127,6 +128,8 @@ class AdamW(Optimizer):
 
 def clip(layer: Layer, largest: float) -> float:
     """Collective: scale all gradients so that their common norm is at most `largest`; gives it before, copies counted once."""
+    if not isinstance(layer, Layer):
+        raise PdlaError(f"clip of a {type(layer).__name__}: give the layer itself, whose gradients are scaled")
     comm = layer.scheme.grid.comm
     with agreed(comm, f"clip({layer!r}, {largest})"):
         gradients = list(layer.gradients().values())

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 
 from pdla.comm.agree import agreed
 from pdla.create import from_global
@@ -102,7 +103,8 @@ class Scheme:
     shards  parts in which each rank's tokens are worked on in turn, so that one part's messages travel while another computes
 
     Each scheme takes a grid whose axes are named as it says, and "data" besides: tokens are cut along it first, weights are
-    copied. Collective over the grid's communicator. GridError, on every rank, for a grid that lacks an axis or has one too many.
+    copied. Collective over the grid's communicator. GridError, on every rank, for a grid that lacks an axis or has one too many;
+    ShapeError for shards and panels that are no whole numbers.
     """
 
     first: Table
@@ -123,10 +125,12 @@ class Scheme:
                 )
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
-            if shards < 1:
-                raise ShapeError(f"shards={shards}: at least 1")
-            if panel is not None and (panel < 1 or keep or shards > 1):
-                raise ShapeError(f"panel={panel}, keep={keep}, shards={shards}: panels of at least 1, not kept, of one shard")
+            if not _counts(shards):
+                raise ShapeError(f"shards={shards}: a whole number, at least 1")
+            if panel is not None and (not _counts(panel) or keep or shards > 1):
+                raise ShapeError(
+                    f"panel={panel}, keep={keep}, shards={shards}: panels of a whole number, at least 1, not kept, of one shard"
+                )
             if shards > 1 and any(cut_over(table.X)[0] != cut_over(table.Y)[0] for table in (self.first, self.second)):
                 raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens otherwise in every second layer; shards=1")
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
@@ -186,6 +190,11 @@ class Scheme:
         if sequence < 1:
             raise ShapeError(f"sequence={sequence}: tokens of a sequence, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
+
+
+def _counts(n: object) -> bool:
+    """Whether n is a number of things, at least one."""
+    return isinstance(n, Integral) and int(n) >= 1
 
 
 def sequence_of(layout: Layout) -> int:

@@ -51,6 +51,9 @@ class Sequential(Layer):
     def _check_layers(self) -> None:
         if not self.layers:
             raise ShapeError("Sequential of no layers")
+        for i, layer in enumerate(self.layers):
+            if not isinstance(layer, Layer):
+                raise PdlaError(f"layers[{i}] of a Sequential is a {type(layer).__name__}: nn.GeLU(scheme), say, makes a layer")
         others = [layer for layer in self.layers if layer.scheme is not self.scheme]
         if others:
             raise GridError(f"Sequential on {self.scheme!r}: {others[0]!r} was made in another scheme")

@@ -434,7 +434,7 @@ INPUTS = {
     "training on some ranks": (
         lambda s: layer_of(s).forward(s.shard(X, sequence=5), training=s.grid.comm.rank > 1), AgreementError, "ranks disagree"
     ),
-    "integers": (lambda s: forward(s, s.shard(np.full((4, 4), 3)), nn.GeLU(s)), ShapeError, "GeLU .* of real floats, .* not of int64"),
+    "integers": (lambda s: forward(s, s.shard(X.astype(int)), nn.GeLU(s)), ShapeError, "GeLU .* of real floats, .* not of int64"),
     "integers to be dropped": (lambda s: nn.Dropout(s, P).forward(s.shard(np.full((4, 4), 3))), ShapeError, "not of int64"),
     "complex numbers": (lambda s: nn.ReLU(s).forward(s.shard(np.full((4, 4), 1j))), ShapeError, "not of complex128"),
     "passes on some ranks": (
@@ -604,7 +604,9 @@ MAKING = {
     "megatron on two axes": (lambda c: nn.Megatron1D(grid(c, (2, 2))), GridError, "has col besides"),
     "cube without depth": (lambda c: nn.Cube3D(grid(c, (2, 2))), GridError, "lacks depth"),
     "idle ranks": (lambda c: nn.Summa2D(grid(c, (1, 2))), GridError, "leaves ranks idle"),
-    "shards=0": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=0), ShapeError, "shards=0: at least 1"),
+    "shards=0": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=0), ShapeError, "shards=0: a whole number, at least 1"),
+    "shards=1.5": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1.5), ShapeError, "shards=1.5: a whole number"),
+    "panel=1.5": (lambda c: nn.Summa2D(grid(c, (2, 2)), panel=1.5), ShapeError, "panel=1.5, .* a whole number"),
     "shards on a cube": (lambda c: nn.Cube3D(grid(c, (2, 2, 1)), shards=2), ShapeError, "shards=2: Cube3D cuts tokens otherwise"),
     "shards of cut sequences": (
         lambda c: nn.Megatron1D(grid(c, (4,)), sequence_parallel=True, shards=2), ShapeError, "shards=2: Megatron1D cuts tokens"
@@ -675,6 +677,17 @@ MAKING = {
         "layers of float32 and float64: give all one dtype",
     ),
     "step before backward": (lambda c: nn.SGD(layer_of(SUMMA.make(c)), 0.1).step(), PdlaError, "norm1.gain .* has no gradient"),
+    "an optimizer of parameters": (
+        lambda c: nn.SGD(layer_of(SUMMA.make(c)).parameters(), 0.1), PdlaError, "^SGD of a dict: give the layer itself"
+    ),
+    "clip of parameters": (
+        lambda c: nn.clip(layer_of(SUMMA.make(c)).parameters(), 1), PdlaError, "^clip of a dict: give the layer itself"
+    ),
+    "functions as layers": (
+        lambda c: chain(c, nn.GeLU, lambda s: np.tanh), PdlaError, r"layers\[1\] of a Sequential is a ufunc: nn.GeLU"
+    ),
+    "factor=0": (lambda c: nn.Upsample(SUMMA.make(c), height=2, width=2, factor=0), ShapeError, "2 x 2 by 0: .* at least 1"),
+    "samples without pixels": (lambda c: nn.Upsample(SUMMA.make(c), height=0, width=2), ShapeError, "Upsample of 0 x 2 by 2"),
     "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
     "a state that lacks a name": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "b": 1}), ShapeError,
