@@ -10,6 +10,7 @@ from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.errors import LayoutError, PdlaError, ShapeError
 from pdla.indices import IndexSet
+from pdla.matmul.operands import summing
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_floats, cols_of, like, rows_of
 from pdla.nn.embedding import check_ids
@@ -62,8 +63,8 @@ class CrossEntropy:
         powers = xp.exponentials(x, top, places, sums)
         sums = yield from summed(sums, grid, across)
         counted_here = np.flatnonzero(mine >= 0)
-        loss = xp.empty((1,), x.dtype)
-        loss[...] = (np.log(sums[0]) - sums[1])[counted_here].sum() / counted
+        loss = xp.empty((1,), summing(x.dtype))
+        loss[...] = (np.log(sums[0]) - sums[1])[counted_here].astype(loss.dtype, copy=False).sum() / counted
         loss = yield from summed(loss, grid, rows_of(logits.layout))
         self._kept = like(logits, powers), sums[0], places, mine < 0, counted
         return float(loss[0])

@@ -12,6 +12,7 @@ from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError
+from pdla.matmul.operands import summing
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import like
 from pdla.nn.layer import Layer, check_state
@@ -21,7 +22,7 @@ from pdla.nn.trip import Parameter
 class Optimizer:
     """A layer's parameters and how they are stepped: `step()`, after a backward pass.
 
-    moments  arrays of each parameter's size that are kept from step to step
+    moments  arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit floats
     """
 
     moments = 0
@@ -78,7 +79,7 @@ class Optimizer:
         """The state of a parameter, made at the first step."""
         if parameter not in self.state:
             value = parameter.value
-            blocks = tuple(value.xp.empty(value.stored.shape, value.dtype) for _ in range(self.moments))
+            blocks = tuple(value.xp.empty(value.stored.shape, summing(value.dtype)) for _ in range(self.moments))
             for block in blocks:
                 block[...] = 0
             self.state[parameter] = blocks
@@ -100,7 +101,7 @@ class SGD(Optimizer):
         change = gradient + value * value.dtype.type(self.decay) if self.decay else gradient
         if self.momentum:
             (velocity,) = self._zeros(parameter)
-            velocity[...] = velocity * value.dtype.type(self.momentum) + change
+            velocity[...] = velocity * velocity.dtype.type(self.momentum) + change
             change = velocity
         value[...] -= change * value.dtype.type(self.rate)
 
@@ -118,7 +119,7 @@ class AdamW(Optimizer):
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         mean, square = self._zeros(parameter)
-        number, (b1, b2) = value.dtype.type, self.betas
+        gradient, number, (b1, b2) = gradient.astype(mean.dtype, copy=False), mean.dtype.type, self.betas
         mean[...] = mean * number(b1) + gradient * number(1 - b1)
         square[...] = square * number(b2) + gradient * gradient * number(1 - b2)
         rate = number(self.rate / (1 - b1**self.steps))

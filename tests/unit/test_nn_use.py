@@ -6,6 +6,7 @@ import tracemalloc
 import weakref
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 import pytest
 from nets import FEW, PLACES, SERIAL, Model, check_close, learned, linear_case, model_expected, on, transformer_case
@@ -926,3 +927,24 @@ def test_panels_keep_few_plans():
         return len(layer.panels.plans)
 
     assert pdla.run(2, program) == [12, 12]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_steps_and_losses_of_16_bit_floats_are_those_of_32_rounded(dtype):
+    """Where AdamW's eps is 0, and the sum of 40000 losses more than float16 has."""
+    tokens, ids = np.random.default_rng(0).standard_normal((40000, 2)).astype(dtype), np.zeros(40000, int)
+
+    def program(comm, kind):
+        scheme = SUMMA.make(comm)
+        layer, loss = nn.Linear(scheme, 2, 6, dtype=kind), nn.CrossEntropy()
+        layer.load_state_dict({"weight": np.ones((2, 6), kind), "bias": np.arange(6).reshape(1, 6).astype(kind)})
+        x = pdla.from_global(tokens.astype(kind), scheme.grid, scheme.activation(scheme.first.X))
+        value = loss.forward(layer.forward(x), ids)
+        layer.backward(loss.backward())
+        step = nn.AdamW(layer)
+        step.step()
+        step.step()
+        return value, layer.state_dict()["weight"].astype(float)
+
+    (value, weight), (exact, exact_weight) = (pdla.run(4, program, kind)[0] for kind in (dtype, np.float32))
+    assert value == pytest.approx(exact, rel=0.02) and np.abs(weight - exact_weight).max() < 0.01
