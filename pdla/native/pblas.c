@@ -109,7 +109,8 @@ static int sound(const pdla_call *call, int i)
         && d[IMB] > 0 && d[INB] > 0 && d[IMB] <= d[MB] && d[INB] <= d[NB]
         && d[RSRC] >= 0 && d[RSRC] < call->nprow && d[CSRC] >= 0 && d[CSRC] < call->npcol && at[0] > 0 && at[1] > 0
         && at[0] - 1 <= d[M] - shape[0] && at[1] - 1 <= d[N] - shape[1]
-        && d[LLD] >= 1 && d[LLD] >= held(d[M], d[IMB], d[MB], call->myrow, d[RSRC], call->nprow);
+        && d[LLD] >= 1 && (d[LLD] >= held(d[M], d[IMB], d[MB], call->myrow, d[RSRC], call->nprow)
+                           || !held(d[N], d[INB], d[NB], call->mycol, d[CSRC], call->npcol)); /* as ScaLAPACK has it */
 }
 
 static int one_of(char letter, const char *letters) { return letter && strchr(letters, letter) != NULL; }

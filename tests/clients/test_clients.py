@@ -118,6 +118,35 @@ def test_calls_and_contexts_leave_nothing_behind(programs):
     assert said["calls"] == 1000 and said["grown"] < 2  # megabytes
 
 
+NO_COLUMNS = r"""
+#include "scalapack.h"
+#include <mpi.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    int context, rows, cols, row, col, zero = 0, one = 1, n = 8;
+    Cblacs_get(-1, 0, &context);
+    Cblacs_gridinit(&context, "R", 1, 2);
+    Cblacs_gridinfo(context, &rows, &cols, &row, &col);
+    int desc[9] = {1, context, n, n, n, n, 0, 0, numroc_(&n, &n, &col, &zero, &cols) ? n : 1};
+    double a[64] = {2}, c[64], alpha = 3, beta = 0;
+    pdgemm_("N", "N", &n, &n, &n, &alpha, a, &one, &one, desc, a, &one, &one, desc, &beta, c, &one, &one, desc);
+    if (!col) printf("c = %g\n", c[0]);
+    MPI_Finalize();
+}
+"""
+
+
+def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(programs, tmp_path):
+    (tmp_path / "none.c").write_text(NO_COLUMNS)
+    flags = [f"-I{ROOT}/bench/clients", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla_pblas", "-lscalapack-openmpi"]
+    subprocess.run(["mpicc.openmpi", "none.c", "-o", "none", *flags], cwd=tmp_path, check=True)
+    output = run([tmp_path / "none"], 2, limit=30, **ALL)
+    assert "c = 12\n" in output and counted(output) == 1
+
+
 ALONE = """
 extern void pdgemm_(const char *, ...);
 int main(void)
