@@ -35,7 +35,8 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
              Every rank must see the file.
     dataset  HDF5 only: the name of the dataset; by default the only one in the file.
 
-    Elements are bool, integers, real or complex, as in the file; Matrix Market: int64, uint64, float64, complex128.
+    Elements are bool, integers, real or complex, as in the file; Matrix Market: int64, uint64, float64, complex128, with
+    exponents after E or, as Fortran writes them, D.
     Raises, the same on every rank, FileError for a file that is missing, damaged, truncated or not a matrix of numbers,
     LayoutError for a layout that does not fit it or asks for partial sums. In a dry run only the header is read.
     """

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
 from pdla.io.files import filled, together
+from pdla.io.lines import Lines
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted
@@ -29,15 +30,26 @@ DTYPES = {
 def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
     from scipy.io import mminfo
 
-    rows, cols, _, _, field, _ = mminfo(path)
+    with _opened(path) as file:
+        rows, cols, _, _, field, _ = mminfo(Lines(file))
     return (rows, cols), np.dtype(DTYPES[field])
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """The text; scipy knows a packed file by lower-case letters only."""
+    return gzip.open(path) if _packed(path) else path.open("rb")
+
+
+def _packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
 def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
         from scipy.io import mmread
 
-        found = mmread(path)
+        with _opened(path) as file:
+            found = mmread(Lines(file))
         if isinstance(found, np.ndarray):
             block[...] = found
         else:
@@ -59,5 +71,5 @@ def _write(part: Path, path: Path, whole: Any) -> None:
     from scipy.io import mmwrite
 
     numbers = whole.astype(np.float32) if whole.dtype == np.float16 else whole  # scipy would round halves to integers
-    with gzip.open(part, "xb") if path.suffix.lower() == ".gz" else part.open("xb") as file:
+    with gzip.open(part, "xb") if _packed(path) else part.open("xb") as file:
         mmwrite(file, numbers, symmetry="general")

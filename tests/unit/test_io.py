@@ -319,11 +319,24 @@ def test_symmetric_pattern(tmp_path):
     assert same(loaded(2, path), np.array([[1.0, 0, 1], [0, 0, 0], [1, 0, 0]]))
 
 
+@pytest.mark.parametrize(("kind", "lines"), [
+    ("coordinate real", "3 3 3\n1 1 1.5D+02\n2 2 -3.0d-1\n\n 3\t1 .5 \r\n"),
+    ("array real", "3 3\n" + "150\n0\n.5\n0.0D0\n-3.d-1\n0\n0E0\n0\n0"),
+])  # fmt: skip
+def test_fortran_s_exponents(tmp_path, kind, lines, monkeypatch):
+    path, x = tmp_path / "x.mtx.gz", np.array([[150, 0, 0], [0, -0.3, 0], [0.5, 0, 0]])
+    path.write_bytes(gzip.compress(f"%%MatrixMarket matrix {kind} general\n% D0\n\n{lines}".encode()))
+    for size in (1, 1 << 20):
+        monkeypatch.setattr(pdla.io.lines, "CHUNK", size)
+        assert same(loaded(2, path), x)
+
+
 def test_endings_in_capitals_and_a_string(tmp_path):
     x = numbers((4, 5))
-    np.save(tmp_path / "x.npy", x)
-    os.rename(tmp_path / "x.npy", tmp_path / "X.NPY")
-    assert same(loaded(2, str(tmp_path / "X.NPY")), x)
+    for ending in ENDINGS:
+        write(tmp_path / f"x{ending}", x)
+        os.rename(tmp_path / f"x{ending}", tmp_path / f"X{ending.upper()}")
+        assert same(loaded(2, str(tmp_path / f"X{ending.upper()}")), x)
 
 
 def test_a_link_stays_a_link(tmp_path):
@@ -425,6 +438,20 @@ def test_rubbish(tmp_path, ending):
     path = tmp_path / f"x{ending}"
     path.write_bytes(bytes(range(256)) * 10)
     load_error(path)
+
+
+@pytest.mark.parametrize(("kind", "line", "expected"), [
+    ("array real", "1.5+100", "a real number; an exponent is E or D and an integer"),
+    ("array real", "12abc", "a real number"),
+    ("array real", "1 2", "a real number"),
+    ("array integer", "1.5", "an integer"),
+    ("coordinate complex", "1 1 1.5D+02 1e", "a row, a column, a real number, a real number"),
+    ("coordinate pattern", "1 1 3", "a row, a column"),
+])  # fmt: skip
+def test_a_line_of_matrix_market_that_is_no_entry(tmp_path, kind, line, expected):
+    path = tmp_path / "x.mtx"
+    path.write_text(f"%%MatrixMarket matrix {kind} general\n% a comment\n2 1{' 2' * ('coo' in kind)}\n\n{line}\n")
+    assert load_error(path).startswith(f"rank 0: {path}: line 5: {line!r}: expected {expected}")
 
 
 @pytest.mark.parametrize("header", [

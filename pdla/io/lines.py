@@ -1,0 +1,61 @@
+"""Matrix Market's lines, looked at on their way to scipy, which reads as much of each as it understands and drops the rest."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import IO
+
+CHUNK = 1 << 20  # bytes looked at at once
+WHOLE = r"[+-]?+\d++"
+REAL = r"[+-]?+(?:(?:\d++\.?+\d*+|\.\d++)(?:[ed][+-]?+\d++)?+|nan|inf(?:inity)?+)"
+PLACE = ("a row", WHOLE), ("a column", WHOLE)
+WHOLES, REALS = (("an integer", WHOLE),), (("a real number", REAL),)
+VALUES = {"pattern": (), "integer": WHOLES, "unsigned-integer": WHOLES, "real": REALS, "double": REALS, "complex": REALS * 2}
+EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran's of double precision
+
+
+class Lines:
+    """A file of one entry a line, for reading: ValueError for a line that is none. Fortran's D exponents come as e."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        self.head = b""
+        self.number = 0  # of lines read
+
+    def read(self, size: int) -> bytes:
+        """Some whole lines; `size`, which scipy makes small, does not limit them."""
+        if self.head:
+            text = self.file.read(CHUNK) + self.file.readline()
+            self._check(text)
+            text = text.translate(EXPONENTS)
+        else:
+            text = self.head = self._head()
+        self.number += text.count(b"\n")
+        return text
+
+    def _head(self) -> bytes:
+        """The header and the comments, to the line that gives the sizes."""
+        lines = [self.file.readline()]
+        while lines[-1].startswith(b"%") or lines[-1].isspace():
+            lines.append(self.file.readline())
+        return b"".join(lines)
+
+    @cached_property
+    def words(self) -> tuple[tuple[str, str], ...]:
+        """What a line has: in words, and as a pattern."""
+        form, field = self.head.decode("latin-1").lower().split()[2:4]
+        return (*(PLACE if form == "coordinate" else ()), *VALUES[field])
+
+    @cached_property
+    def entries(self) -> re.Pattern[bytes]:
+        entry = r"[ \t]++".join(pattern for _, pattern in self.words)
+        return re.compile(rf"(?:[ \t]*+(?:{entry})?+[ \t\r]*+(?:\n|\Z))*+".encode(), re.IGNORECASE)
+
+    def _check(self, text: bytes) -> None:
+        found = self.entries.match(text)
+        end = found.end() if found else 0
+        if end < len(text):
+            number, line = self.number + text.count(b"\n", 0, end) + 1, text[end:].split(b"\n")[0][:80].decode("latin-1")
+            expected = ", ".join(word for word, _ in self.words)
+            raise ValueError(f"line {number}: {line!r}: expected {expected}; an exponent is E or D and an integer")
