@@ -61,6 +61,9 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
 
 def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
     comm = A.grid.comm
+    with together(comm, path):
+        if A.dtype.char in "gG":
+            raise ValueError(f"elements of dtype {A.dtype}: Matrix Market's are read as double precision; .npy keeps all digits")
     whole = A.gather(root=0)
     with together(comm, path):
         if comm.rank == 0:

@@ -502,6 +502,11 @@ def test_elements_that_files_do_not_know(tmp_path):
     assert "bfloat16" in save_error(tmp_path / "x.npy", x=np.ones((3, 3), ml_dtypes.bfloat16))
 
 
+@pytest.mark.parametrize("dtype", ("longdouble", "clongdouble"))
+def test_long_double_is_too_long_for_matrix_market(tmp_path, dtype):
+    assert f"{np.dtype(dtype)}: Matrix Market" in save_error(tmp_path / "x.mtx", x=np.ones((3, 3), dtype))
+
+
 @pytest.mark.parametrize("ending", (".txt", "", ".npz", ".mtx.bz2"))
 def test_unknown_endings(tmp_path, ending):
     for text in (load_error(tmp_path / f"x{ending}"), save_error(tmp_path / f"x{ending}")):
