@@ -38,8 +38,12 @@ class FileError(PdlaError, OSError):
 
 
 class NoMPIError(PdlaError, RuntimeError):
-    """mpi4py or an MPI library is missing."""
+    """mpi4py or an MPI library is missing, or MPI is not running: not initialised yet, or finalised."""
 
 
 class DeviceError(PdlaError, RuntimeError):
     """CuPy or a GPU is missing where arrays are to lie on one."""
+
+
+class HandleError(PdlaError, LookupError):
+    """A number, given to pdla.h's functions, that stands for no such thing."""

@@ -19,6 +19,12 @@ def version() -> dict[str, str]:
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 
 
+def check_running() -> None:
+    """Raise NoMPIError before MPI's initialisation and after its end."""
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        raise NoMPIError("MPI is not running: call pdla after MPI_Init and before MPI_Finalize")
+
+
 def first() -> bool:
     """Whether this is the first rank of the job."""
     return MPI.COMM_WORLD.Get_rank() == 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from pdla.array.numpy import at
 from pdla.comm import from_fortran
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agree, agreed
 from pdla.create import from_local
-from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, PlanError, ShapeError
+from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Balanced, Cuts, Cyclic, Layout
 from pdla.matmul import matmul
@@ -21,16 +23,9 @@ from pdla.native.number import number
 from pdla.redistribute import converted, local_shape
 from pdla.scalapack.pblas import DTYPES, TURNS
 
-NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError)  # as pdla.h counts them, from 1
-HANDLE, OTHER = 6, 7
+NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # as pdla.h counts them, from 1
+OTHER = 7
 LONGEST = 4095  # bytes of an error's text: pdla.c has room for one more
-
-
-class HandleError(PdlaError, KeyError):
-    """A handle that names no such thing."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Handles:
@@ -70,8 +65,15 @@ def layout_of(text: str) -> Layout:
 
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
     """The caller's memory as an array."""
+    rows, cols = shape
     if min(shape) and min(down, across) < 1:
         raise ShapeError(f"down={down}, across={across}: elements from one row, and column, to the next: at least 1")
+    common = gcd(down, across)
+    if min(shape) and rows > across // common and cols > down // common:
+        raise ShapeError(
+            f"down={down}, across={across}: two elements of a {rows} x {cols} block in one place; "
+            f"down=1 needs across >= {rows}, across=1 needs down >= {cols}"
+        )
     return at(address, shape, dtype, (down * dtype.itemsize, across * dtype.itemsize))
 
 
@@ -91,8 +93,7 @@ class Interface:
                 function(*given)
                 status[0] = 0
             except Exception as error:
-                kinds = [number for number, kind in enumerate(NUMBERS, 1) if isinstance(error, kind)]
-                status[0] = kinds[0] if kinds else HANDLE if isinstance(error, HandleError) else OTHER
+                status[0] = next((number for number, kind in enumerate(NUMBERS, 1) if isinstance(error, kind)), OTHER)
                 text = (str(error) if isinstance(error, PdlaError) else f"{type(error).__name__}: {error}").encode()[:LONGEST]
                 self.ffi.memmove(said, text + b"\0", len(text) + 1)
 
@@ -107,6 +108,20 @@ class Interface:
             raise ShapeError(f"op={word!r}: N, T or C")
         return TURNS[word](self.handles.get(handle, DistMatrix))
 
+    @contextmanager
+    def _told(self, *handles: int) -> Iterator[None]:
+        """A handle or op that is wrong on one process alone: the others, who are about to agree on the call, hear of it.
+
+        By the first of the handles that is a matrix; where none is, there is nobody to tell.
+        """
+        try:
+            yield
+        except PdlaError as error:
+            for matrix in map(self.handles.kept.get, handles):
+                if isinstance(matrix, DistMatrix):
+                    agree(matrix.grid.comm, "", error)
+            raise
+
     def grid(self, comm: int, axes: int, shape: Any, made: Any) -> None:
         made[0] = self.handles.new(ProcessGrid(list(shape[0:axes]), comm=from_fortran(comm)))
 
@@ -116,7 +131,7 @@ class Interface:
         rows[0], cols[0] = local_shape((m, n), how, there)
 
     def matrix(self, grid: int, type: bytes, m: int, n: int, layout: Any, local: Any, down: int, across: int, made: Any) -> None:
-        there, kind, text = self.handles.get(grid, ProcessGrid), type.decode("latin-1"), self._words(layout)
+        there, kind, text = self.handles.get(grid, ProcessGrid), type.decode("latin-1").lower(), self._words(layout)
         with agreed(there.comm, f"pdla_matrix({kind}, {m}, {n}, {text!r}, {there!r})"):
             if kind not in DTYPES:
                 raise ShapeError(f"type={kind!r}: s, d, c or z")
@@ -133,24 +148,41 @@ class Interface:
         made[0] = self.handles.new(whole[i0:i1, j0:j1])
 
     def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
-        A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
+        with self._told(a, b, c):
+            A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
         matmul(A, B, alpha=number(self.ffi, alpha, C.dtype), beta=number(self.ffi, beta, C.dtype), out=C)
 
     def copy(self, op: bytes, a: int, c: int) -> None:
-        A, C = self._turned(op, a), self.handles.get(c, DistMatrix)
+        with self._told(c, a):
+            A, C = self._turned(op, a), self.handles.get(c, DistMatrix)
         with agreed(C.grid.comm, f"pdla_copy({A.described}; {C.described})"):
             if A.grid.comm.identity != C.grid.comm.identity:
                 raise GridError("pdla_copy: A and C are on different communicators")
             if A.shape != C.shape or A.dtype != C.dtype:
                 raise ShapeError(f"pdla_copy: op(A) is {A.shape} {A.dtype}, C {C.shape} {C.dtype}")
+            if C.layout.partial and (C.layout != A.layout or C.grid != A.grid):
+                raise LayoutError(f"pdla_copy: cannot make partial sums {C.layout!r} from {A.layout!r}; give C a layout without")
         C.xp.copy(C.stored, converted(A, C.layout, C.grid).local)
 
     def free(self, handle: int) -> None:
         self.handles.free(handle)
 
 
+def under_mpi(function: Callable[..., None]) -> Callable[..., None]:
+    """A function that is an error before MPI_Init and after MPI_Finalize, where MPI's own calls would end the process."""
+
+    def call(*arguments: Any) -> None:
+        from pdla.comm import libmpi
+
+        libmpi.check_running()
+        function(*arguments)
+
+    return call
+
+
 def serve(ffi: Any) -> None:
     """Answer libpdla.so."""
     interface = Interface(ffi)
-    for name in ("grid", "local_shape", "matrix", "part", "gemm", "copy", "free"):
-        ffi.def_extern(name=f"py_{name}")(interface.answering(getattr(interface, name)))
+    for name in ("grid", "local_shape", "matrix", "part", "gemm", "copy"):
+        ffi.def_extern(name=f"py_{name}")(interface.answering(under_mpi(getattr(interface, name))))
+    ffi.def_extern(name="py_free")(interface.answering(interface.free))

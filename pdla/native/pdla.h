@@ -2,7 +2,9 @@
  *
  * MPI is the caller's to initialise and to finalise. A communicator is named as in Fortran: MPI_Comm_c2f(comm). Calls marked
  * "collective" are made by all processes of the communicator, with the same arguments but for addresses and strides; one that
- * fails, fails on all of them. Functions return 0, or an error number whose text pdla_error() gives. Link with -lpdla.
+ * fails, fails on all of them. (But for PDLA_HANDLE on a process none of whose handles is right: it does not know the others,
+ * who may wait for it.) Functions return 0, or an error number whose text pdla_error() gives. Before MPI_Init and after
+ * MPI_Finalize all but pdla_free fail. Link with -lpdla.
  */
 #ifndef PDLA_H
 #define PDLA_H
@@ -27,7 +29,8 @@ int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid);
 int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout, int64_t *rows, int64_t *cols);
 
 /* Collective: an m x n matrix of type s, d, c or z whose block is at `local`: element (i, j) of the block is down * i + across * j
- * elements on. Nothing is copied: what is written there, the caller sees. `local` must outlive the matrix. */
+ * elements on; no two elements in one place. Nothing is copied: what is written there, the caller sees. `local` must outlive the
+ * matrix. */
 int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
                 pdla_handle *matrix);
 
@@ -37,7 +40,7 @@ int pdla_part(pdla_handle matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1
 /* Collective: C = alpha op(A) op(B) + beta C; an op is N, T or C. alpha and beta point to numbers of the matrices' type. */
 int pdla_gemm(char opa, char opb, const void *alpha, pdla_handle A, pdla_handle B, const void *beta, pdla_handle C);
 
-/* Collective: C = op(A), from one layout to another. */
+/* Collective: C = op(A), from one layout to another; C's has no partial sums, but as A's own layout. */
 int pdla_copy(char op, pdla_handle A, pdla_handle C);
 
 /* Let go of a grid or a matrix, in any order, before or after MPI_Finalize; the caller's memory stays as it is. */

@@ -147,6 +147,40 @@ def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(pro
     assert "c = 12\n" in output and counted(output) == 1
 
 
+OUTSIDE = r"""
+#include <mpi.h>
+#include <pdla.h>
+#include <stdio.h>
+
+#define ASK(call) printf("%d %s\n", call, pdla_error())
+
+int main(int argc, char **argv)
+{
+    const int one = 1;
+    const double number = 1;
+    double a[4] = {0}, c[4] = {0};
+    pdla_handle grid = 0, A = 0, C = 0;
+    ASK(pdla_grid(0, 1, &one, &grid));
+    MPI_Init(&argc, &argv);
+    ASK(pdla_grid(MPI_Comm_c2f(MPI_COMM_WORLD), 1, &one, &grid));
+    ASK(pdla_matrix(grid, 'd', 2, 2, "", a, 1, 2, &A));
+    ASK(pdla_matrix(grid, 'd', 2, 2, "", c, 1, 2, &C));
+    MPI_Finalize();
+    ASK(pdla_gemm('N', 'N', &number, A, A, &number, C));
+    ASK(pdla_copy('N', A, C));
+    ASK(pdla_free(C));
+}
+"""
+
+
+def test_outside_of_mpi_calls_fail_and_the_program_lives(programs, tmp_path):
+    (tmp_path / "outside.c").write_text(OUTSIDE)
+    flags = [f"-I{programs}", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla"]
+    subprocess.run(["mpicc.openmpi", "outside.c", "-o", "outside", *flags], cwd=tmp_path, check=True)
+    refused = "7 MPI is not running: call pdla after MPI_Init and before MPI_Finalize"
+    assert run([tmp_path / "outside"], 1).splitlines() == [refused, "0 ", "0 ", "0 ", refused, refused, "0 "]
+
+
 ALONE = """
 extern void pdgemm_(const char *, ...);
 int main(void)

@@ -1,0 +1,92 @@
+"""pdla.h's functions, called from Python with C's arguments, in the threads world: what they refuse, they refuse on every rank."""
+
+import numpy as np
+import pytest
+
+import pdla
+
+cffi = pytest.importorskip("cffi")
+interface = pytest.importorskip("pdla.native.interface")
+OK, SHAPE, LAYOUT, HANDLE = 0, 1, 2, 6
+
+
+class Client:
+    """A C program's rank: a grid of one row, matrices of doubles, and calls that answer with a number and a text."""
+
+    def __init__(self, comm):
+        self.ffi = cffi.FFI()
+        self.library = interface.Interface(self.ffi)
+        self.kept = []  # the matrices' memory
+        self.grid = self.library.handles.new(pdla.ProcessGrid((1, comm.size), comm=comm))
+
+    def call(self, name, *arguments):
+        status, said = self.ffi.new("int *"), self.ffi.new("char[5000]")
+        self.library.answering(getattr(self.library, name))(*arguments, status, said)
+        return status[0], self.ffi.string(said).decode()
+
+    def matrix(self, x, layout, strides=None, type=b"d"):
+        """Its handle; an error as it is answered."""
+        self.kept.append(x)
+        down, across = strides or (stride // x.itemsize for stride in x.strides)
+        made, text = self.ffi.new("int64_t *"), self.ffi.new("char[]", layout.encode())
+        local = self.ffi.cast("void *", x.ctypes.data)
+        answer = self.call("matrix", self.grid, type, *x.shape, text, local, down, across, made)
+        return made[0] if answer[0] == OK else answer
+
+    def gemm(self, a, c, op=b"N"):
+        one = self.ffi.new("double *", 1)
+        return self.call("gemm", op, b"N", one, a, a, one, c)
+
+    def copy(self, a, c, op=b"N"):
+        return self.call("copy", op, a, c)
+
+
+def answers(program, ranks=2):
+    """What every rank is answered."""
+    said = set(pdla.run(ranks, lambda comm: program(Client(comm), comm)))
+    assert len(said) == 1, said
+    return said.pop()
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+@pytest.mark.parametrize("wrong", [{"a": 99}, {"c": 99}, {"op": b"X"}], ids=str)
+@pytest.mark.parametrize("function", ["gemm", "copy"])
+def test_what_is_wrong_on_one_rank_is_answered_on_all(function, wrong, everywhere):
+    def program(client, comm):
+        said = {"op": b"N", "a": client.matrix(np.eye(4), ""), "c": client.matrix(np.eye(4), "")}
+        said |= wrong if everywhere or comm.rank == 1 else {}
+        return getattr(client, function)(**said)
+
+    status, text = (SHAPE, "op='X': N, T or C") if "op" in wrong else (HANDLE, "handle 99 is nothing, not a DistMatrix")
+    assert answers(program) == (status, text if everywhere else f"rank 1: {text}")
+
+
+def test_partial_sums_cannot_be_made_by_a_copy():
+    def program(client, comm):
+        whole, sums = client.matrix(np.eye(4), ""), client.matrix(np.eye(4), "partial='col'")
+        assert client.copy(sums, client.matrix(np.eye(4), "partial='col'"))[0] == OK
+        return client.copy(whole, sums)
+
+    status, text = answers(program)
+    assert status == LAYOUT and "cannot make partial sums Layout(partial=('col',)) from Layout()" in text
+
+
+@pytest.mark.parametrize(("shape", "strides", "fine"), [
+    ((4, 4), (1, 2), False), ((4, 4), (2, 1), False), ((4, 4), (1, 3), False), ((4, 4), (1, 4), True), ((3, 4), (4, 1), True),
+    ((4, 1), (1, 1), True), ((1, 4), (9, 1), True), ((3, 2), (2, 3), True), ((4, 4), (0, 4), False), ((0, 4), (0, 0), True),
+])  # fmt: skip
+def test_elements_that_lie_on_one_another_are_refused(shape, strides, fine):
+    def program(client, comm):
+        made = client.matrix(np.zeros((4, 9))[: shape[0], : shape[1]], "", strides)
+        return "made" if isinstance(made, int) else made
+
+    answer = answers(program)
+    assert answer == "made" if fine else answer[0] == SHAPE and f"down={strides[0]}, across={strides[1]}: " in answer[1]
+
+
+def test_types_as_op_letters_in_either_case():
+    def program(client, comm):
+        a, c = client.matrix(np.eye(4), "", type=b"D"), client.matrix(np.eye(4), "", type=b"d")
+        return client.gemm(a, c, op=b"t")
+
+    assert answers(program) == (OK, "")
