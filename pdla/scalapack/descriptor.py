@@ -41,9 +41,9 @@ class Descriptor:
     @staticmethod
     def read(desc: Sequence[int]) -> Descriptor:
         """From nine or eleven integers. LayoutError for what describes no dense matrix."""
-        words = [int(word) for word in desc]
+        words = _integers(desc)
         if (words[:1], len(words)) not in (([USUAL], 9), ([SHORT], 11)):
-            raise LayoutError(f"desc={words}: a dense matrix has nine integers, the first {USUAL}, or eleven, the first {SHORT}")
+            raise LayoutError(f"desc={words or desc!r}: a dense matrix has nine integers, the first {USUAL}, or eleven, the first {SHORT}")
         made = Descriptor(*words[1:4], *words[4:6], *words[4:]) if len(words) == 9 else Descriptor(*words[1:])
         if min(made.m, made.n, made.rsrc, made.csrc) < 0 or min(made.imb, made.inb, made.mb, made.nb, made.lld) < 1:
             raise LayoutError(f"desc={words}: m, n, rsrc and csrc are at least 0, blocks and lld at least 1")
@@ -65,6 +65,14 @@ class Descriptor:
         return Layout(Cyclic(axes[0], self.mb, self.rsrc, self.imb), Cyclic(axes[1], self.nb, self.csrc, self.inb))
 
 
+def _integers(desc: Any) -> list[int]:
+    """Its words; empty where it is no sequence of integers."""
+    try:
+        return [int(word) for word in desc]
+    except (TypeError, ValueError):
+        return []
+
+
 def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMatrix:
     """A matrix on a ScaLAPACK code's own memory, without a copy: what pdla writes to it, the code sees. Collective.
 
@@ -80,7 +88,8 @@ def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMa
     if not isinstance(grid, ProcessGrid):
         made = ProcessGrid(1, comm=grid)
         grid = ProcessGrid(balanced_shape(made.comm.size), comm=made.comm)
-    with agreed(grid.comm, f"from_descriptor({list(map(int, desc))[:-1]}, {grid!r})"):
+    words = _integers(desc)
+    with agreed(grid.comm, f"from_descriptor({words[:1] + words[2:-1]} without context and lld, {grid!r})"):
         said = Descriptor.read(desc)
         if len(grid.axes) != 2:
             raise GridError(f"{grid!r}: a descriptor's grid has two axes, rows and columns")
