@@ -83,10 +83,10 @@ class Context:
             return None
         call = read()
         agree(self.grid.comm, call.said)
-        self.calls[key] = BIND[call.routine](self, [Window.of(call, i, self.grid) for i in range(3)], call)
+        run = self.calls[key] = BIND[call.routine](self, [Window.of(call, i, self.grid) for i in range(3)], call)
         while len(self.calls) > config.settings.plans:
             del self.calls[next(iter(self.calls))]
-        return self.calls[key]
+        return run
 
     def run(self, run: Run, *arguments: Any) -> None:
         with within(self.workspace):

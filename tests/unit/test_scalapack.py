@@ -9,7 +9,7 @@ from hypothesis import given
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
-from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
 from pdla.scalapack import Descriptor, from_descriptor, to_descriptor
 from pdla.scalapack.pblas import DTYPES, Call, Context
 
@@ -136,6 +136,30 @@ def test_descriptors_that_do_not_fit(words, size, error, message):
     pdla.run(6, program)
 
 
+def test_contexts_are_a_rank_s_own_affair():
+    """Handles differ from process to process, and outside of the grid they are -1."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        context = comm.rank if grid.active else -1
+        return from_descriptor((1, context, 4, 4, 2, 2, 0, 0, 2 + comm.rank), np.ones((2, 2), order="F"), grid).gather()
+
+    assert np.array_equal(pdla.run(5, program)[4], np.ones((4, 4)))
+
+
+@pytest.mark.parametrize(("wrong", "error", "message"), [
+    (None, LayoutError, "^rank 1: desc=None: a dense matrix has nine integers"),
+    ("words", LayoutError, "^rank 1: desc='words': a dense matrix has nine integers"),
+    ((1, 0, 4, 5, 2, 2, 0, 0, 2), AgreementError, r"rank 1: from_descriptor\(\[1, 4, 5, 2, 2, 0, 0\] without context and lld"),
+])  # fmt: skip
+def test_a_descriptor_that_is_wrong_on_one_rank(wrong, error, message):
+    def program(comm):
+        with pytest.raises(error, match=message):
+            from_descriptor(wrong if comm.rank == 1 else (1, 0, 4, 4, 2, 2, 0, 0, 2), np.zeros(4), ProcessGrid((2, 2)))
+
+    pdla.run(4, program)
+
+
 def test_a_grid_of_three_axes_is_none_of_a_descriptor():
     def program(comm):
         with pytest.raises(GridError, match="has two axes"):
@@ -251,6 +275,18 @@ def test_a_call_is_planned_once_its_work_pays(monkeypatch):
         assert met == [True, True, False, False]  # 400 operations for 4 processes
         assert context.find(b"large", 400, simple) is not None
         assert context.find(b"seldom", 150, simple) is None
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_so_many_plans_are_kept(monkeypatch, kept):
+    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, plans=kept))
+
+    def program(comm):
+        context = Context(comm, (2, 2), divmod(comm.rank, 2))
+        assert all(context.find(key, 1e30, simple) is not None for key in (b"one", b"two", b"two"))
+        assert len(context.calls) == kept
 
     pdla.run(4, program)
 
