@@ -10,6 +10,8 @@ save(part, path, dataset, A)                        A into the new file `part`, 
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from uuid import uuid4
@@ -65,7 +67,8 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py has MPI; `dataset` is the
                     name; the file's other datasets stay.
 
-    The file appears, or replaces an old one, when all of it has been written: a save that fails leaves the old one.
+    The file appears, or replaces an old one, whose permissions it keeps, when all of it has been written: a save that fails
+    leaves the old one.
     Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
     """
     if not isinstance(A, DistMatrix):
@@ -78,16 +81,25 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     if A.xp.name == "meta":
         return
     whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
-    target = path.resolve()
+    with together(comm, path):
+        target = path.resolve()
     part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
     try:
         form.save(part, path, dataset, whole)
         with together(comm, path):
             if comm.rank == 0:
-                os.replace(part, target)
+                _replace(part, target)
     finally:
         if comm.rank == 0:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # a name too long for a part fails here once more
+                part.unlink()
+
+
+def _replace(part: Path, target: Path) -> None:
+    """Who may read and write the old file may read and write the new one, no others."""
+    if target.exists():
+        shutil.copymode(target, part)
+    os.replace(part, target)
 
 
 def _known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:

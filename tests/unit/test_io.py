@@ -347,6 +347,17 @@ def test_a_link_stays_a_link(tmp_path):
     assert link.is_symlink() and same(np.load(tmp_path / "far" / "y.npy"), x)
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_permissions_stay(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    for mode in (0o600, 0o640):
+        write(path, np.eye(3))
+        path.chmod(mode)
+        saved(2, path, numbers((4, 5)))
+        assert path.stat().st_mode & 0o777 == mode
+        path.unlink()
+
+
 # ---------------------------------------------------------------------------------------------- datasets
 
 
@@ -517,6 +528,19 @@ def test_unknown_endings(tmp_path, ending):
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_nowhere_to_write(tmp_path, ending, P):
     save_error(tmp_path / "nowhere" / f"x{ending}", P)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_links_in_a_circle(tmp_path, ending):
+    (tmp_path / f"x{ending}").symlink_to(tmp_path / "y")
+    (tmp_path / "y").symlink_to(tmp_path / f"x{ending}")
+    save_error(tmp_path / f"x{ending}")
+    assert sorted(os.listdir(tmp_path)) == sorted([f"x{ending}", "y"])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_name_too_long(tmp_path, ending):
+    assert "name too long" in save_error(tmp_path / f"{'x' * (254 - len(ending))}{ending}").lower()
 
 
 @pytest.mark.parametrize("layout", [Layout("depth"), Layout(Cuts("row", (0, 4)))], ids=["axis", "cuts"])
