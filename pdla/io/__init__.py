@@ -65,7 +65,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
                     that takes a file system that keeps their maps coherent, as Lustre does and NFS does not.
     .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes come back as long ones
     .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py has MPI; `dataset` is the
-                    name; the file's other datasets stay.
+                    name; the file's other datasets stay, and the attributes of this one.
 
     The file appears, or replaces an old one, whose permissions it keeps, when all of it has been written: a save that fails
     leaves the old one.

@@ -36,15 +36,15 @@ def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
 
 def _dataset(file: Any, name: str | None) -> Any:
     """The dataset of that name, or the only one; ValueError that names all."""
-    sets: dict[str, Any] = {}
-    file.visititems(lambda key, item: sets.update({key: item} if hasattr(item, "dtype") else {}))
-    known = f"it has {', '.join(sets)}" if sets else "it has none"
-    if name is None and len(sets) != 1:
-        raise ValueError(f"which dataset? Give dataset=name; {known}")
-    found = next(iter(sets.values())) if name is None else file.get(name)
-    if not hasattr(found, "dtype"):
-        raise ValueError(f"no dataset {name!r} in the file; {known}")
-    return found
+    kind = _h5py().Dataset
+    names: list[str] = []
+    if name is not None and isinstance(found := file.get(name), kind):
+        return found
+    file.visititems(lambda key, item: names.extend([key] if isinstance(item, kind) else []))
+    if name is None and len(names) == 1:
+        return file[names[0]]
+    asked = "which dataset? Give dataset=name" if name is None else f"no dataset {name!r} in the file"
+    raise ValueError(f"{asked}; it has {', '.join(names) or 'none'}")
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -111,9 +111,11 @@ def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatri
         shutil.copyfile(path, part)
     with h5py.File(part, "a") as file:
         found, dtype = file.get(dataset), A.dtype.newbyteorder("=")
+        attributes: dict[str, Any] = {}
         if isinstance(found, h5py.Dataset) and (found.shape, found.dtype) != (A.shape, dtype):
+            attributes = dict(found.attrs)
             del file[dataset]
-        file.require_dataset(dataset, A.shape, dtype, exact=True)
+        file.require_dataset(dataset, A.shape, dtype, exact=True).attrs.update(attributes)
 
 
 def _write(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:

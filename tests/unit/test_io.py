@@ -377,6 +377,35 @@ def test_the_only_dataset_needs_no_name(tmp_path):
     assert same(loaded(3, path), x)
 
 
+@pytest.mark.parametrize("x", [numbers((5, 4)), numbers((3, 9), "int32")], ids=["same", "other"])
+def test_attributes_stay(tmp_path, x):
+    path, attributes = tmp_path / "x.h5", {"units": "m/s", "range": np.arange(2.0), "empty": h5py.Empty("f8")}
+    write(path, numbers((5, 4)))
+    with h5py.File(path, "a") as file:
+        file["scale"] = np.arange(5)
+        file["scale"].make_scale("time")
+        file["matrix"].dims[0].attach_scale(file["scale"])
+        file["matrix"].attrs.update(attributes)
+    saved(2, path, x)
+    assert same(read(path), x)
+    with h5py.File(path) as file:
+        assert file["matrix"].dims[0]["time"] == file["scale"]
+        assert all(np.array_equal(file["matrix"].attrs[name], value) for name, value in attributes.items())
+
+
+def test_what_is_no_dataset_or_has_a_type_that_h5py_cannot_name_is_in_nobody_s_way(tmp_path):
+    path, x = tmp_path / "x.h5", numbers((5, 4))
+    write(path, x)
+    with h5py.File(path, "a") as file:
+        file["type"] = np.dtype("f8")
+    assert same(loaded(2, path), x)
+    with h5py.File(path, "a") as file:
+        h5py.h5d.create(file.id, b"odd", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((3,)))
+    assert same(loaded(2, path, dataset="matrix"), x)
+    assert "no dataset 'type' in the file; it has matrix, odd" in load_error(path, dataset="type")
+    load_error(path, dataset="odd")
+
+
 def test_datasets_that_are_not_there(tmp_path):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
