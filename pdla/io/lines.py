@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import IO
+from io import BufferedIOBase
 
 CHUNK = 1 << 20  # bytes looked at at once
 WHOLE = r"[+-]?+\d++"
@@ -18,7 +18,7 @@ EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran's of double precision
 class Lines:
     """A file of one entry a line, for reading: ValueError for a line that is none. Fortran's D exponents come as e."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: BufferedIOBase) -> None:
         self.file = file
         self.head = b""
         self.number = 0  # of lines read

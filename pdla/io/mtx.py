@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
     return (rows, cols), np.dtype(DTYPES[field])
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> BufferedIOBase:
     """The text; scipy knows a packed file by lower-case letters only."""
     return gzip.open(path) if _packed(path) else path.open("rb")
 

@@ -43,7 +43,8 @@ class Descriptor:
         """From nine or eleven integers. LayoutError for what describes no dense matrix."""
         words = _integers(desc)
         if (words[:1], len(words)) not in (([USUAL], 9), ([SHORT], 11)):
-            raise LayoutError(f"desc={words or desc!r}: a dense matrix has nine integers, the first {USUAL}, or eleven, the first {SHORT}")
+            said = words or desc
+            raise LayoutError(f"desc={said!r}: a dense matrix has nine integers, the first {USUAL}, or eleven, the first {SHORT}")
         made = Descriptor(*words[1:4], *words[4:6], *words[4:]) if len(words) == 9 else Descriptor(*words[1:])
         if min(made.m, made.n, made.rsrc, made.csrc) < 0 or min(made.imb, made.inb, made.mb, made.nb, made.lld) < 1:
             raise LayoutError(f"desc={words}: m, n, rsrc and csrc are at least 0, blocks and lld at least 1")
