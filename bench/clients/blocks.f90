@@ -36,6 +36,7 @@ program blocks
   if (rank == 0) print '(a)', 'blocks: ' // merge('WRONG', 'right', any)
   call mpi_comm_free(half, ierr)
   call check(pdla_free(hc))
+  if (pdla_free(hc) /= pdla_handle_error) stop 2
   call mpi_finalize(ierr)
   if (any) stop 1
 

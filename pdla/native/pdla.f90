@@ -4,6 +4,10 @@ module pdla
   use iso_c_binding, only: c_int, c_int64_t, c_char, c_ptr
   implicit none
 
+  ! Error numbers. PDLA_GRID, as pdla.h calls one, is a function here: in Fortran all end in _error.
+  integer(c_int), parameter :: pdla_ok = 0, pdla_shape_error = 1, pdla_layout_error = 2, pdla_grid_error = 3, pdla_plan_error = 4, &
+       pdla_disagree_error = 5, pdla_handle_error = 6, pdla_other_error = 7
+
   interface
      integer(c_int) function pdla_grid(comm, axes, shape, grid) bind(c)
        import

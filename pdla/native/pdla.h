@@ -28,9 +28,9 @@ int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid);
 /* Rows and columns of this process's block. `layout` is as in Python: "rows='row', cols=Cyclic('col', 64)"; "" is copies. */
 int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout, int64_t *rows, int64_t *cols);
 
-/* Collective: an m x n matrix of type s, d, c or z whose block is at `local`: element (i, j) of the block is down * i + across * j
- * elements on; no two elements in one place. Nothing is copied: what is written there, the caller sees. `local` must outlive the
- * matrix. */
+/* Collective: an m x n matrix of type s, d, c or z, in either case, whose block is at `local`: element (i, j) of the block is
+ * down * i + across * j elements on, no two of them in one place. Nothing is copied: what is written there, the caller sees.
+ * `local` must outlive the matrix. */
 int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
                 pdla_handle *matrix);
 
