@@ -63,7 +63,8 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
 
     .npy            C order; each block is written once, by a rank that holds it, through a memory map. Across nodes
                     that takes a file system that keeps their maps coherent, as Lustre does and NFS does not.
-    .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes come back as long ones
+    .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes come back as long ones; no long
+                    double
     .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py has MPI; `dataset` is the
                     name; the file's other datasets stay, and the attributes of this one.
 

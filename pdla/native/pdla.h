@@ -40,7 +40,7 @@ int pdla_part(pdla_handle matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1
 /* Collective: C = alpha op(A) op(B) + beta C; an op is N, T or C. alpha and beta point to numbers of the matrices' type. */
 int pdla_gemm(char opa, char opb, const void *alpha, pdla_handle A, pdla_handle B, const void *beta, pdla_handle C);
 
-/* Collective: C = op(A), from one layout to another; C's has no partial sums, but as A's own layout. */
+/* Collective: C = op(A), from one layout to another; C's has partial sums only where it is A's own, on A's grid. */
 int pdla_copy(char op, pdla_handle A, pdla_handle C);
 
 /* Let go of a grid or a matrix, in any order, before or after MPI_Finalize; the caller's memory stays as it is. */
