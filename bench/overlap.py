@@ -23,7 +23,7 @@ from pdla.array import numpy as local
 from pdla.comm.base import done
 
 TURNS = 4
-THREADS = (("summa", 4, 4096, 256), ("summa", 16, 1024, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
+THREADS = (("summa", 4, 4096, 128), ("summa", 16, 1024, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
 PROCESSES = (("summa", 4096, 256),)
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 

@@ -1,12 +1,15 @@
-"""SUMMA: panels are broadcast along the grid rows and columns, and the next one travels while this one is multiplied.
+"""SUMMA: panels are broadcast along the grid rows and columns, and the next two travel while this one is multiplied.
 
-Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs two panels of A and of B.
+Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs three panels of A and of B.
 For A B^T and A^T B the same loop walks n or m: panels of one operand are broadcast, panels of C reduced to their owners.
 Van de Geijn and Watts, Concurrency: Practice and Experience 9 (1997).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import cycle
 from typing import Any
 
 from pdla.comm.base import Pending, done
@@ -14,55 +17,55 @@ from pdla.comm.ledger import buffer
 from pdla.indices import Selection
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
+AHEAD = 2  # panels under way beside the one that is multiplied: a message may take as long as two products of panels
+
 
 class Feed:
-    """Panels of one operand, two of them in flight."""
+    """Panels of one operand: the one that is multiplied, and those under way."""
 
     def __init__(self, stream: Stream, width: int) -> None:
         self.stream = stream
-        self.rooms = [stream.room(width) for _ in range(2)] if stream.moves else []
+        self.rooms = cycle([stream.room(width) for _ in range(1 + AHEAD)] if stream.moves else [])
 
-    def start(self, number: int, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
+    def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
         """Send or receive a panel; afterwards it is there, as seen."""
         stream, comm = self.stream, self.stream.comm
         if comm is None:
             panel = stream.cut(positions)
             return done(panel), stream.seen(panel)
-        panel = stream.fitted(self.rooms[number % 2], width)
+        panel = stream.fitted(next(self.rooms), width)
         if comm.rank == owner:
             stream.X.xp.copy(panel, stream.cut(positions))
         return comm.bcast(panel, owner), stream.seen(panel)
 
 
 class Drain:
-    """Panels of C: addends that are summed at their owner, two in flight."""
+    """Panels of C: the one that is computed, and those under way to be summed at their owners."""
 
     def __init__(self, stream: Stream, width: int) -> None:
         self.stream = stream
-        self.rooms = [stream.room(width) for _ in range(2)]
-        self.under_way: list[Any] = [None, None]
+        self.rooms = cycle([stream.room(width) for _ in range(1 + AHEAD)])
+        self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
 
-    def panel(self, number: int, width: int) -> Any:
-        self.finish(number)
-        return self.stream.fitted(self.rooms[number % 2], width)
+    def panel(self, width: int) -> Any:
+        if len(self.under_way) > AHEAD:
+            self.finish()
+        return self.stream.fitted(next(self.rooms), width)
 
-    def start(self, number: int, owner: int, positions: Selection, panel: Any) -> None:
+    def start(self, owner: int, positions: Selection, panel: Any) -> None:
         comm, X = self.stream.comm, self.stream.X
         assert comm is not None
         mine = comm.rank == owner
         out = buffer(X.xp, panel.shape, panel.dtype) if mine else None
-        self.under_way[number % 2] = (comm.reduce(panel, owner, out), out, positions)
+        self.under_way.append((comm.reduce(panel, owner, out), out, positions))
 
-    def finish(self, number: int) -> None:
-        """End what was started two panels ago, and put the sum in its place."""
-        if self.under_way[number % 2] is None:
-            return
-        pending, out, positions = self.under_way[number % 2]
+    def finish(self) -> None:
+        """End what was started first, and put the sum in its place."""
+        pending, out, positions = self.under_way.popleft()
         pending.wait()
         if out is not None:
             rows, cols = (positions, ALL) if self.stream.dimension == 0 else (ALL, positions)
             self.stream.X.xp.put(self.stream.X.stored, rows, cols, out)
-        self.under_way[number % 2] = None
 
 
 def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meeting], int]:
@@ -71,23 +74,29 @@ def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meetin
     return panels, max((panel.width for panel in panels), default=0)
 
 
+def started(start: Callable[[Meeting], Any], panels: Iterable[Meeting]) -> Iterator[tuple[Meeting, Any]]:
+    """The panels and what `start` makes of them; before one is given, the next are started."""
+    coming: deque[tuple[Meeting, Any]] = deque()
+    for panel in panels:
+        coming.append((panel, start(panel)))
+        if len(coming) > AHEAD:
+            yield coming.popleft()
+    while coming:
+        yield coming.popleft()
+
+
 def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
     """sink += a b, panel by panel of k."""
     panels, widest = panels_of(a, b, width, memo)
-    feeds = Feed(a, widest), Feed(b, widest)
+    feed_a, feed_b = Feed(a, widest), Feed(b, widest)
 
-    def start(number: int) -> list[tuple[Pending, Any]]:
-        if number >= len(panels):
-            return []
-        p = panels[number]
-        return [feeds[0].start(number, p.x, p.in_x, p.width), feeds[1].start(number, p.y, p.in_y, p.width)]
+    def start(p: Meeting) -> tuple[tuple[Pending, Any], tuple[Pending, Any]]:
+        return feed_a.start(p.x, p.in_x, p.width), feed_b.start(p.y, p.in_y, p.width)
 
-    coming = start(0)
-    for number in range(len(panels)):
-        here, coming = coming, start(number + 1)
-        for pending, _ in here:
-            pending.wait()
-        sink.add(here[0][1], here[1][1])
+    for _, ((coming_a, x), (coming_b, y)) in started(start, panels):
+        coming_a.wait()
+        coming_b.wait()
+        sink.add(x, y)
     sink.end()
 
 
@@ -98,27 +107,17 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
     drain = Drain(c, widest) if c.moves else None
     by_rows = c.dimension == 0
 
-    def start(number: int) -> tuple[Pending, Any] | None:
-        if number >= len(panels):
-            return None
-        p = panels[number]
-        return feed.start(number, p.x, p.in_x, p.width)
-
-    coming = start(0)
-    for number, p in enumerate(panels):
-        here, coming = coming, start(number + 1)
-        assert here is not None
-        here[0].wait()
-        factors = (here[1], other) if by_rows else (other, here[1])
+    for p, (coming, x) in started(lambda p: feed.start(p.x, p.in_x, p.width), panels):
+        coming.wait()
+        factors = (x, other) if by_rows else (other, x)
         if drain is None:
             _place(sink, *factors, p, by_rows)
         else:
-            panel = drain.panel(number, p.width)
+            panel = drain.panel(p.width)
             multiply(sink.xp, *factors, panel, sink.alpha, 0)
-            drain.start(number, p.y, p.in_y, panel)
-    for number in range(len(panels), len(panels) + 2):
-        if drain is not None:
-            drain.finish(number)
+            drain.start(p.y, p.in_y, panel)
+    while drain is not None and drain.under_way:
+        drain.finish()
 
 
 def _place(sink: Sink, a: Any, b: Any, p: Meeting, by_rows: bool) -> None:
