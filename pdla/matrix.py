@@ -151,24 +151,24 @@ class DistMatrix:
         return self._like(made, transposed=False, conjugated=False)
 
     def _keep_addends(self, dtype: np.dtype) -> None:
-        """Integers sum up to others in another dtype, which wrap around elsewhere or not at all."""
-        if self.layout.partial and dtype != self.dtype and not {self.dtype.kind, dtype.kind} <= set("fcV"):
+        if self.layout.partial and not sum_alike(self.dtype, dtype):
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
     def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], linear: bool = False) -> DistMatrix:
+        operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
-            partial_is_fine = linear
+            operands, other, partial_is_fine = [self, other], other.local, linear
         elif isinstance(other, (Number, np.generic)):
             partial_is_fine = not linear
         else:
             return _foreign(other)
         if self.layout.partial and not partial_is_fine:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
-        made = operation(self.local, other.local if isinstance(other, DistMatrix) else other)
+        made = operation(self.local, other)
         if made.dtype == object:
             raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
-        for X in (self, other) if isinstance(other, DistMatrix) else (self,):
+        for X in operands:
             X._keep_addends(made.dtype)
         return self._like(made, transposed=False, conjugated=False)
 
@@ -295,6 +295,11 @@ class DistMatrix:
         seen: dict[Any, bytes] = {}
         pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def sum_alike(one: np.dtype, other: np.dtype) -> bool:
+    """Whether addends have the same sum in both: integers wrap around elsewhere in another dtype, or not at all."""
+    return one == other or {one.kind, other.kind} <= set("fcV")
 
 
 def subtracted(x: Any, y: Any) -> Any:

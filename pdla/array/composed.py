@@ -13,12 +13,17 @@ from typing import Any
 import numpy as np
 
 
+def summing(dtype: np.dtype) -> np.dtype:
+    """The dtype in which products are added up: float32 for the 16-bit floats, which only store."""
+    return np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize == 2 else dtype
+
+
 def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any]:
     """GeLU of each element of x + bias (1, n), x times the normal distribution's integral up to x; and its slope, where it is
     wanted, else None. bias=None: of x; else x is spent."""
     if bias is not None:
         x += bias
-    number, wide = x.dtype.type, np.float32 if x.dtype.itemsize == 2 else x.dtype  # no erf is made for 16 bits
+    number, wide = x.dtype.type, summing(x.dtype)  # no erf is made for 16 bits
     integral = number(0.5) + number(0.5) * erf((x * number(sqrt(0.5))).astype(wide, copy=False)).astype(x.dtype, copy=False)
     density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
     return x * integral, None if density is None else integral + density

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import buffer
 from pdla.errors import ShapeError
@@ -27,7 +28,7 @@ from pdla.linalg.stairs import Block, packed, unpack, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.travel import held_by, travel, wanted_by
 from pdla.matmul.checks import matrix, scalars
-from pdla.matmul.operands import multiply, summing
+from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape, summed
 

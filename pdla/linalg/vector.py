@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing
+from pdla.array.numpy import significant
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
 from pdla.matmul.checks import matrix
-from pdla.matmul.operands import multiply, summing
-from pdla.matrix import DistMatrix
+from pdla.matmul.operands import multiply
+from pdla.matrix import DistMatrix, sum_alike
 from pdla.redistribute import converted, summed
 
 
@@ -35,8 +37,8 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     with agreed(comm, checks.words("matvec", A, x if distributed else _digest(x), layout=layout)):
         _check(A, x, distributed, layout)
     dtype = np.result_type(A.dtype, x.dtype)
-    if A.layout.partial and dtype != A.dtype and A.dtype.kind in "biu":
-        A = summed(A, A.layout.summed)  # addends of integers wrap around as their sum does, not as a wider one would
+    if A.layout.partial and not sum_alike(A.dtype, dtype):
+        A = summed(A, A.layout.summed)
     y = _addends(A, _at_columns(A, x) if distributed else x, dtype)
     if distributed:
         wanted = layout or Layout(A.layout.rows)
@@ -49,7 +51,7 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
 
 def _digest(x: Any) -> str:
     """A vector in words that are the same where it is; NaN equal to itself."""
-    shown = hashlib.blake2b(np.ascontiguousarray(x).tobytes(), digest_size=8).hexdigest() if isinstance(x, np.ndarray) else ""
+    shown = hashlib.blake2b(significant(x), digest_size=8).hexdigest() if isinstance(x, np.ndarray) else ""
     return f"vector of shape {x.shape}, {x.dtype}, digest {shown}"
 
 

@@ -8,8 +8,6 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, timed
@@ -191,11 +189,6 @@ class Sink:
         """Without products (k is empty here) beta is still owed."""
         if not self.begun:
             self.xp.scale(self.block, self.beta)
-
-
-def summing(dtype: np.dtype) -> np.dtype:
-    """The dtype in which products are added up: float32 for the 16-bit floats, which only store."""
-    return np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize == 2 else dtype
 
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:

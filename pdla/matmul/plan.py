@@ -13,6 +13,7 @@ from weakref import ref
 import numpy as np
 
 from pdla import config
+from pdla.array.composed import summing
 from pdla.array.meta import Meta
 from pdla.comm.base import Communicator
 from pdla.comm.dry import DryComm, dry_run
@@ -22,7 +23,7 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import cannon, checks, gather, planner, roles, shared, summa, walk
-from pdla.matmul.operands import Memo, Sink, route, summing
+from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.planner import Operand, Question, Way
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
@@ -98,10 +99,6 @@ class Plan:
     def named(self) -> str:
         """The algorithm, and the schedule where that is another word."""
         return self.algorithm if self.schedule == self.algorithm else f"{self.algorithm} by {self.schedule}"
-
-    @property
-    def summing(self) -> np.dtype:
-        return summing(self.dtype)
 
     # ------------------------------------------------------------------ running
 
@@ -213,19 +210,19 @@ class Plan:
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
             self._fill(a, b, inside, Sink(xp, c.stored, alpha, beta) if self.grid.active else None)
             return
-        block = buffer(xp, local_shape(c.shape, layout, self.grid), self.summing)
+        block = buffer(xp, local_shape(c.shape, layout, self.grid), summing(self.dtype))
         addends = DistMatrix(block, c.shape, self.grid, layout)
         self._fill(a, b, addends, Sink(xp, block, alpha, 0) if self.grid.active else None)
         if addends.layout.partial:
             addends = summed(addends, c.layout)
         if not self._same(addends, c.layout):
-            moved = buffer(xp, c.stored.shape, self.summing)
+            moved = buffer(xp, c.stored.shape, summing(self.dtype))
             start(addends, route(addends, c.layout, self.grid, self.memo), self.grid.comm, moved)()
             addends = DistMatrix(moved, c.shape, self.grid, c.layout)
         xp.combine(c.stored, beta, addends.stored)
 
     def _same(self, c: DistMatrix, layout: Layout) -> bool:
-        return c.dtype == self.summing and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
+        return c.dtype == summing(self.dtype) and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
 
     def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
         if self.schedule == "gather":

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.errors import LayoutError, PdlaError, ShapeError
 from pdla.indices import IndexSet
-from pdla.matmul.operands import summing
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_floats, cols_of, like, rows_of
 from pdla.nn.embedding import check_ids

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError
-from pdla.matmul.operands import summing
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import like
 from pdla.nn.layer import Layer, check_state

@@ -15,13 +15,13 @@ class Client:
 
     def __init__(self, comm):
         self.ffi = cffi.FFI()
-        self.library = interface.Interface(self.ffi)
+        self.face = interface.Interface(self.ffi)
         self.kept = []  # the matrices' memory
-        self.grid = self.library.handles.new(pdla.ProcessGrid((1, comm.size), comm=comm))
+        self.grid = self.face.handles.new(pdla.ProcessGrid((1, comm.size), comm=comm))
 
     def call(self, name, *arguments):
         status, said = self.ffi.new("int *"), self.ffi.new("char[5000]")
-        self.library.answering(getattr(self.library, name))(*arguments, status, said)
+        self.face.answering(getattr(self.face, name))(*arguments, status, said)
         return status[0], self.ffi.string(said).decode()
 
     def matrix(self, x, layout, strides=None, type=b"d"):

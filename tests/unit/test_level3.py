@@ -318,6 +318,16 @@ def test_dtypes_of_a_vector_promote():
     pdla.run(4, program)
 
 
+def test_unused_bytes_of_a_long_double_make_no_other_vector():
+    def program(comm):
+        x = np.ones(4, np.longdouble)
+        if np.finfo(np.longdouble).nmant == 63:  # of whose sixteen bytes ten are used
+            x.view(np.uint8)[15::16] = comm.rank
+        return pdla.matvec(exact((5, 4), ProcessGrid((2, 2)), BLOCKS), x).shape
+
+    assert pdla.run(4, program) == [(5,)] * 4
+
+
 # ---------------------------------------------------------------------------------------------- stacks
 
 
