@@ -5,6 +5,7 @@ mpirun -n 2 python bench/blas.py 2048x4096x128 [...]        all ranks at once, o
 Prints the median milliseconds over 21 turns of two products, and the versions. C lies by rows, and is only written.
 """
 
+import os
 import sys
 from ctypes import CDLL, c_double, c_float, c_int, c_void_p
 from ctypes.util import find_library
@@ -13,6 +14,7 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
+from sides.launch import core_type
 from sides.meeting import Meeting
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -31,6 +33,7 @@ def system_gemm(library, a, b, c):
 
 def main(*shapes):
     meeting = Meeting(MPI.COMM_WORLD)
+    os.environ.update(core_type())
     library = CDLL(find_library("openblas"))
     threadpool_limits(1)
     for shape, dtype in cross(shapes, ("float64", "float32")):

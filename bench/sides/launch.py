@@ -69,7 +69,7 @@ def jobs(torch: Path) -> list[Job]:
         Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
         Job("pdla", (("ceiling", ""), ("ours", "native"), ("ours", "blocks")), here),
         Job("by hand", (("by_hand", ""),), here),
-        Job("ScaLAPACK", widths, openly, no_scalapack, OPEN_MPI | AS_ROOT),
+        Job("ScaLAPACK", widths, openly, no_scalapack, OPEN_MPI | AS_ROOT | core_type()),
         Job(
             "DTensor",
             (("dtensor", "rows"), ("dtensor", "depth"), ("dtensor", "blocks")),
@@ -90,6 +90,17 @@ def no_scalapack() -> str:
     absent = libraries + ([] if shutil.which("mpirun.openmpi") else ["mpirun.openmpi"])
     install = "apt-get install libscalapack-openmpi2.2 libopenblas0-pthread openmpi-bin"
     return f"no {', '.join(absent)} here; as root: {install}" if absent else ""
+
+
+def core_type() -> dict[str, str]:
+    """What tells the system's OpenBLAS to use this processor's vectors where it is older than the processor."""
+    asks = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"
+    says = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout
+    if "Prescott" not in says or "OPENBLAS_CORETYPE" in os.environ:
+        return {}
+    vectors = Path("/proc/cpuinfo").read_text()
+    types = {"avx512bw": "SkylakeX", "avx2": "Haswell"}
+    return next(({"OPENBLAS_CORETYPE": name} for flag, name in types.items() if flag in vectors), {})
 
 
 def no_torch(python: Path) -> str:
