@@ -1,8 +1,9 @@
-"""What share of a link exchanges reach, and how long all-gathers take: directly, around the nodes, and MPI's own.
+"""What share of a link exchanges reach, and how long all-gathers and sums take: directly, around the nodes, and MPI's own.
 
 python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
 Shares: each rank receives 6 MB, in groups of 2, 4 and 16 from every other rank, or from the one before it; by one MPI message
-each, and by pdla, whose long messages travel in pieces. Then milliseconds of an all-gather over all ranks, by KiB of a piece.
+each, and by pdla, whose long messages travel in pieces. Then milliseconds of an all-gather over all ranks, and of a
+reduce-scatter, by KiB of a piece.
 """
 
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import pdla
-from pdla.comm import ring
+from pdla.comm import base, ring
 
 BYTES, TURNS = 6_000_000, 4
 PIECES = 1, 4, 16, 64, 256  # KiB
@@ -56,6 +57,23 @@ def milliseconds(comm, kib):
     return [1e3 * seconds(comm, way) for way in ways]
 
 
+def summed(comm, parts, out, relayed):
+    """A reduce-scatter, from node to node or not."""
+    base.pays = lambda nbytes, circle: relayed
+    comm.reduce_scatter(parts, out).wait()
+
+
+def milliseconds_of_sums(comm, kib):
+    """Collective: of a reduce-scatter of pieces of so many KiB."""
+    whole, out = np.ones((comm.size, kib * 128)), np.empty(kib * 128)
+    ways = (
+        lambda: summed(comm, [*whole], out, False),
+        lambda: summed(comm, [*whole], out, comm.nodes < comm.size),
+        lambda: MPI.COMM_WORLD.Reduce_scatter_block(whole, out),
+    )
+    return [1e3 * seconds(comm, way) for way in ways]
+
+
 def main(megabits):
     comm, rate = pdla.world(), megabits * 1e6 / 8
     print_ = print if comm.rank == 0 else lambda *_: None
@@ -76,6 +94,9 @@ def main(megabits):
     print_(f"{'KiB':>20}{'directly':>12}{'fan':>12}{'ring':>12}{'MPI':>12}   ms, all-gather of {comm.size} on {comm.nodes} nodes")
     for kib in PIECES:
         print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds(comm, kib)))
+    print_(f"{'KiB':>20}{'directly':>12}{'relay':>12}{'MPI':>12}   ms, reduce-scatter, the same")
+    for kib in PIECES:
+        print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds_of_sums(comm, kib)))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from pdla.comm.broadcast import Messages
 from pdla.comm.clock import now
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import Event, buffer, current, tag
+from pdla.comm.relay import Relay, pays
 from pdla.comm.workspace import aligned
 from pdla.errors import PdlaError, ShapeError
 from pdla.layout import block_bounds
@@ -78,6 +79,7 @@ class Communicator(ABC):
 
     xp: ModuleType  # the array module this world's matrices are made of
     homes: Sequence[int] = ()  # by rank, a number for the node it runs on; empty: all run on one
+    adds = True  # whether what comes can be added up where it lands, before it is sent on
     shared_limit = 0  # bytes that the ranks of a node may share; 0: messages are worth more
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
@@ -107,6 +109,11 @@ class Communicator(ABC):
         """How so many bytes, all pieces together, are gathered around the nodes; empty: directly."""
         return ring.way(nbytes, self.size, self.nodes)
 
+    def _relayed(self, nbytes: int) -> bool:
+        """Whether a sum of so many bytes, all pieces together, goes from node to node."""
+        circle = self._circle
+        return self.adds and bool(self._around(nbytes)) and circle.in_order and pays(nbytes, self.nodes, len(circle.ranks[0]))
+
     def _far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
@@ -125,7 +132,7 @@ class Communicator(ABC):
         """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
 
         It gives the number of each of `recvs` when that is there. recvs[i] is sent on to the ranks onward[i] as soon as it is
-        there and all of `onward` before it have been; `landed` is then told how many of `onward` these are.
+        there and all of `onward` before it have been; before that `landed` is told how many of `onward` these are.
         """
 
     @abstractmethod
@@ -223,7 +230,7 @@ class Communicator(ABC):
         """The sum over ranks of x, into out (x itself by default) on every rank; both C-contiguous.
 
         A balanced reduce-scatter and an all-gather, which begins where the first is waited for: all ranks wait for their
-        all-reduces in the same order. Each rank receives (size - 1) own + x - own.
+        all-reduces in the same order. Each rank receives (size - 1) own + x - own, where sums are sent directly.
         """
         out = x if out is None else out
         halves = self.halves(x, out)
@@ -299,7 +306,15 @@ class Communicator(ABC):
             self._until(verb, partial(hall.has, there, 0))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
-        """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out."""
+        """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out.
+
+        Between nodes of several ranks long sums go from node to node (pdla/comm/relay.py): each rank receives, of all pieces at
+        its place on their nodes, all addends of its own node and a total, about as much.
+        """
+        if self.nodes > 1 and self._relayed(sum(part.nbytes for part in parts)):
+            mine = Relay(self._circle, self.rank, parts, out, self.xp, op)
+            arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
+            return self._pending(verb, arrivals, mine.recvs, lambda: out, "relay")
         sends = {r: part for r, part in enumerate(parts) if r != self.rank and part.size}
         return self._sum(verb, sends, parts[self.rank], out, op)
 

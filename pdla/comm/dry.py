@@ -15,6 +15,7 @@ from pdla.comm.board import Board
 from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
 from pdla.comm.ledger import Ledger, buffer, record
+from pdla.comm.relay import Figures, received
 from pdla.errors import PdlaError
 from pdla.layout import block_bounds
 from pdla.model.machine import Machine
@@ -68,42 +69,59 @@ class DryComm(Communicator):
         clock = self.clock
         if clock is None:
             return _keeping(boxes, iter(range(len(recvs))))
-        left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
+        going = [*sends, *((to, recvs[i][1]) for i in onward for to in onward[i])]
+        left = max((clock.sent(x.nbytes, self._far(to)) for to, x in going), default=0.0)
         due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
-        return _keeping(boxes, self._arrivals(clock, due, left))
+        return _keeping(boxes, self._arrivals(clock, due, left, onward, landed))
 
-    def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
+    def _arrivals(self, clock: Clock, due: list[float], left: float, onward: Onward, landed: Landed | None) -> Iterator[int]:
         for i, when in enumerate(due):
             clock.wait(when)
+            if landed is not None and i in onward:
+                landed(i + 1)
             yield i
         clock.wait(left)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """As any world's, each half counted as one: thousands of ranks cost what two do."""
-        lo, hi = block_bounds(x.size, self.size, self.rank)
-        own, peers, mine = hi - lo, self.size - 1, x.reshape(-1)[lo:hi]
-        addends = [buffer(meta, (own * peers,), x.dtype)]
+        own = len(range(*block_bounds(x.size, self.size, self.rank)))
+        first, room, way = self._addends(x, own)
+        addends = [buffer(meta, (room // x.itemsize,), x.dtype)]
 
         def add() -> None:
-            if self.clock is not None and own:
-                self.clock.touch(2 * addends[0].nbytes, peers)
-            meta.copy(mine, mine)
+            if self.clock is not None and room:
+                self.clock.touch(2 * room, first.messages)
+            meta.copy(x.reshape(-1)[:own], x.reshape(-1)[:own])
             addends.clear()
 
+        yield self._half(first, add, way)
         around = self._around(x.nbytes)
-        yield self._half(addends[0].nbytes, peers if own else 0, self._peers[1], add)
-        yield self._half(
-            (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0),
-            self._circle.carried(self.rank) if around else self._peers[1], lambda: None, around,
-        )  # fmt: skip
+        size, messages = (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0)
+        outside = self._circle.carried(self.rank) if around else self._peers[1]
+        yield self._half(self._spread(size, messages, outside), lambda: None, around)
 
-    def _half(self, size: int, messages: int, outside: int, end: Callable[[], None], way: str = "") -> Pending:
-        """So many bytes of all other ranks, in so many messages; so many of them come from other nodes."""
-        clock, due = self.clock, 0.0
+    def _addends(self, x: Array, own: int) -> tuple[Figures, int, str]:
+        """What a rank receives for its so many elements of a sum, bytes of buffers, and how that travels."""
+        if self.nodes > 1 and self._relayed(x.nbytes):
+            lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
+            return *received(self._circle, self.rank, lengths, x.itemsize), "relay"
+        peers, size = self.size - 1, own * x.itemsize
+        return self._spread(size * peers, peers if own else 0, self._peers[1]), size * peers, ""
+
+    def _spread(self, size: int, messages: int, outside: int) -> Figures:
+        """So many bytes of all other ranks, in so many messages; so many of the ranks are on other nodes."""
         far, far_messages = (figure * outside // max(1, self.size - 1) for figure in (size, messages))
+        return Figures(size, messages, far, far_messages, far)
+
+    def _half(self, come: Figures, end: Callable[[], None], way: str) -> Pending:
+        """A verb by which that comes."""
+        clock, due = self.clock, 0.0
+        size, messages, far, far_messages, sent = come
         if clock is not None and size:
-            parts = (size - far, False, messages - far_messages), (far, True, far_messages)
-            due = max(way(*part) for part in parts if part[0] for way in (clock.received, clock.sent))
+            near, others = messages - far_messages, max(1, far_messages)
+            inside = [way(size - far, False, near) for way in (clock.received, clock.sent) if size > far]
+            outside = [way(part, True, others) for way, part in ((clock.received, far), (clock.sent, sent)) if part]
+            due = max(inside + outside)
 
         def wait() -> Iterator[int]:
             if clock is not None:

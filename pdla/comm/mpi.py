@@ -44,7 +44,7 @@ class MPIComm(Communicator):
 
     def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all", xp: ModuleType = numpy) -> None:
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
-        self.xp = xp
+        self.xp, self.adds = xp, xp is numpy
         self.mpi, self.node, self.homes = mpi, here, homes
         self._progress = progress(here) if self.nodes > 1 else None
         # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.

@@ -12,6 +12,7 @@ Either way a rank receives each other rank's piece once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pdla.comm.broadcast import Messages
@@ -58,6 +59,15 @@ class Nodes:
             there.append(rank)
         number = {home: i for i, home in enumerate(ranks)}
         self.ranks, self.node = [*ranks.values()], [number[home] for home in homes]
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether all nodes have as many ranks, the first ones the first node's, and so on."""
+        return len(set(map(len, self.ranks))) == 1 and self.node == sorted(self.node)
+
+    def column(self, rank: int) -> list[int]:
+        """The ranks at this one's place of every node; of nodes with as many ranks."""
+        return [there[self.place[rank]] for there in self.ranks]
 
     def carrier(self, owner: int, node: int) -> int:
         """Who brings a rank's piece to a node; to its own it does itself."""

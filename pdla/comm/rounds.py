@@ -70,7 +70,7 @@ class Round:
 
         packing   what a device still packs: an event, and what is to be sent when that is done; in order, before all of onward.
         by_piece  the messages of which `come` tells piece by piece, not only when all is there.
-        landed    is told how many of onward's have come, in order, as soon as MPI is looked at.
+        landed    is told how many of onward's have come, in order, as soon as MPI is looked at, before the last is sent on.
         """
         self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, onward
         self.missing = Counter(message for message, _, _ in expected)
@@ -128,9 +128,9 @@ class Round:
     def _go_on(self) -> None:
         """Send on what has come, in its turn. A turn ends last: who finds none left finds all sent on, and told of."""
         while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
-            self.sends += [send() for send in self.onward[self.turns[0]]]
             if self.landed is not None:
                 self.landed(len(self.onward) - len(self.turns) + 1)
+            self.sends += [send() for send in self.onward[self.turns[0]]]
             self.turns.popleft()
 
     def _check(self, expected: int, status: MPI.Status) -> None:

@@ -117,11 +117,12 @@ class ThreadComm(Communicator):
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        arrivals = self._post(call, ("verb", self._number()), sends, recvs, onward)
-        return arrivals if landed is None else _telling(arrivals, landed)
+        return self._post(call, ("verb", self._number()), sends, recvs, onward, landed)
 
-    def _post(self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
-        return self._complete(call, key, recvs, onward, self._send(call, key, sends))
+    def _post(
+        self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        return self._complete(call, key, recvs, onward, landed, self._send(call, key, sends))
 
     def _send(self, call: str, key: tuple, sends: Pieces) -> list[tuple[int, Message]]:
         sent = [(to, self.world.sent(call, x)) for to, x in sends]
@@ -132,11 +133,13 @@ class ThreadComm(Communicator):
         return sent
 
     def _complete(
-        self, call: str, key: tuple, recvs: Pieces, onward: Onward, sent: list[tuple[int, Message]]
+        self, call: str, key: tuple, recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
     ) -> Iterator[int]:
-        for i, source, out in self._in_turn(recvs, onward):
+        for come, (i, source, out) in enumerate(self._in_turn(recvs, onward), 1):
             self._copy(out, self._fetch(call, key, source), source, call)
             if i in onward:
+                if landed is not None:
+                    landed(come)
                 sent += self._send(call, key, [(to, out) for to in onward[i]])
             yield i
         with self.world.lock:
@@ -237,13 +240,6 @@ class ThreadComm(Communicator):
         made.homes = [self.homes[r] for r in ranks] if self.homes else ()
         made.xp, made.shared_limit = self.xp, self.shared_limit
         return made
-
-
-def _telling(arrivals: Iterator[int], landed: Landed) -> Iterator[int]:
-    """The same, `landed` told of each."""
-    for number, i in enumerate(arrivals, 1):
-        landed(number)
-        yield i
 
 
 class ThreadBoard(Board):

@@ -21,7 +21,7 @@ from typing import Any
 
 from pdla.array import meta
 from pdla.comm import critical, trace
-from pdla.comm.base import Array, Onward, Pieces
+from pdla.comm.base import Array, Landed, Onward, Pieces
 from pdla.comm.critical import Lane, Letter, Path
 from pdla.comm.dry import as_rank
 from pdla.comm.ledger import Ledger, tag
@@ -235,7 +235,9 @@ class VirtualComm(ThreadComm):
         self.lane = world.lanes[self.me]
         self.homes = [world.machine.home(r) for r in self.ranks] if world.machine.node else ()
 
-    def _post(self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward) -> Iterator[int]:
+    def _post(
+        self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
         if not sends and not recvs:
             return iter(())
         self.world.reach(self.me, self.lane.time)
@@ -243,7 +245,7 @@ class VirtualComm(ThreadComm):
         for to, x in sends:
             round_.send(to, x, nth[to], self.me)
             nth[to] += 1
-        return round_.arrivals()
+        return round_.arrivals() if landed is None else _telling(round_.arrivals(), onward, landed)
 
     def _shared(self, call: str, value: Any) -> list[Any]:
         """Nobody goes on before the last has come; the words themselves take no time, as in a dry run of one rank."""
@@ -252,6 +254,17 @@ class VirtualComm(ThreadComm):
         self.world.reach(self.me, latest)
         self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, told, strict=True) if at == latest))
         return [said for _, said in told]
+
+
+def _telling(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterator[int]:
+    """The same; `landed` is told when the rank takes them, so that what it does then is its work."""
+    come, turns, told = set[int](), [*onward], 0
+    for i in arrivals:
+        come.add(i)
+        while told < len(turns) and turns[told] in come:
+            told += 1
+            landed(told)
+        yield i
 
 
 @dataclass(frozen=True)

@@ -273,8 +273,8 @@ class Plan:
         return Figures(received, messages, peak, seconds)
 
     def _sample(self) -> list[int]:
-        """Ranks that may cost most: the first, second and last along each axis of the grids (of large ones not the second);
-        all where matrices move."""
+        """Ranks that may cost most: the first, second and last along each axis of the grids (of large ones not the second), and
+        the first of the second node; all where matrices move."""
         if not all(self.stays) and self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))
         grids = dict.fromkeys((self.grid, self.A.grid, self.B.grid, self.C.grid))
@@ -282,7 +282,8 @@ class Plan:
         corners = [
             grid.ranks[corner] for grid in grids for corner in product(*({0, min(second, p - 1), p - 1} for p in grid.shape))
         ]
-        return sorted(set(map(int, corners)))
+        homes = self.grid.comm.homes
+        return sorted({*map(int, corners), *(homes.index(home) for home in list(dict.fromkeys(homes))[1:2])})
 
     def _dry(self, rank: int) -> tuple[int, int, int, int]:
         def program(comm: DryComm) -> None:

@@ -4,13 +4,14 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
 
 import pdla
 from pdla import config
-from pdla.comm import ring
+from pdla.comm import relay, ring
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
 from pdla.comm.threads import run
@@ -456,6 +457,26 @@ def test_long_messages_around_nodes_under_way_together(placed, place):
     for outs in gathered:
         assert [np.unique(out).tolist() for out in outs] == [[r + 1] for r in range(comm.size)]
     np.testing.assert_array_equal(sums, np.full(7, comm.size * (comm.size + 1) / 2))
+
+
+@pytest.mark.parametrize("length", [0, 5, 3 * PIECE // 8 + 1], ids=["empty", "short", "in pieces"])
+def test_sums_from_node_to_node(placed, monkeypatch, length):
+    """Of random addends: the same bits as sent directly; other verbs are under way meanwhile."""
+    monkeypatch.setattr(relay, "STEP", -inf)
+    monkeypatch.setattr(relay, "CHUNK", 64)
+    direct, comm = placed(lambda r: 0), placed(lambda r: r // 2)
+    rng = np.random.default_rng(comm.rank)
+    parts = [comm.xp.asarray(rng.standard_normal((length + r, 2))) for r in range(comm.size)]
+    ways, outs = [], []
+    for each in (direct, comm):
+        outs.append(comm.xp.empty(parts[comm.rank].shape, "float64"))
+        with record() as ledger:
+            coming = each.reduce_scatter(parts, outs[-1])
+            each.allreduce(comm.xp.asarray(np.ones(4))).wait()
+            coming.wait()
+        ways.append(ledger.events[-1].way)
+    np.testing.assert_array_equal(*map(comm.xp.host, outs))
+    assert ways == ["", "relay" if comm.adds and comm.size in (4, 6) else ""]
 
 
 @every_place
