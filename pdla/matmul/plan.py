@@ -32,7 +32,7 @@ from pdla.redistribute import local_shape, start, summed
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
 AT_ONCE = ("gather", "shared")  # schedules that do not walk
 MOST_PANELS = 2048  # of a plan that is to keep a memory limit
-EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions is run dry
+EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions or redistributions is run dry
 
 
 @dataclass(frozen=True)
@@ -273,9 +273,11 @@ class Plan:
         return Figures(received, messages, peak, seconds)
 
     def _sample(self) -> list[int]:
-        """Ranks that may cost most: the first, second and last along each axis of the grids (of large ones not the second), and
-        the first of the second node; all where matrices move."""
-        if not all(self.stays) and self.grid.comm.size <= EVERY_RANK:
+        """Ranks that may cost most: all, of many the first, second and last along each axis of the grids (of very many not the
+        second), and the first of the second node. Where cuts do not match, or a ring's sides do not divide each other, it may be
+        any.
+        """
+        if self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))
         grids = dict.fromkeys((self.grid, self.A.grid, self.B.grid, self.C.grid))
         second = 1 if self.grid.comm.size <= planner.LARGE else 0

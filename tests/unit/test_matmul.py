@@ -417,6 +417,20 @@ def test_plan_predicts_explains_and_runs():
     pdla.run(6, program)
 
 
+def test_plan_predicts_the_messages_of_ranks_in_the_middle():
+    def program(comm):
+        grid = ProcessGrid((2, 5))
+        A, B = pdla.zeros((100, 140), grid, LAYOUT), pdla.zeros((140, 80), grid, LAYOUT)
+        plan = pdla.plan_matmul(A, B, algorithm="gather", layout=LAYOUT)
+        with pdla.record() as ledger:
+            plan(A, B)
+        assert "col carries k" in str(plan.roles)  # B's halves come in fifths, and the third fifth is in both halves
+        return ledger.messages, plan.predicted.messages
+
+    counted, told = zip(*pdla.run(10, program), strict=True)
+    assert {max(counted)} == set(told) == {13}
+
+
 def test_bad_arguments_are_the_same_error_on_every_rank():
     errors = pdla.errors
 
