@@ -74,7 +74,7 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     grid  (pr, pc) with 2-D blocks for gather, shared, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the stationary
           forms; (pr, pc, depth) for tesseract with B in every layer
     Cannon's is the most that any rank receives: what SUMMA sends, a block for the skew, and another where a rank begins
-    inside a part, which happens on rectangles whose sides do not divide each other. Raises PlanError for an unknown name.
+    inside a part: of A where pc is no multiple of pr, of B where pr is none of pc. Raises PlanError for an unknown name.
     """
     if algorithm in NAMED:
         return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).words(m, n, k)

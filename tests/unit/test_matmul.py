@@ -371,6 +371,13 @@ def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):
     assert max(recorded for recorded, _, _ in real) == 8 * pdla.matmul_words(algorithm, m, n, k, shape)
 
 
+def test_cannon_brings_a_block_more_where_a_rank_begins_inside_one():
+    """As docs/cannon.md has it: of A where pc is no multiple of pr, of B where pr is none of pc."""
+    for pr, pc in itertools.product(range(2, 7), range(2, 7)):
+        extra = [60 * 60 / pr / pc * bool(long % short) for long, short in ((pc, pr), (pr, pc))]
+        assert pdla.matmul_words("cannon", 60, 60, 60, (pr, pc)) == pytest.approx(60 * 60 / pr / pc * (pc + pr) + sum(extra))
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_dry_equals_real_on_ragged_sizes_and_transposes(algorithm):
     def product(comm, hows):
