@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,13 @@ class Machine:
             path = Path(str(files("pdla.model") / "machines" / f"{name}.toml"))
         if not path.is_file():
             raise FileNotFoundError(f"no machine {str(name)!r}: a TOML file, or one of {', '.join(Machine.known())}")
-        figures = tomllib.loads(path.read_text())
+        try:
+            figures = tomllib.loads(path.read_text("utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         known = {one.name: str(one.type) for one in fields(Machine)}
         for key, value in figures.items():
-            if key not in known or not _fits(value, known[key]):
+            if key not in known or not _fits(value, known[key]) or (key in _RATES and value == 0):
                 raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}")
         return Machine(**figures)
 
@@ -170,7 +174,11 @@ def _chosen(name: str) -> Machine:
         raise type(error)(f"PDLA_MACHINE: {error}") from error
 
 
-_FORM = "figures of 0 or more; reached = [[size, share], ...], above 0, sizes growing"
+_RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # at 0 nothing would ever be done
+_FORM = (
+    f"finite figures of 0 or more, {', '.join(_RATES)} above 0, node a whole number; "
+    "reached = [[size, share], ...], above 0, sizes growing"
+)
 
 
 def _fits(value: Any, kind: str) -> bool:
@@ -178,7 +186,7 @@ def _fits(value: Any, kind: str) -> bool:
     if kind == "str":
         return isinstance(value, str)
     if not kind.startswith("tuple"):
-        return isinstance(value, (int, float)) and value >= 0
+        return type(value) in ((int,) if kind == "int" else (int, float)) and 0 <= value < inf
     pairs = value if isinstance(value, list) else [None]
     figures = all(isinstance(pair, list) and len(pair) == 2 and all(_fits(x, "float") and x > 0 for x in pair) for pair in pairs)
     return figures and all(one[0] < other[0] for one, other in pairwise(pairs))

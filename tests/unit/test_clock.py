@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import pdla
+from pdla import config
 from pdla.bench import calibrate
 from pdla.bench.cli import main
 from pdla.comm.clock import Clock
@@ -134,10 +135,19 @@ def test_machines_are_files(tmp_path):
     path.write_text("reached = [[8, 0.5], [64.5, 0.75]]")
     assert Machine.load(path).reached == ((8.0, 0.5), (64.5, 0.75))
     shares = ("0.5", "[1, 2]", "[[8, 0.5, 1]]", "[[8, 0]]", '[["8", 0.5]]', "[[8, 0.5], [8, 0.6]]", "[[8, 0.5], [4, 0.6]]")
-    for wrong in ("speed = 1.0", "flops = -1.0", 'flops = "fast"', "name = 3", *(f"reached = {share}" for share in shares)):
+    never = ("flops = 0", "single = 0.0", "half = 0", "memory = 0", "bandwidth = 0", "network = 0", "flops = inf", "latency = nan")
+    for wrong in ("speed = 1.0", "flops = -1.0", 'flops = "fast"', "name = 3", "node = 1.5", "node = true", *never, *(f"reached = {share}" for share in shares)):
         path.write_text(wrong)
         with pytest.raises(ValueError, match=wrong.split()[0]):
             Machine.load(path)
+
+
+@pytest.mark.parametrize("content", [b"flops = \n", b"\xff\xfe"])
+def test_files_that_are_no_toml_are_named(content, tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with config.override(machine=str(path)), pytest.raises(ValueError, match=f"PDLA_MACHINE: {path}: "):
+        Machine.chosen()
 
 
 @pytest.fixture
