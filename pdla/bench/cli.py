@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pdla
 from pdla import config
 from pdla.bench import calibrate, compare, measure, predict, report, scale
-from pdla.bench.arguments import Parser, add_machine, add_ranks
+from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
 from pdla.bench.stop import Stop, refuse
 from pdla.errors import DeviceError, NoMPIError
 
@@ -79,6 +79,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise refuse("calibrate measures processors, not GPUs: give --array numpy, and leave out PDLA_ARRAY")
     if arguments.command == "gemm":
         measure.check_files(arguments)
+    machine("")  # PDLA_MACHINE's, for which plans are made
     return arguments
 
 
@@ -136,14 +137,21 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
 
 
 def _alone(arguments: argparse.Namespace) -> int:
-    """A command that the first rank runs, if there are others; all end with its status."""
-    first, status = _first_of_the_job(), 0
+    """A command that the first rank runs, if there are others, who wait as long as it takes; all end with its status."""
     try:
-        status = ALONE[arguments.command][0].run(arguments) if first else 0
+        comm = pdla.world()
+    except NoMPIError:
+        return _stopped(arguments)
+    if comm.size > 1:
+        pdla.abort_on_exception()
+    with config.override(timeout=0.0):
+        return comm.share(_stopped(arguments) if comm.rank == 0 else 0)[0]
+
+
+def _stopped(arguments: argparse.Namespace) -> int:
+    """The exit status of a command that takes one process."""
+    try:
+        return ALONE[arguments.command][0].run(arguments)
     except Stop as stop:
         stop.say()
-        status = stop.status
-    try:
-        return pdla.world().share(status)[0]
-    except NoMPIError:
-        return status
+        return stop.status

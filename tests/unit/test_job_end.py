@@ -39,6 +39,19 @@ stuck()
     assert job.stdout.count("in stuck") == 3
 
 
+@pytest.mark.parametrize(("work", "status", "told"), [("time.sleep(3); return 3", 3, ""), ("return 1 / 0", 1, "ZeroDivisionError")])
+def test_others_wait_for_a_command_of_one_process_until_it_ends(work, status, told):
+    body = f"""
+import sys, time
+from pdla.bench import cli, predict
+def run(arguments): {work}
+predict.run = run
+sys.exit(cli.main(["predict", "-P", "4"]))
+"""
+    job = run_job(body, 2, PDLA_TIMEOUT="1" if not told else "300")
+    assert (job.returncode, told in job.stdout, "has waited" in job.stdout) == (status, True, False), job.stdout
+
+
 @pytest.mark.parametrize(
     ("variable", "told"),
     [
