@@ -61,7 +61,7 @@ def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float)
     """Where c is further than bound from its reference, in words; empty where nowhere. NaN is far from everything."""
     if c.shape != reference.shape:
         return f"shape {c.shape}, not {reference.shape}"
-    wrong = ~(np.abs(c - reference) <= bound)
+    wrong = ~(np.abs(c - reference) <= bound) if c.dtype.kind in "fc" else c != reference  # differences of integers wrap
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -69,9 +69,10 @@ def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float)
 
 
 def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
-    """Collective: where C X differs from A (B X), in words; in double precision, so that exact data stay exact."""
+    """Collective: where C X differs from A (B X), in words; in double precision, or, where C's integers wrap, in integers that wrap
+    alike, so that exact data stay exact."""
     k, n, comm = A.shape[1], B.shape[1], A.grid.comm
-    signs = np.random.default_rng(k + n).choice([-1.0, 1.0], (n, COLUMNS))
+    signs = np.random.default_rng(k + n).choice([-1, 1], (n, COLUMNS)).astype(C.dtype if C.dtype.kind in "iu" else float)
     found, expected = times(C, signs), times(A, times(B, signs))
     bound: np.ndarray | float = 0.0
     if not exact:

@@ -8,8 +8,8 @@ import pytest
 
 import pdla
 from pdla.bench import report, suite
-from pdla.bench.case import Case, digits, digits_path, integer_operands, random_operands
-from pdla.bench.check import SMALL, Checker
+from pdla.bench.case import LAYOUT, Case, digits, digits_path, integer_operands, random_operands
+from pdla.bench.check import SMALL, Checker, differences
 from pdla.bench.cli import main, parse
 from pdla.bench.gemm import Bench, predict
 from pdla.bench.peak import Peaks
@@ -64,6 +64,13 @@ def test_bad_arguments_are_one_line_and_status_2(capsys, words, quoted):
     assert quoted in err
 
 
+@pytest.mark.parametrize("words", [["gemm", "--threads", "2"], ["--dry-run", "-P", "4"], ["predict", "-P", "4"]])
+def test_an_unknown_machine_of_the_environment_is_one_line(capsys, words):
+    with pdla.config.override(machine="nosuch"):
+        status, out, err = run(capsys, *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and "PDLA_MACHINE: no machine 'nosuch'" in err
+
+
 def test_help_has_examples(capsys):
     status, out, err = run(capsys, "--help")
     assert (status, err) == (0, "")
@@ -99,6 +106,28 @@ def checked(P, case, spoil, small, exact=True):
     said = set(pdla.run(P, program))
     assert len(said) == 1
     return said.pop()
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("int8", -128), ("int8", 1), ("uint8", 255), ("int64", -(2**63)), ("bool", True)])
+def test_products_of_integers_that_are_wrong_are_found(dtype, error):
+    right, wrong = np.zeros((2, 3), dtype), np.zeros((2, 3), dtype)
+    wrong[1, 2] = error
+    assert differences(right, right, 0.0) == ""
+    assert differences(wrong, right, 0.0).startswith("1 of 6 elements differ, the first at (1, 2): ")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
+def test_products_of_integers_may_wrap(dtype):
+    def program(comm):
+        grid, top = pdla.ProcessGrid((2, 2), comm=comm), np.iinfo(dtype).max
+        A, B = (pdla.from_function(lambda i, j: top - (7 * i + j) % 5, (9, 9), grid, LAYOUT, dtype=dtype) for _ in "AB")
+        C = pdla.matmul(A, B)
+        found = [Checker(comm, small).check((), A, B, C, exact=True) for small in (SMALL, 0)]
+        if comm.rank == 0:
+            C.local[0, 0] += 1
+        return *found, Checker(comm, 0).check((), A, B, C, exact=True)[:5]
+
+    assert set(pdla.run(4, program)) == {("exact (NumPy)", "exact (Freivalds)", "WRONG")}
 
 
 def nothing(block):
