@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -115,6 +116,7 @@ def machine() -> dict[str, object]:
 
 def main() -> int:
     given = arguments()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # which ends the job under way, too
     out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     say = Console(stderr=True, highlight=False)
     wanted = [job for job in jobs(given.torch_python) if not given.sides or job.name in given.sides.split(",")]

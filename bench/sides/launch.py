@@ -37,7 +37,7 @@ class Job:
     threads: int = 1
 
     def run(self, ranks: int, spec: str, limit: float) -> str:
-        """Run to the end: "", or what went wrong in a few words."""
+        """Run to the end: "", or what went wrong in a few words. An exception here, as a signal's, ends the job."""
         threads = {f"{library}_NUM_THREADS": str(self.threads) for library in ("OMP", "OPENBLAS", "MKL")}
         mine = os.environ | threads | {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)} | self.environment
         command = [*self.start(ranks), "-m", "sides.job", spec]
@@ -45,9 +45,9 @@ class Job:
             try:
                 _, errors = job.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
-                job.terminate()  # mpirun ends its ranks
-                job.communicate()
                 return f"took more than {limit:g} s"
+            finally:
+                job.terminate()  # if it still runs; mpirun ends its ranks
         return _why(errors, job.returncode) if job.returncode else ""
 
 
