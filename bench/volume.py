@@ -12,6 +12,7 @@ import json
 import numpy as np
 
 import pdla
+from pdla.bench.arguments import natural, positive
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.placing import Place
@@ -101,9 +102,9 @@ def plot(results, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--to", type=int, default=1024)
-    parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--convert", type=int, default=0)
+    parser.add_argument("--to", type=positive, default=1024)
+    parser.add_argument("--every", type=positive, default=1)
+    parser.add_argument("--convert", type=natural, default=0)
     parser.add_argument("--plot")
     parser.add_argument("--json")
     wanted = parser.parse_args()

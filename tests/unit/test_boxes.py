@@ -168,6 +168,13 @@ def test_the_study_of_volumes_plans_conversions_too(tmp_path):
         assert all(words >= moved >= 0 and words > 0.99 for words, moved in shape["converted"].values())
 
 
+@pytest.mark.parametrize("words", [("--every", "0"), ("--to", "0"), ("--convert", "-1")])
+def test_the_study_of_volumes_refuses_what_it_cannot_count(words):
+    script = Path(__file__).parents[2] / "bench/volume.py"
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    assert done.returncode == 2 and f"argument {words[0]}: '{words[1]}' is not a whole number" in done.stderr
+
+
 def test_search_is_exhaustive():
     """Against a loop over every box, for a few sizes."""
     machine = Machine()
