@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -115,7 +116,18 @@ def _spelt(environ: Mapping[str, str]) -> None:
                 raise ValueError(f"{name} is no variable of pdla: PDLA_{meant[0]} is")
 
 
-settings = read(os.environ)
+def _asked() -> Settings:
+    """The environment's. Where a module of pdla is the program what is wrong is one line: nobody is there to catch an exception."""
+    try:
+        return read(os.environ)
+    except ValueError as error:
+        if sys.argv[:1] != ["-m"]:  # what stands there while `python -m pdla.bench` imports pdla
+            raise
+        sys.stderr.write(f"pdla: {error}\n")
+        raise SystemExit(2) from error
+
+
+settings = _asked()
 
 
 @contextmanager

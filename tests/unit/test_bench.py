@@ -1,6 +1,9 @@
 """The benchmark, without MPI: its arguments, checks, figures, table and JSON."""
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import fields, replace
 
 import numpy as np
@@ -69,6 +72,16 @@ def test_an_unknown_machine_of_the_environment_is_one_line(capsys, words):
     with pdla.config.override(machine="nosuch"):
         status, out, err = run(capsys, *words)
     assert (status, out, err.count("\n")) == (2, "", 1) and "PDLA_MACHINE: no machine 'nosuch'" in err
+
+
+@pytest.mark.parametrize("name", ["PDLA_TIMEOUT", "PDLA_TIMEOUTS"])
+def test_a_wrong_variable_is_one_line(name):
+    """Of the program; whoever imports pdla gets an exception."""
+    command, environ = [sys.executable, "-m", "pdla.bench", "--help"], os.environ | {name: "x"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1) and done.stderr.startswith(f"pdla: {name}")
+    done = subprocess.run([sys.executable, "-c", "import pdla"], env=environ, capture_output=True, text=True)
+    assert done.returncode == 1 and f"ValueError: {name}" in done.stderr
 
 
 def test_help_has_examples(capsys):
