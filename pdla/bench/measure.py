@@ -95,6 +95,7 @@ def _multiply(
 
 def _gemm(bench: Bench, arguments: argparse.Namespace) -> Results:
     comm, case = bench.comm, _case(arguments, bench.comm.size)
+    foresee(arguments.out, "--out", comm)
     try:
         if arguments.dry_run:
             return Results([predict(case, comm.size, bench.machine)])

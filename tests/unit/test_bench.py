@@ -335,6 +335,12 @@ def test_files_that_do_not_fit(capsys, tmp_path):
     assert "3 x 4" in err
 
 
+def test_an_out_without_a_folder_is_told_before_the_work(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(Bench, "measure", None)
+    status, out, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--out", str(tmp_path / "none" / "c.npy"))
+    assert (status, out, err.count("\n")) == (2, "", 1) and "--out" in err and "there is no folder" in err
+
+
 def test_a_json_that_cannot_be_written(capsys, tmp_path):
     """Told before the work where there is no folder, after it where there is one."""
     for path in (tmp_path / "none" / "out.json", tmp_path):
