@@ -152,13 +152,16 @@ class Kept:
         self.workspace = Workspace()
 
     def plan(self, key: tuple, make: Callable[[], Plan]) -> Plan:
-        plan = self.plans.pop(key, None)
-        if plan is None or plan.closed:
-            plan = make()
+        """The plan that is kept, or one that is made."""
+        plan = self.plans.get(key)
+        return make() if plan is None or plan.closed else plan
+
+    def keep(self, key: tuple, plan: Plan) -> None:
+        """As the latest; where calls agree every rank drops the same ones: some exchange messages at their first run alone."""
+        self.plans.pop(key, None)
         self.plans[key] = plan
         while len(self.plans) > config.settings.plans:
             del self.plans[next(iter(self.plans))]
-        return plan
 
 
 def _kept(comm: Communicator) -> Kept:
@@ -183,7 +186,9 @@ def _agreed(
         kept = _kept(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         key = (a, b, c, dtype, wish, config.settings.panel, config.settings.machine)
-        return kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine.chosen())), kept
+        plan = kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine.chosen()))
+    kept.keep(key, plan)
+    return plan, kept
 
 
 def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:

@@ -469,3 +469,20 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
             pdla.matmul(A, B, algorithm="x" if comm.rank == 2 else "summa")
 
     pdla.run(4, program)
+
+
+def test_a_call_that_failed_on_one_rank_leaves_all_with_the_same_plans():
+    """A rank that had dropped another plan than the rest would wait in its first run of the one that they still have."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, Bs = exact((8, 8), grid, LAYOUT, seed=1), [exact((8, n), grid, LAYOUT, seed=n) for n in (8, 16, 24)]
+        for B in Bs[:2]:
+            pdla.matmul(A, B, algorithm="cannon")
+        with pytest.raises(pdla.errors.ShapeError, match="rank 0: alpha=1j is complex"):
+            pdla.matmul(A, Bs[0], algorithm="cannon", alpha=1j if comm.rank == 0 else 1)
+        pdla.matmul(A, Bs[2], algorithm="cannon")
+        assert np.array_equal(pdla.matmul(A, Bs[0], algorithm="cannon").gather(), A.gather() @ Bs[0].gather())
+
+    with config.override(plans=2):
+        pdla.run(4, program)
