@@ -92,7 +92,10 @@ def plan_matmul(
     panel: int | None = None,
     memory_limit: int | None = None,
 ) -> Plan:
-    """Collective: how C = alpha A B + beta C will be computed; arguments as for matmul."""
+    """Collective: how C = alpha A B + beta C will be computed; arguments as for matmul.
+
+    Run with a beta that was 0 here, it may need more memory than it foretold, and than memory_limit.
+    """
     wish = Wish(algorithm, box, schedule, panel, memory_limit)
     return _agreed(A, B, layout, out, alpha, beta, wish)[0]
 
@@ -185,8 +188,9 @@ def _agreed(
             checks.result(A, B, out, layout, dtype)
         kept = _kept(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
-        key = (a, b, c, dtype, wish, config.settings.panel, config.settings.machine)
-        plan = kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine.chosen()))
+        adds = bool(beta != 0)
+        key = (a, b, c, dtype, wish, adds, config.settings.panel, config.settings.machine)
+        plan = kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine.chosen(), adds))
     kept.keep(key, plan)
     return plan, kept
 

@@ -62,6 +62,7 @@ class Plan:
 
     `plan(A, B, out=C)` runs it on operands like those it was made for; collective, checked without a message. Its buffers
     are kept from run to run; `free()` gives them back. `algorithm` is what was chosen, `schedule` how its panels move.
+    `adds`: made for a beta other than 0; what comes to C from another layout needs memory of its own then.
     """
 
     A: Operand
@@ -80,6 +81,7 @@ class Plan:
     words: float
     moved: float
     bound: float
+    adds: bool
     runners_up: tuple[str, ...] = ()
     workspace: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
@@ -291,9 +293,8 @@ class Plan:
         def program(comm: DryComm) -> None:
             comm.homes, comm.shared_limit = self.grid.comm.homes, self.grid.comm.shared_limit  # by them workspace differs
             alike = {grid: _alike(grid, comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
-            plan = replace(self, grid=alike[self.grid], C=replace(self.C, grid=alike[self.C.grid]))
-            a, b = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B))
-            plan.run(a, b, None, 1, 0, Workspace())
+            a, b, c = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B, self.C))
+            replace(self, grid=alike[self.grid]).run(a, b, c, 1, int(self.adds), Workspace())
 
         _, ledger = dry_run(self.grid.comm.size, program, rank=rank)
         return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
@@ -356,6 +357,7 @@ class Task:
     dtype: np.dtype
     wish: Wish
     question: Question
+    adds: bool = False
 
     def plan(self, way: Way, rivals: tuple[str, ...] = (), walked: str | None = None) -> Plan:
         """The plan that goes this way."""
@@ -372,13 +374,15 @@ class Task:
         width = self.wish.panel or config.settings.panel or PANEL
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
-            q.machine, way.words, way.moved, q.bound, rivals,
+            q.machine, way.words, way.moved, q.bound, self.adds, rivals,
         )  # fmt: skip
 
 
-def make(A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine) -> Plan:
-    """The cheapest plan for these operands; C=None leaves its layout to the plan."""
-    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine))
+def make(
+    A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
+) -> Plan:
+    """The cheapest plan for these operands; C=None leaves its layout to the plan. adds: to what is in C."""
+    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
     found = planner.ways(task.question, wish.algorithm, wish.box, wish.schedule)
     if wish.memory_limit is not None:
         return _fitting(task, found, wish.memory_limit)

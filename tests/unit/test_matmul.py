@@ -486,3 +486,22 @@ def test_a_call_that_failed_on_one_rank_leaves_all_with_the_same_plans():
 
     with config.override(plans=2):
         pdla.run(4, program)
+
+
+@pytest.mark.parametrize("algorithm", ["tesseract", "a-stationary"])
+def test_what_is_added_to_c_is_foreseen_and_kept_below_the_limit(algorithm):
+    """On its way home it needs memory of its own."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = exact((40, 4), grid, LAYOUT, seed=1), exact((40, 4), grid, LAYOUT, seed=2).T
+        C = pdla.zeros((40, 40), grid, Layout("col", "row"))
+        plan = pdla.plan_matmul(A, B, out=C, beta=1, algorithm=algorithm)
+        with pdla.record() as ledger:
+            plan(A, B, out=C, beta=1)
+        assert ledger.total(comm)["max_peak_workspace"] <= plan.predicted.peak_workspace
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+        with pytest.raises(pdla.errors.PlanError, match="bytes too few"):
+            pdla.matmul(A, B, out=C, beta=1, algorithm=algorithm, memory_limit=8 * 40 * 40 // 4)
+
+    pdla.run(4, program)
