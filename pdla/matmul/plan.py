@@ -32,7 +32,7 @@ from pdla.redistribute import local_shape, start, summed
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
 AT_ONCE = ("gather", "shared")  # schedules that do not walk
 MOST_PANELS = 2048  # of a plan that is to keep a memory limit
-EVERY_RANK = 64  # ranks up to which every rank of a plan with conversions or redistributions is run dry
+EVERY_RANK = 64  # ranks up to which every rank is run dry
 
 
 @dataclass(frozen=True)

@@ -505,3 +505,25 @@ def test_what_is_added_to_c_is_foreseen_and_kept_below_the_limit(algorithm):
             pdla.matmul(A, B, out=C, beta=1, algorithm=algorithm, memory_limit=8 * 40 * 40 // 4)
 
     pdla.run(4, program)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "shape", "mnk", "a", "b", "c"),
+    [
+        ("gather", (5,), (7, 3, 50), Layout(cols=Cuts("row", (0, 1, 2, 47, 48, 50))), Layout("row"), Layout()),  # one has most
+        ("cannon", (7, 2), (55, 20, 13), LAYOUT, LAYOUT, Layout(cols=("col", "row"))),  # cuts that do not match
+    ],
+    ids=["gather", "cannon"],
+)
+def test_any_rank_may_be_the_one_that_pays_most(algorithm, shape, mnk, a, b, c):
+    def program(comm):
+        grid, (m, n, k) = ProcessGrid(shape), mnk
+        A, B = exact((m, k), grid, a, seed=1), exact((k, n), grid, b, seed=2)
+        plan = pdla.plan_matmul(A, B, algorithm=algorithm, layout=c)
+        with pdla.record() as ledger:
+            plan(A, B)
+        cost, total = plan.predicted, ledger.total(comm)
+        assert (cost.bytes_received, cost.messages) == (total["max_bytes_received"], total["max_messages"])
+        assert total["max_peak_workspace"] <= cost.peak_workspace
+
+    pdla.run(int(np.prod(shape)), program)
