@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,10 @@ def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None
         raise PlanError("schedule='shared': the ranks run on several nodes, which share no memory")
     if wish.schedule and wish.algorithm in ON_GRID and wish.schedule != wish.algorithm:
         raise PlanError(f"schedule={wish.schedule!r} with algorithm={wish.algorithm!r}, which is a schedule itself")
-    if wish.panel is not None and wish.panel < 1:
-        raise PlanError(f"panel={wish.panel}: at least 1")
+    if wish.panel is not None and not _counts(wish.panel):
+        raise PlanError(f"panel={wish.panel!r}: a whole number of at least 1")
+    if wish.memory_limit is not None and not (isinstance(wish.memory_limit, Real) and wish.memory_limit == wish.memory_limit):
+        raise PlanError(f"memory_limit={wish.memory_limit!r}: a number of bytes")
     if wish.box is not None:
         _check_box(wish, A.grid.comm.size)
 
@@ -74,8 +77,13 @@ def _check_box(wish: Wish, ranks: int) -> None:
     box = wish.box
     if wish.algorithm in ON_GRID:
         raise PlanError(f"box={box} with algorithm={wish.algorithm!r}, which works on the grid of A and B")
-    if not isinstance(box, tuple) or len(box) != 3 or min(box) < 1 or prod(box) > ranks:
-        raise PlanError(f"box={box!r}: three sides of at least 1, of at most {ranks} ranks in all")
+    if not isinstance(box, tuple) or len(box) != 3 or not all(map(_counts, box)) or prod(box) > ranks:
+        raise PlanError(f"box={box!r}: three sides of at least 1 in a tuple, of at most {ranks} ranks in all")
+
+
+def _counts(n: Any) -> bool:
+    """Whether it is a whole number of at least 1; 2.0 is not: plans would be found by it that were made for 2."""
+    return isinstance(n, (int, np.integer)) and n >= 1
 
 
 def plan_matmul(

@@ -454,6 +454,9 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         for kind, text, call in cases:
             with pytest.raises(kind, match=text):
                 call()
+        for wish in ({"panel": 2.0}, {"panel": "3"}, {"memory_limit": "1MB"}, {"memory_limit": np.nan}, {"box": (1.0, 2, 2)}):
+            with pytest.raises(errors.PlanError, match=r"(panel=.*whole number|memory_limit=.*bytes|box=.*sides)"):
+                pdla.matmul(A, B, **wish)
         square = exact((4, 4), grid, LAYOUT)
         with pytest.raises(errors.ShapeError, match="shares memory"):
             pdla.matmul(square, square, out=square)
