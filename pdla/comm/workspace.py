@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from contextvars import ContextVar
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,13 @@ def aligned(size: int) -> int:
 
 
 class Workspace:
-    """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not."""
+    """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not.
+
+    `most`: before it would hold more than so many, it lets go of what is not in use, and a later call allocates that again.
+    """
 
     def __init__(self) -> None:
-        self.held = 0
+        self.held, self.most = 0, inf
         self._free: dict[int, list[Any]] = {}
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -35,13 +38,14 @@ class Workspace:
         if spare:
             memory = spare.pop()
         else:
+            self.trim(self.most - size)
             memory = xp.memory(size)
             self.held += size
         x = xp.over(memory, shape, dtype)
         weakref.finalize(x if x.base is None else x.base, spare.append, memory)
         return x
 
-    def trim(self, keep: int) -> None:
+    def trim(self, keep: float) -> None:
         """Let go of memory not in use, largest first, until no more than `keep` bytes are held."""
         for size in sorted(self._free, reverse=True):
             while self._free[size] and self.held > keep:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
-from math import prod
+from math import inf, prod
 from typing import Any
 from weakref import ref
 
@@ -82,6 +82,7 @@ class Plan:
     moved: float
     bound: float
     adds: bool
+    limit: int | None
     runners_up: tuple[str, ...] = ()
     workspace: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
@@ -135,6 +136,7 @@ class Plan:
         if out is None:
             block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
             out, beta = DistMatrix(block, self.C.shape, self.C.grid, self.layout), 0
+        workspace.most = inf if self.limit is None else self.limit
         with within(workspace):
             a, b = self._brought(A, B)
             if self.stays[2]:
@@ -374,7 +376,8 @@ class Task:
         width = self.wish.panel or config.settings.panel or PANEL
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
-            q.machine, way.words, way.moved, q.bound, self.adds, rivals,
+            q.machine, way.words, way.moved, q.bound, self.adds, self.wish.memory_limit,
+            rivals,
         )  # fmt: skip
 
 

@@ -530,3 +530,24 @@ def test_any_rank_may_be_the_one_that_pays_most(algorithm, shape, mnk, a, b, c):
         assert total["max_peak_workspace"] <= cost.peak_workspace
 
     pdla.run(int(np.prod(shape)), program)
+
+
+def test_buffers_are_kept_within_the_limit():
+    """Those of A and B on their way are of other sizes than those of C."""
+
+    def program(comm):
+        grid, cyclic = ProcessGrid((2, 2)), Layout(Cyclic("row", 3), Cyclic("col", 3))
+        A, B, C = (exact((48, 48), grid, cyclic, seed=seed) for seed in (1, 2, 3))
+        options = {"out": C, "beta": 1, "algorithm": "3d", "box": (1, 2, 2)}
+        before = C.gather()
+        limit = pdla.plan_matmul(A, B, **options).predicted.peak_workspace
+        plan = pdla.plan_matmul(A, B, memory_limit=limit, **options)
+        most = limit + 64 * 20  # a buffer takes whole cache lines
+        for _ in range(2):
+            plan(A, B, beta=1, out=C)
+            assert plan.workspace.held <= most
+        pdla.matmul(A, B, memory_limit=limit, **options)
+        assert comm._plans.workspace.held <= most
+        assert np.array_equal(C.gather(), before + 3 * (A.gather() @ B.gather()))
+
+    pdla.run(4, program)
