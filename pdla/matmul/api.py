@@ -83,7 +83,7 @@ def _check_box(wish: Wish, ranks: int) -> None:
 
 def _counts(n: Any) -> bool:
     """Whether it is a whole number of at least 1; 2.0 is not: plans would be found by it that were made for 2."""
-    return isinstance(n, (int, np.integer)) and n >= 1
+    return isinstance(n, (int, np.integer)) and bool(n >= 1)
 
 
 def plan_matmul(
