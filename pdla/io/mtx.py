@@ -26,6 +26,7 @@ DTYPES = {
     "unsigned-integer": np.uint64,
     "complex": np.complex128,
 }
+FIELDS = {"b": "integer", "i": "integer", "u": "unsigned-integer", "f": "real", "c": "complex"}  # by the kind of a dtype
 
 
 def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
@@ -76,4 +77,8 @@ def _write(part: Path, path: Path, whole: Any) -> None:
 
     numbers = whole.astype(np.float32) if whole.dtype == np.float16 else whole  # scipy would round halves to integers
     with gzip.open(part, "xb") if _packed(path) else part.open("xb") as file:
-        mmwrite(file, numbers, symmetry="general")
+        if numbers.size:
+            mmwrite(file, numbers, symmetry="general")
+        else:  # scipy does not come back from complex matrices without rows
+            rows, cols = numbers.shape
+            file.write(f"%%MatrixMarket matrix array {FIELDS[numbers.dtype.kind]} general\n{rows} {cols}\n".encode())
