@@ -33,7 +33,9 @@ def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
     from scipy.io import mminfo
 
     with _opened(path) as file:
-        rows, cols, _, _, field, _ = mminfo(Lines(file))
+        rows, cols, _, _, field, symmetry = mminfo(Lines(file))
+    if symmetry != "general" and rows != cols:  # scipy would write what it mirrors beyond its array
+        raise ValueError(f"{symmetry}, but {rows} x {cols}: it must be square")
     return (rows, cols), np.dtype(DTYPES[field])
 
 

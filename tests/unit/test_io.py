@@ -504,6 +504,14 @@ def test_a_line_of_matrix_market_that_is_no_entry(tmp_path, kind, line, expected
     assert load_error(path).startswith(f"rank 0: {path}: line 5: {line!r}: expected {expected}")
 
 
+@pytest.mark.parametrize("kind", ["array real symmetric", "array real skew-symmetric", "array complex hermitian"])
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2)])
+def test_half_of_a_matrix_that_is_not_square(tmp_path, kind, shape):
+    path = tmp_path / "x.mtx"
+    path.write_text(f"%%MatrixMarket matrix {kind}\n{shape[0]} {shape[1]}\n" + "1 1\n"[2 * ("real" in kind) :] * 3)
+    assert f"{kind.split()[2]}, but {shape[0]} x {shape[1]}: it must be square" in load_error(path)
+
+
 @pytest.mark.parametrize("header", [
     "{'descr': '<f8', 'shape': (3, 3)}", "{'descr': 'nonsense'", "(", "{}", "9" * 50,
     "{'descr': '<f8', 'fortran_order': False, 'shape': (-2, 3), }",
