@@ -36,9 +36,11 @@ def _named(cut: Any, axis: Any) -> None:
         raise LayoutError(f"{cut!r}: the axis comes first, by its name")
 
 
-def _counted(cut: Any, *numbers: Any) -> None:
-    if not all(isinstance(n, (int, np.integer)) for n in numbers):
+def _counted(cut: Any, number: Any) -> int:
+    """As Python's int, which does not wrap around as NumPy's short ones do."""
+    if not isinstance(number, (int, np.integer)):
         raise LayoutError(f"{cut!r}: indices are counted in whole numbers")
+    return int(number)
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,8 @@ class Cyclic:
 
     def __post_init__(self) -> None:
         _named(self, self.axis)
-        _counted(self, self.block, self.source, self.first)
+        for field in ("block", "source", "first"):
+            object.__setattr__(self, field, _counted(self, getattr(self, field)))
         if self.block < 1 or self.source < 0:
             raise LayoutError(f"{self!r}: block must be at least 1 and source at least 0")
         if not 0 <= self.first <= self.block:
@@ -118,8 +121,7 @@ class Cuts:
 
     def __post_init__(self) -> None:
         _named(self, self.axis)
-        _counted(self, *self.boundaries)
-        object.__setattr__(self, "boundaries", tuple(int(b) for b in self.boundaries))
+        object.__setattr__(self, "boundaries", tuple(_counted(self, end) for end in self.boundaries))
         ends = self.boundaries
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
             raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
@@ -143,7 +145,7 @@ class Balanced:
     unit: int = 1
 
     def __post_init__(self) -> None:
-        _counted(self, self.unit)
+        object.__setattr__(self, "unit", _counted(self, self.unit))
         if self.unit < 1:
             raise LayoutError(f"{self!r}: unit must be at least 1")
 

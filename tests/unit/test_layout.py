@@ -178,6 +178,18 @@ def test_owner_by_cuts():
         Layout("row").owner((9, 0), (9, 1), SIZES)
 
 
+@pytest.mark.parametrize("whole", [np.uint8, np.int8, np.uint64, np.int64])
+def test_numpy_s_whole_numbers_are_taken_as_python_s(whole):
+    """In short dtypes, and below 0 in those without signs, they would wrap around."""
+    cut, sizes = Cyclic("col", whole(64), whole(1), whole(3)), {"col": 5}
+    assert repr(cut) == "Cyclic(axis='col', block=64, source=1, first=3)"
+    shares = [Layout(cut).indices((999, 1), sizes, {"col": i})[0] for i in range(5)]
+    assert all(held == Layout(Cyclic("col", 64, 1, 3)).indices((999, 1), sizes, {"col": i})[0] for i, held in enumerate(shares))
+    assert sorted(chain.from_iterable(held.indices().tolist() for held in shares)) == list(range(999))
+    assert repr(Layout(Balanced("col", whole(100)))) == "Layout(rows=Balanced(axes='col', unit=100))"
+    assert sum(len(Layout(Balanced("col", whole(100))).indices((999, 1), sizes, {"col": i})[0]) for i in range(5)) == 999
+
+
 def test_two_ways_of_writing_one_cut_are_one_cut():
     sizes = SIZES | {"one": 1}
     same = Layout(("one", "row")).same_cuts(Layout("row", "one"), (8, 5), sizes)
