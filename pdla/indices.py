@@ -50,6 +50,11 @@ class IndexSet:
         """All global indices, in local order."""
         return _expand(self.starts, self.stops - self.starts)
 
+    def position(self, index: int) -> int:
+        """Local position of a global index that is held."""
+        run = int(np.searchsorted(self.starts, index, "right")) - 1
+        return int(self.offsets[run]) + index - int(self.starts[run])
+
     def select(self, positions: IndexSet) -> IndexSet:
         """The global indices at these local positions: a cut within a cut."""
         offsets = self.offsets

@@ -342,7 +342,7 @@ class Layout:
             for cut in cuts:
                 coords[cut.axis] = cut.owner(len(held), sizes[cut.axis], position)
                 held = held.select(cut.share(len(held), sizes[cut.axis], coords[cut.axis]))
-                position = int(np.searchsorted(held.indices(), i))
+                position = held.position(i)
         return coords
 
     def same_cuts(self, other: Layout, shape: Shape, sizes: Mapping[str, int]) -> bool:

@@ -178,6 +178,12 @@ def test_owner_by_cuts():
         Layout("row").owner((9, 0), (9, 1), SIZES)
 
 
+def test_owner_in_a_dimension_longer_than_memory():
+    n = 10**13
+    assert Layout("row").owner((n - 1, 0), (n, 1), SIZES) == {"row": 1}
+    assert Layout(("col", "row"), "depth").owner((n // 2, 2), (n, 9), SIZES) == {"col": 1, "row": 0, "depth": 0}
+
+
 @pytest.mark.parametrize("whole", [np.uint8, np.int8, np.uint64, np.int64])
 def test_numpy_s_whole_numbers_are_taken_as_python_s(whole):
     """In short dtypes, and below 0 in those without signs, they would wrap around."""
