@@ -286,9 +286,11 @@ class DistMatrix:
         return sum(self.grid.comm.share(mine if first else 0))
 
     def check_copies(self) -> bool:
-        """Collective: whether all ranks that should hold the same block do, bit for bit (NaN equal to NaN)."""
+        """Collective: whether all ranks that should hold the same block do, bit for bit (NaN equal to NaN). True in a dry run."""
         import hashlib
 
+        if self.xp.name == "meta":
+            return True
         coords = self.grid.coords or {}
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
         digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
