@@ -51,7 +51,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     """A matrix on the caller's own block, without a copy: what pdla writes to it, the caller sees, and the other way.
 
     local  2-D array of this rank's block (any strides; one that lies column by column travels so); on idle ranks of size 0 (or
-           None). Collective.
+           None). In a dry run its shape and dtype alone are kept. Collective.
     Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ.
     """
     on_grid("from_local", grid, layout)
@@ -73,7 +73,10 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     if not grid.active:
         block = namespace(block).empty((0, 0), dtypes.pop())
     by_columns = "F" in orders and "C" not in orders
-    return DistMatrix(block.T if by_columns else block, (int(shape[0]), int(shape[1])), grid, layout, transposed=by_columns)
+    base = block.T if by_columns else block
+    if grid.comm.xp.name == "meta":
+        base = grid.comm.xp.asarray(base)
+    return DistMatrix(base, (int(shape[0]), int(shape[1])), grid, layout, transposed=by_columns)
 
 
 def _order(block: Any) -> str:
@@ -104,7 +107,10 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             layout.check(whole.shape, grid.sizes)
     if root is None:
         return _block_of(whole, grid, layout)
-    shape, dtype = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
+    said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
+    if said is None:
+        raise ShapeError(f"from_global: a dry run as rank {comm.rank} knows not what root={root} deals out: give it rank={root}")
+    shape, dtype = said
     alone = ProcessGrid.trusted((1,), comm, [root])
     base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
     return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)

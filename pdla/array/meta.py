@@ -88,6 +88,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     size = property(lambda self: prod(self.shape))
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
+    strides = property(lambda self: tuple(self.itemsize * step for step in self._laid.strides))
     base = None
     imag = property(lambda self: Meta(self.shape, np.empty(0, self.dtype).imag.dtype))
     T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T))

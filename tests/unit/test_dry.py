@@ -147,3 +147,31 @@ def test_matrices_without_data():
 def test_a_rank_that_is_none_of_them():
     with pytest.raises(PdlaError, match="rank 4 is not one of 4"):
         pdla.dry_run(4, lambda comm: None, rank=4)
+
+
+@pytest.mark.parametrize("block", [np.ones((2, 3)), np.ones((3, 2)).T, Meta((2, 3)), Meta((3, 2)).T, [[1.0, 2.0, 3.0]] * 2])
+def test_a_block_of_one_s_own_becomes_one_without_data(block):
+    def program(comm):
+        A = pdla.from_local(block, (4, 6), pdla.ProcessGrid((2, 2), comm=comm), pdla.Layout("row", "col"))
+        return A, A.redistribute(pdla.Layout()).local.shape
+
+    (A, whole), ledger = pdla.dry_run(4, program)
+    assert isinstance(A.base, Meta) and meta.contiguous(A.base) and A.local.shape == (2, 3)
+    assert whole == (4, 6) and ledger.bytes_received == 18 * 8
+
+
+def test_what_another_rank_deals_out_is_known_to_it_alone():
+    def program(comm):
+        whole = np.ones((4, 6)) if comm.rank == 1 else None
+        return pdla.from_global(whole, pdla.ProcessGrid((2, 2), comm=comm), pdla.Layout("row", "col"), root=1)
+
+    assert pdla.dry_run(4, program, rank=1)[0].local.shape == (2, 3)
+    with pytest.raises(ShapeError, match="dry run as rank 0 knows not what root=1 deals out: give it rank=1"):
+        pdla.dry_run(4, program)
+
+
+def test_copies_without_data_are_alike():
+    def program(comm):
+        return pdla.zeros((10**12, 10**12), pdla.ProcessGrid((2, 2), comm=comm), pdla.Layout("row")).check_copies()
+
+    assert pdla.dry_run(4, program)[0]
