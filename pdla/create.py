@@ -14,7 +14,7 @@ from pdla.array.draw import TILE, Draw
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed
 from pdla.errors import GridError, LayoutError, ShapeError
-from pdla.grid import ProcessGrid, on_grid
+from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
@@ -25,8 +25,9 @@ FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that th
 
 def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
     """Collective: a shape, layout and dtype that fit, the same on every rank."""
-    on_grid(call, grid, layout)
+    on_grid(call, grid)
     with agreed(grid.comm, f"{call}(shape={shape!r}, {grid!r}, {layout!r}, dtype={dtype!r})"):
+        in_layout(call, layout)
         _check_shape(call, shape)
         whole = int(shape[0]), int(shape[1])
         layout.check(whole, grid.sizes)
@@ -54,8 +55,9 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
            None). In a dry run its shape and dtype alone are kept. Collective.
     Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ.
     """
-    on_grid("from_local", grid, layout)
+    on_grid("from_local", grid)
     with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
+        in_layout("from_local", layout)
         _check_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
@@ -90,9 +92,10 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
 
     array  2-D; looked at on root only, where root is given, else equal on all ranks (compared up to 16 MiB). Collective.
     """
-    on_grid("from_global", grid, layout)
+    on_grid("from_global", grid)
     comm = grid.comm
     with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
+        in_layout("from_global", layout)
         if root is not None and not 0 <= root < comm.size:
             raise GridError(f"root={root}: the communicator has ranks 0 to {comm.size - 1}")
         if layout.partial:

@@ -74,10 +74,14 @@ def _whole(shape: Any) -> tuple[int, ...]:
     return tuple(map(int, shape))
 
 
-def on_grid(call: str, grid: Any, layout: Any) -> None:
-    """That these are a grid and a layout."""
+def on_grid(call: str, grid: Any) -> None:
+    """That this is a grid. An error on this rank alone: it is the grid that knows the others."""
     if not isinstance(grid, ProcessGrid):
         raise GridError(f"{call}: grid={grid!r} is a {type(grid).__name__}: give a pdla.ProcessGrid")
+
+
+def in_layout(call: str, layout: Any) -> None:
+    """That this is a layout."""
     if not isinstance(layout, Layout):
         raise LayoutError(f"{call}: layout={layout!r} is a {type(layout).__name__}: give a pdla.Layout, as Layout('row', 'col')")
 

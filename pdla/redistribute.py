@@ -16,7 +16,7 @@ from pdla.comm.agree import agree
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.errors import GridError, LayoutError, PdlaError
-from pdla.grid import ProcessGrid, on_grid
+from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet, Selection
 from pdla.layout import Layout, Shape, axes_of, places_of, shares
 from pdla.matrix import DistMatrix
@@ -184,7 +184,8 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
     target = A.grid if grid is None else grid
     error: PdlaError | None = None
     try:
-        on_grid("redistribute", target, layout)
+        on_grid("redistribute", target)
+        in_layout("redistribute", layout)
         if target.comm.identity != A.grid.comm.identity:
             raise GridError(f"{target!r} and {A.grid!r} are over different communicators")
         layout.check(A.shape, target.sizes)

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from pdla.comm.agree import agree, agreed
 from pdla.errors import FileError, LayoutError
-from pdla.grid import ProcessGrid, on_grid
+from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.io import hdf5, mtx, npy
 from pdla.io.files import check_dtype, together
 from pdla.layout import Layout
@@ -42,9 +42,10 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     Raises, the same on every rank, FileError for a file that is missing, damaged, truncated or not a matrix of numbers,
     LayoutError for a layout that does not fit it or asks for partial sums. In a dry run only the header is read.
     """
-    on_grid("load", grid, layout)
+    on_grid("load", grid)
     comm = grid.comm
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
+        in_layout("load", layout)
         path, form = _known(path)
         if dataset is not None and form is not hdf5:
             raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files; this one holds one matrix")
