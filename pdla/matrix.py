@@ -272,7 +272,10 @@ class DistMatrix:
         rows, cols = whole.indices
         here, there, _ = rows.overlay(cols)
         total = self.xp.take(whole.local, here, there).diagonal().sum().item() if self.xp.name != "meta" else 0.0
-        return np.empty((0, 0), self.dtype).trace().dtype.type(whole._sum_once(total))
+        total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
+        if kind.kind in "iu":
+            total = np.uint64(total % 2**64)  # NumPy's sums wrap around
+        return np.asarray(total).astype(kind)[()]
 
     def _checked_whole(self, what: str) -> DistMatrix:
         if self.layout.partial:

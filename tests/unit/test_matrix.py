@@ -224,6 +224,19 @@ def test_norm_and_trace_of_nothing():
     assert on_a_grid(program) == [(0, 0)] * 5
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "float16", "bfloat16"])
+def test_a_trace_is_of_numpy_s_dtype_and_wraps_around_as_there(dtype):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    whole = np.full((6, 6), 120 if dtype.itemsize < 8 else np.iinfo(dtype).max - 1, dtype)
+
+    def program(grid):
+        trace = pdla.from_global(whole, grid, Layout("row", "col")).trace()
+        assert trace == whole.trace() and type(trace) is type(whole.trace())
+
+    on_a_grid(program)
+
+
 def test_trace_wants_a_square_on_every_rank():
     def program(grid):
         with pytest.raises(ShapeError, match=r"shape \(4, 6\): it must be square"):
