@@ -13,12 +13,12 @@ from pdla.array import namespace
 from pdla.array.draw import TILE, Draw
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed
-from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
-from pdla.redistribute import converted, local_shape
+from pdla.redistribute import check_root, converted, local_shape
 
 FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms
 
@@ -96,8 +96,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
     comm = grid.comm
     with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
         in_layout("from_global", layout)
-        if root is not None and not 0 <= root < comm.size:
-            raise GridError(f"root={root}: the communicator has ranks 0 to {comm.size - 1}")
+        check_root(comm, root)
         if layout.partial:
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
         whole = comm.xp.asarray(native(array)) if root in (None, comm.rank) else None

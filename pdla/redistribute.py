@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import agree
+from pdla.comm.agree import agree, agreed
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.errors import GridError, LayoutError, PdlaError
@@ -198,13 +198,17 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
     return made.copy() if made is A else made
 
 
+def check_root(comm: Communicator, root: Any) -> None:
+    """That this is a rank of the communicator, or None."""
+    if root is not None and not (isinstance(root, (int, np.integer)) and 0 <= root < comm.size):
+        raise GridError(f"root={root!r}: the communicator has ranks 0 to {comm.size - 1}")
+
+
 def gather(A: DistMatrix, root: int | None = None) -> Any:
     """Collective: the whole of A, C-ordered, on every rank or on `root`; None on the others."""
     comm = A.grid.comm
-    error = None
-    if root is not None and not 0 <= root < comm.size:
-        error = GridError(f"root={root}: the communicator has ranks 0 to {comm.size - 1}")
-    agree(comm, f"gather {A.described} to root={root}", error)
+    with agreed(comm, f"gather {A.described} to root={root}"):
+        check_root(comm, root)
     everyone = ProcessGrid.trusted((comm.size,) if root is None else (1,), comm, range(comm.size) if root is None else [root])
     whole = converted(A, Layout(), everyone)
     return whole.local if everyone.active else None
