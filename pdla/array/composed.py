@@ -1,7 +1,8 @@
 """The layers' work on whole arrays, composed of NumPy's functions: for arrays of any kind, and what kernels are compared with.
 
 Arrays are (m, n): tokens, and this rank's part of the features or of the vocabulary. Sums over a row, which other ranks have
-parts of, are (m, 1). What is said to be spent may be written to.
+parts of, are (m, 1). What is said to be spent may be written to. Sums are of the dtype `summing`: in bfloat16 1 added to 256 is
+256, and a square that float16 has no number for is soon come by.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ import numpy as np
 
 
 def summing(dtype: np.dtype) -> np.dtype:
-    """The dtype in which products are added up: float32 for the 16-bit floats, which only store."""
+    """The dtype in which numbers are added up: float32 for the 16-bit floats, which only store."""
     return np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize == 2 else dtype
+
+
+def widened(x: Any) -> Any:
+    """x as it is added up: a copy where it is of 16-bit floats, else x itself."""
+    return x.astype(summing(x.dtype), copy=False)
 
 
 def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -32,11 +38,12 @@ def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any
 def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
     """x times y, element by element, and the sums (1, n) of that over the rows."""
     product = x * y
-    return product, product.sum(axis=0, keepdims=True)
+    return product, widened(product).sum(axis=0, keepdims=True)
 
 
 def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
     """The sums (1, n) over the rows of x times y, and of x."""
+    x = widened(x)
     return (x * y).sum(axis=0, keepdims=True), x.sum(axis=0, keepdims=True)
 
 
@@ -45,6 +52,7 @@ def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
 
 def moments(x: Any) -> tuple[Any, Any]:
     """Each row's sum, and the sum of the squares of what is left of it without its own mean: no digits are lost."""
+    x = widened(x)
     sums = x.sum(axis=1, keepdims=True)
     left = x - sums / max(x.shape[1], 1)
     left *= left
@@ -67,10 +75,11 @@ def normalise(
 ) -> tuple[Any, Any, Any]:
     """(x - sums / count) scale gain + offset, where scale = 1 / sqrt(squares / count + eps); what gain multiplies, where it is to
     be kept, else None; and scale. sums=None and offset=None: 0."""
-    scale = (1 / np.sqrt(squares / count + eps)).astype(x.dtype, copy=False)  # bfloat16 by a number is float32
+    scale = 1 / np.sqrt(squares / count + eps)
     normal = x * scale if sums is None else x - sums / count
     if sums is not None:
         normal *= scale
+    normal = normal.astype(x.dtype, copy=False)
     y = normal * gain
     if offset is not None:
         y += offset
@@ -79,7 +88,7 @@ def normalise(
 
 def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
     """The sums over each row of x gain y into out[-1], and, where out is (2, m, 1), of x gain into out[0]. gain=None: 1."""
-    part = x if gain is None else x * gain
+    part = widened(x) if gain is None else widened(x) * gain
     if len(out) == 2:
         out[0] = part.sum(axis=1, keepdims=True)
     out[-1] = (part * y).sum(axis=1, keepdims=True)
@@ -92,10 +101,10 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
     less = normal * means[-1]
     if len(sums) == 2:
         less += means[0]
-    dx = dy * gain
+    dx = widened(dy) * gain
     dx -= less
     dx *= scale
-    return dx
+    return dx.astype(dy.dtype, copy=False)
 
 
 # ---------------------------------------------------------------------------------------------- cross-entropy
@@ -106,7 +115,7 @@ def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
     0 ... n - 1."""
     powers = x - top
     np.exp(powers, out=powers)
-    sums[0] = powers.sum(axis=1)
+    sums[0] = widened(powers).sum(axis=1)
     sums[1] = 0
     rows = _there(places, x)
     sums[1, rows] = x[rows, places[rows]] - top[rows, 0]

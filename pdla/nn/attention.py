@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing, widened
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
@@ -108,12 +109,12 @@ class SelfAttention(Layer):
         sequences, heads, tokens, size = q.shape
         mixed = xp.empty((sequences * tokens, heads * size), q.dtype)
         out = mixed.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
-        normal = xp.empty((sequences, heads, tokens, 1), q.dtype)
+        normal = xp.empty((sequences, heads, tokens, 1), summing(q.dtype))
         for queries, keys in self._pieces(q):
             scores = self._scores(xp, q[queries], k[keys])
             top = scores.max(axis=3, keepdims=True)
             weights = np.exp(scores - top)
-            total = weights.sum(axis=3, keepdims=True)
+            total = widened(weights).sum(axis=3, keepdims=True)
             out[queries] = weights @ v[keys] / total
             normal[queries] = top + np.log(total)
         return mixed, normal
@@ -125,10 +126,11 @@ class SelfAttention(Layer):
         d = dmixed.stored.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         dk[...], dv[...] = 0, 0
         for queries, keys in self._pieces(q):
-            weights = np.exp(self._scores(xp, q[queries], k[keys]) - normal[queries])
+            weights = np.exp(self._scores(xp, q[queries], k[keys]) - normal[queries]).astype(q.dtype, copy=False)
             dv[keys] += weights.transpose(0, 1, 3, 2) @ d[queries]
             slope = d[queries] @ v[keys].transpose(0, 1, 3, 2)
-            slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True)) * q.dtype.type(size**-0.5)
+            slope = weights * (slope - widened(slope * weights).sum(axis=3, keepdims=True)) * q.dtype.type(size**-0.5)
+            slope = slope.astype(q.dtype, copy=False)
             dq[queries] = slope @ k[keys]
             dk[keys] += slope.transpose(0, 1, 3, 2) @ q[queries]
 

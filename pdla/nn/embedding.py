@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
+from pdla.array.composed import widened
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random
@@ -135,9 +136,12 @@ def _add_at(places: Any, rows: Any):
     """What adds rows into a block's rows of those numbers, any number of them into one."""
 
     def write(block: Any, first: bool) -> None:
+        sums = widened(block)
         if first:
-            block[...] = 0
-        namespace(block).add_at(block, places, rows)
+            sums[...] = 0
+        namespace(sums).add_at(sums, places, widened(rows))
+        if sums.dtype != block.dtype:
+            block[...] = sums
 
     return write
 

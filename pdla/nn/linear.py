@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import widened
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
@@ -128,7 +129,8 @@ class Linear(Layer):
         return y
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        return (yield from self.passed_back(dy, None if self.bias is None else dy.stored.sum(axis=0, keepdims=True), at))
+        sums = None if self.bias is None else widened(dy.stored).sum(axis=0, keepdims=True)
+        return (yield from self.passed_back(dy, sums, at))
 
     def without_bias(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         """X W: whoever asks for it adds the bias."""

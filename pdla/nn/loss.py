@@ -59,7 +59,7 @@ class CrossEntropy:
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
         top = yield from summed(top, grid, across, "maximum")
-        sums = xp.empty((2, x.shape[0]), x.dtype)
+        sums = xp.empty((2, x.shape[0]), summing(x.dtype))
         powers = xp.exponentials(x, top, places, sums)
         sums = yield from summed(sums, grid, across)
         counted_here = np.flatnonzero(mine >= 0)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing, widened
 from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.indices import IndexSet
@@ -72,7 +73,7 @@ class TokenNorm(Norm):
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         normal, scale = at.take(self)
         self._learn(dy, normal, at)
-        gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), dy.dtype)
+        gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), summing(dy.dtype))
         dy.xp.row_sums(dy.stored, normal, gain, sums)
         sums = yield from self._summed(sums, dy)
         return like(dy, dy.xp.norm_gradient(dy.stored, normal, scale, gain, sums, self.features))
@@ -104,7 +105,7 @@ class RMSNorm(TokenNorm):
         super().__init__(scheme, features, kind=kind, offset=False, eps=eps, dtype=dtype, name=name)
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        squares = x.xp.empty((1, x.stored.shape[0], 1), x.dtype)
+        squares = x.xp.empty((1, x.stored.shape[0], 1), summing(x.dtype))
         x.xp.row_sums(x.stored, x.stored, None, squares)
         squares = yield from self._summed(squares, x)
         return self._normal(x, None, squares[0], at)
@@ -139,14 +140,14 @@ class GroupNorm(Norm):
         member = _membership(x, self.groups)
         sums = yield from self._summed(values.sum(axis=1) @ member, x)
         means = sums @ member.T / (self.sequence * self.features // self.groups)
-        return means.reshape(means.shape[0], 1, means.shape[1]).astype(x.dtype, copy=False)  # bfloat16 by a number is float32
+        return means.reshape(means.shape[0], 1, means.shape[1])
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         at.check_whole(self, x)
-        seen = self._by_sample(x.stored)
+        seen = widened(self._by_sample(x.stored))
         centered = seen - (yield from self._means(seen, x))
-        scale = (1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)).astype(x.dtype, copy=False)
-        normal = centered * scale
+        scale = 1 / np.sqrt((yield from self._means(centered * centered, x)) + self.eps)
+        normal = (centered * scale).astype(x.dtype, copy=False)
         at.keep(self, normal, scale)
         y = normal.reshape(*x.stored.shape) * self.gain.value.stored
         return like(x, y if self.offset is None else y + self.offset.value.stored)
@@ -154,13 +155,14 @@ class GroupNorm(Norm):
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         normal, scale = at.take(self)
         self._learn(dy, normal.reshape(*dy.stored.shape), at)
-        d = self._by_sample(dy.stored * self.gain.value.stored)
+        d = widened(self._by_sample(dy.stored * self.gain.value.stored))
         mean = yield from self._means(d, dy)
         along = yield from self._means(d * normal, dy)
-        return like(dy, ((d - mean - normal * along) * scale).reshape(*dy.stored.shape))
+        dx = ((d - mean - normal * along) * scale).astype(dy.dtype, copy=False)
+        return like(dy, dx.reshape(*dy.stored.shape))
 
 
 def _membership(x: DistMatrix, groups: int) -> Any:
     """This rank's channels x groups: 1 where a channel is in a group."""
     held: IndexSet = x.indices[1]
-    return x.xp.asarray((held.indices()[:, None] // (x.shape[1] // groups) == np.arange(groups)).astype(x.dtype))
+    return x.xp.asarray((held.indices()[:, None] // (x.shape[1] // groups) == np.arange(groups)).astype(summing(x.dtype)))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import widened
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
 from pdla.layout import Block, Layout
 from pdla.matrix import DistMatrix
@@ -125,9 +126,11 @@ class MeanOverSequence(Layer):
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         yield from ()
         at.keep(self, x.layout)
-        rows = tuple(Block(cut.axis, sequence_of(x.layout) // self.sequence) for cut in x.layout.rows)
-        means = x.stored.reshape(x.stored.shape[0] // self.sequence, self.sequence, x.stored.shape[1]).sum(axis=1) / self.sequence
-        return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(rows, x.layout.cols))
+        held = tuple(Block(cut.axis, sequence_of(x.layout) // self.sequence) for cut in x.layout.rows)
+        rows, cols = x.stored.shape
+        means = widened(x.stored.reshape(rows // self.sequence, self.sequence, cols)).sum(axis=1) / self.sequence
+        means = means.astype(x.dtype, copy=False)
+        return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(held, x.layout.cols))
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         yield from ()

@@ -948,3 +948,55 @@ def test_steps_and_losses_of_16_bit_floats_are_those_of_32_rounded(dtype):
 
     (value, weight), (exact, exact_weight) = (pdla.run(4, program, kind)[0] for kind in (dtype, np.float32))
     assert value == pytest.approx(exact, rel=0.02) and np.abs(weight - exact_weight).max() < 0.01
+
+
+LONG = 4096  # more ones than bfloat16 counts, or float16
+OF_MANY = {  # tokens, features, the layer
+    "Linear": (LONG, 4, lambda s, dtype: nn.Linear(s, 4, 4, dtype=dtype)),
+    "MLP": (LONG, 4, lambda s, dtype: nn.MLP(s, 4, dtype=dtype)),
+    "LayerNorm": (LONG, 4, lambda s, dtype: nn.LayerNorm(s, 4, dtype=dtype)),
+    "LayerNorm, wide": (4, LONG, lambda s, dtype: nn.LayerNorm(s, LONG, dtype=dtype)),
+    "RMSNorm, wide": (4, LONG, lambda s, dtype: nn.RMSNorm(s, LONG, dtype=dtype)),
+    "GroupNorm": (LONG, 4, lambda s, dtype: nn.GroupNorm(s, 4, groups=2, pixels=LONG // 2, dtype=dtype)),
+    "Positions": (LONG, 4, lambda s, dtype: nn.Positions(s, 4, sequence=2, dtype=dtype)),
+    "MeanOverSequence": (LONG, 4, lambda s, dtype: nn.MeanOverSequence(s, sequence=LONG // 2)),
+    "SelfAttention": (1024, 4, lambda s, dtype: nn.SelfAttention(s, 4, 2, sequence=512, causal=False, dtype=dtype)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("what", OF_MANY)
+@pytest.mark.parametrize("place", [SERIAL, SUMMA], ids=lambda place: place.name)
+def test_layers_of_16_bit_floats_add_up_in_32(place, what, dtype):
+    """More than 256 ones, which bfloat16 does not count, and squares that float16 has no number for."""
+    tokens, features, build = OF_MANY[what]
+    x = np.random.default_rng(0).choice([-1, 0, 1, 2], (tokens, features)) * (20 if "wide" in what else 1)
+
+    def program(scheme, kind):
+        layer = build(scheme, kind)
+        y = layer.forward(scheme.shard(x.astype(kind), sequence=layer.sequence))
+        dx = layer.backward(pdla.from_global(np.ones(y.shape, kind), scheme.grid, y.layout))
+        found = {"y": y, "dx": dx, **layer.gradients()}
+        return {name: value.gather().astype("f") for name, value in found.items()}
+
+    found, wanted = run(place, lambda s: program(s, np.dtype(dtype))), run(SERIAL, lambda s: program(s, np.dtype("f")))
+    for name in ("dx", "gain") if "Norm" in what else ():  # differences of what is rounded
+        assert np.abs(found.pop(name, 0) - wanted.pop(name, 0)).max() < 0.05 * (1 if name == "dx" else tokens)
+    check_close(found, wanted, 0.05)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_tables_and_losses_of_16_bit_floats_add_up_in_32(dtype):
+    vocabulary = 70000  # more than float16 counts
+
+    def program(scheme):
+        embedding, loss = nn.Embedding(scheme, 3, 4, dtype=dtype), nn.CrossEntropy()
+        x = embedding.forward(np.zeros(LONG, int))
+        embedding.backward(pdla.from_global(np.ones(x.shape, dtype), scheme.grid, x.layout))
+        logits = pdla.zeros((2, vocabulary), scheme.grid, scheme.activation(scheme.first.Y), dtype=dtype)
+        value = loss.forward(logits, np.array([1, 2]))
+        return value, loss.backward().gather().astype(float), embedding.gradients()["weight"].gather()[:, 0].astype(float)
+
+    value, slope, table = run(SUMMA, program)
+    assert value == pytest.approx(np.log(vocabulary)) and slope[0, :2] == pytest.approx([0.5 / vocabulary, -0.5], rel=0.02)
+    assert (table == LONG).all()
