@@ -98,12 +98,13 @@ class SGD(Optimizer):
         return 1 if self.momentum else 0
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
-        change = gradient + value * value.dtype.type(self.decay) if self.decay else gradient
+        number = summing(value.dtype).type  # in 16 bits a small rate would be 0
+        change = gradient + value * number(self.decay) if self.decay else gradient
         if self.momentum:
             (velocity,) = self._zeros(parameter)
-            velocity[...] = velocity * velocity.dtype.type(self.momentum) + change
+            velocity[...] = velocity * number(self.momentum) + change
             change = velocity
-        value[...] -= change * value.dtype.type(self.rate)
+        value[...] -= change * number(self.rate)
 
 
 class AdamW(Optimizer):
@@ -133,6 +134,8 @@ def clip(layer: Layer, largest: float) -> float:
         raise PdlaError(f"clip of a {type(layer).__name__}: give the layer itself, whose gradients are scaled")
     comm = layer.scheme.grid.comm
     with agreed(comm, f"clip({layer!r}, {largest})"):
+        if not largest >= 0:
+            raise PdlaError(f"clip to a norm of {largest}: at least 0; inf leaves the gradients as they are")
         gradients = list(layer.gradients().values())
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
@@ -146,7 +149,7 @@ def clip(layer: Layer, largest: float) -> float:
         norm = sqrt(comm.allreduce(total).wait()[0])
     if norm > largest:
         for gradient in gradients:
-            gradient.stored[...] *= gradient.dtype.type(largest / norm)
+            gradient.stored[...] *= summing(gradient.dtype).type(largest / norm)  # float16 may have no number for it
     return norm
 
 

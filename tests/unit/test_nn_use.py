@@ -689,6 +689,8 @@ MAKING = {
     ),
     "factor=0": (lambda c: nn.Upsample(SUMMA.make(c), height=2, width=2, factor=0), ShapeError, "2 x 2 by 0: .* at least 1"),
     "samples without pixels": (lambda c: nn.Upsample(SUMMA.make(c), height=0, width=2), ShapeError, "Upsample of 0 x 2 by 2"),
+    "clip to less than nothing": (lambda c: nn.clip(layer_of(SUMMA.make(c)), -1), PdlaError, "clip to a norm of -1: at least 0"),
+    "clip to no number": (lambda c: nn.clip(layer_of(SUMMA.make(c)), np.nan), PdlaError, "clip to a norm of nan"),
     "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
     "a state that lacks a name": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "b": 1}), ShapeError,
@@ -1000,3 +1002,30 @@ def test_tables_and_losses_of_16_bit_floats_add_up_in_32(dtype):
     value, slope, table = run(SUMMA, program)
     assert value == pytest.approx(np.log(vocabulary)) and slope[0, :2] == pytest.approx([0.5 / vocabulary, -0.5], rel=0.02)
     assert (table == LONG).all()
+
+
+def of_16_bits(scheme):
+    """A linear of zeros in float16, whose gradients are 60000 and 60."""
+    layer = nn.Linear(scheme, 4, 4, dtype=np.float16)
+    layer.load_state_dict({"weight": np.zeros((4, 4)), "bias": np.zeros((1, 4))})
+    y = layer.forward(scheme.shard(np.full((1, 4), 1000, np.float16)))
+    layer.backward(pdla.from_global(np.full((1, 4), 60, np.float16), scheme.grid, y.layout))
+    return layer
+
+
+def test_rates_that_float16_has_no_number_for():
+    def program(scheme):
+        layer = of_16_bits(scheme)
+        nn.SGD(layer, 1e-8, decay=1e-8).step()
+        return layer.state_dict()["weight"]
+
+    assert np.allclose(run(SUMMA, program), -6e-4, rtol=1e-3)
+
+
+def test_gradients_of_float16_are_clipped_to_a_part_that_it_has_no_number_for():
+    def program(scheme):
+        layer = of_16_bits(scheme)
+        return nn.clip(layer, 1e-3), [value.gather().astype(float) for value in layer.gradients().values()]
+
+    norm, gradients = run(SUMMA, program)
+    assert norm == pytest.approx(240000, rel=1e-3) and sum((value**2).sum() for value in gradients) == pytest.approx(1e-6, rel=0.01)
