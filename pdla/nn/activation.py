@@ -68,6 +68,12 @@ def check_floats(what: object, dtype: np.dtype) -> None:
         raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}")
 
 
+def check_reals(what: str, dtype: np.dtype) -> None:
+    """Raise unless a parameter may be set to such numbers: to floats, or what floats are made of."""
+    if dtype.kind not in "biu":
+        check_floats(what, dtype)
+
+
 def check_sequence(kind: str, sequence: int) -> None:
     """Raise unless a sequence has a token."""
     if sequence < 1:

@@ -15,7 +15,7 @@ from pdla.comm.agree import agreed
 from pdla.create import from_global
 from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_like, check_sequences
+from pdla.nn.activation import check_like, check_reals, check_sequences
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, together
 from pdla.nn.trip import Parameter, Shard, Trip
@@ -191,7 +191,7 @@ class Layer:
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
-    """Raise unless a state has arrays of these names and shapes, and nothing besides."""
+    """Raise unless a state has arrays of real numbers, of these names and shapes, and nothing besides."""
     if not isinstance(state, Mapping):
         raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not a {type(state).__name__}")
     if set(shapes) != set(state):
@@ -200,6 +200,7 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
     for name, shape in shapes.items():
         if shape != np.shape(state[name]):
             raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {shape} in {whose}")
+        check_reals(f"{name} in the state", getattr(state[name], "dtype", None) or np.asarray(state[name]).dtype)
 
 
 def _memory(x: Any) -> Any:

@@ -51,7 +51,9 @@ class Optimizer:
 
     def state_dict(self, root: int | None = None) -> dict[str, Any]:
         """Collective: the number of steps, and each parameter's state as global arrays, "name.0" and so on, on every rank or on
-        `root` (None elsewhere); another scheme, on another grid, loads it."""
+        `root` (None elsewhere); another scheme, on another grid, loads it. AgreementError where ranks have made other steps."""
+        with agreed(self.layer.scheme.grid.comm, f"state_dict of {type(self).__name__} of {self.layer!r} at step {self.steps}"):
+            pass
         state: dict[str, Any] = {"steps": self.steps}
         for name, parameter in self.layer.named_parameters():
             for i, block in enumerate(self.state.get(parameter, ())):
@@ -67,7 +69,8 @@ class Optimizer:
             check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
         self.steps, self.state = int(state["steps"]), {}
         for key, parameter in places.items():
-            block = from_global(state[key], parameter.value.grid, parameter.value.layout).stored
+            value = parameter.value
+            block = from_global(state[key], value.grid, value.layout).stored.astype(summing(value.dtype), copy=False)
             self.state[parameter] = *self.state.get(parameter, ()), block
 
     def _places(self, steps: int) -> dict[str, Parameter]:

@@ -594,6 +594,15 @@ def grid(comm, shape, axes=None):
     return pdla.ProcessGrid(shape, None if axes is None else tuple(axes.split()), comm)
 
 
+def stepped_alone(comm):
+    layer = nn.Linear(SUMMA.make(comm), 20, 5)
+    optimizer, x = nn.AdamW(layer), layer.scheme.shard(X)
+    layer.backward(layer.forward(x))
+    if comm.rank == 0:
+        optimizer.step()
+    optimizer.state_dict()
+
+
 def resumed(comm, optimizer, state):
     optimizer(nn.Linear(SUMMA.make(comm), 20, 5, bias=False)).load_state_dict(state)
 
@@ -691,6 +700,7 @@ MAKING = {
     "samples without pixels": (lambda c: nn.Upsample(SUMMA.make(c), height=0, width=2), ShapeError, "Upsample of 0 x 2 by 2"),
     "clip to less than nothing": (lambda c: nn.clip(layer_of(SUMMA.make(c)), -1), PdlaError, "clip to a norm of -1: at least 0"),
     "clip to no number": (lambda c: nn.clip(layer_of(SUMMA.make(c)), np.nan), PdlaError, "clip to a norm of nan"),
+    "an optimizer's state after other steps": (stepped_alone, AgreementError, "rank 0: state_dict of AdamW .* at step 1; ranks 1"),
     "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
     "a state that lacks a name": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "b": 1}), ShapeError,
@@ -699,6 +709,10 @@ MAKING = {
     "a state of another shape": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weight": X}), ShapeError,
         r"weight is \(15, 20\) in the state, \(20, 5\) in Linear",
+    ),
+    "a state of complex numbers": (
+        lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "bias": np.full((1, 5), 1j)}),
+        ShapeError, "bias in the state is of real floats, .* not of complex128",
     ),
     "a state on one rank": (
         lambda c: (layer := nn.Linear(SUMMA.make(c), 20, 5)).load_state_dict(layer.state_dict(root=0)), ShapeError,
@@ -1029,3 +1043,18 @@ def test_gradients_of_float16_are_clipped_to_a_part_that_it_has_no_number_for():
 
     norm, gradients = run(SUMMA, program)
     assert norm == pytest.approx(240000, rel=1e-3) and sum((value**2).sum() for value in gradients) == pytest.approx(1e-6, rel=0.01)
+
+
+def test_an_optimizers_state_comes_in_its_own_dtype():
+    """Whatever it was saved as: moments of integers would be cut off at the next step."""
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 20, 5, bias=False, dtype="f")
+        optimizer, x = nn.AdamW(layer), scheme.shard(X.astype("f"))
+        optimizer.load_state_dict({"steps": 1, "weight.0": np.zeros((20, 5), int), "weight.1": np.ones((20, 5)).tolist()})
+        layer.backward(layer.forward(x))
+        optimizer.step()
+        return [value.dtype for value in optimizer.state_dict().values() if np.ndim(value)], optimizer.state_dict()["weight.0"]
+
+    dtypes, mean = run(SUMMA, program)
+    assert dtypes == [np.float32, np.float32] and np.count_nonzero(mean) > 90
