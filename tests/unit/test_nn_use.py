@@ -976,7 +976,7 @@ OF_MANY = {  # tokens, features, the layer
     "GroupNorm": (LONG, 4, lambda s, dtype: nn.GroupNorm(s, 4, groups=2, pixels=LONG // 2, dtype=dtype)),
     "Positions": (LONG, 4, lambda s, dtype: nn.Positions(s, 4, sequence=2, dtype=dtype)),
     "MeanOverSequence": (LONG, 4, lambda s, dtype: nn.MeanOverSequence(s, sequence=LONG // 2)),
-    "SelfAttention": (1024, 4, lambda s, dtype: nn.SelfAttention(s, 4, 2, sequence=512, causal=False, dtype=dtype)),
+    "SelfAttention": (600, 4, lambda s, dtype: nn.SelfAttention(s, 4, 2, sequence=300, causal=False, dtype=dtype)),
 }
 
 
