@@ -213,7 +213,8 @@ def main() -> int:
     given = arguments()
     results = Results(given.json, again=bool(given.only or given.quick))
     parts = to_do(results, given)
-    results.keep("about", about())
+    if "about" not in results.told or not {*parts} <= {*DRY, "same"}:  # dry runs are the same anywhere
+        results.keep("about", about())
     for part in parts:
         start = time.perf_counter()
         results.keep(part, RUN[part](results, given))

@@ -19,7 +19,7 @@ STEPS = ("bandwidth", "latency", "placement", "computing")  # what is added to a
 
 
 def figures(run: Run, machine: Machine) -> Figures:
-    """Of a rank in the middle; all are alike, as every size divides, but for those on the first and the last node."""
+    """Of the first rank; all are alike, as every size divides."""
 
     def program(comm: Any) -> Figures:
         layer, x = run.layer(comm)
@@ -32,7 +32,7 @@ def figures(run: Run, machine: Machine) -> Figures:
         ended, grid = comm.clock.time, layer.scheme.grid
         return {"forward": _told(forward, grid, turned - start), "backward": _told(backward, grid, ended - turned)}
 
-    return pdla.dry_run(run.way.ranks, program, rank=run.way.ranks // 2, machine=machine)[0]
+    return pdla.dry_run(run.way.ranks, program, machine=machine)[0]
 
 
 def _told(ledger: Ledger, grid: pdla.ProcessGrid, seconds: float) -> dict[str, float]:

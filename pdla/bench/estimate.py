@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import permutations, product
 from math import isqrt, prod
 
-from pdla.comm import relay, ring
+from pdla.comm import ring
 from pdla.layout import Block, Cut, Layout, Shape
 from pdla.model.machine import Machine
 
@@ -35,7 +35,7 @@ class Move:
 class Seconds:
     """Of the work, sums of what has come among it, and of the bytes over the links to ranks on the same node and on others.
 
-    saved  of those from others, where all-gathers go around the nodes, and sums from node to node; what goes by panels does not
+    saved  of those from others, where all-gathers go around the nodes; what goes by panels does not
     begun  of what each message takes however small, and the product of each; some of it behind other things
     """
 
@@ -64,11 +64,8 @@ def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, 
         outside = (group - here) / (group - 1)
         near += move.words * (1 - outside)
         far += move.words * outside
-        nodes = -(-group // here)
-        if ring.way(itemsize * move.whole, group, nodes):
+        if ring.way(itemsize * move.whole, group, -(-group // here)):
             saved += (move.words - move.added) * outside * (1 - 1 / here)
-        if relay.pays(itemsize * move.added * group // (group - 1), nodes, here):
-            saved += move.added * outside * (1 - nodes / (here * (nodes - 1)))
         work += machine.touch(2 * itemsize * move.added, move.steps)
     near, far, saved = near / machine.rate(False), far / machine.rate(True), saved / machine.rate(True)
     return Seconds(work, itemsize * near, itemsize * far, itemsize * saved)

@@ -55,6 +55,7 @@ class DryComm(Communicator):
         super().__init__(rank, size, axis)
         self.members: Sequence[int] = range(size) if members is None else members
         self.clock = clock
+        self.adds = clock is None  # with one, sums are timed as sent directly: nodes that wait for each other are not all as far
         self.homes = () if clock is None or not clock.machine.node else [clock.machine.home(r) for r in self.members]
 
     @property
@@ -69,16 +70,13 @@ class DryComm(Communicator):
         clock = self.clock
         if clock is None:
             return _keeping(boxes, iter(range(len(recvs))))
-        going = [*sends, *((to, recvs[i][1]) for i in onward for to in onward[i])]
-        left = max((clock.sent(x.nbytes, self._far(to)) for to, x in going), default=0.0)
+        left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
         due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
-        return _keeping(boxes, self._arrivals(clock, due, left, onward, landed))
+        return _keeping(boxes, self._arrivals(clock, due, left))
 
-    def _arrivals(self, clock: Clock, due: list[float], left: float, onward: Onward, landed: Landed | None) -> Iterator[int]:
+    def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
         for i, when in enumerate(due):
             clock.wait(when)
-            if landed is not None and i in onward:
-                landed(i + 1)
             yield i
         clock.wait(left)
 
@@ -111,17 +109,15 @@ class DryComm(Communicator):
     def _spread(self, size: int, messages: int, outside: int) -> Figures:
         """So many bytes of all other ranks, in so many messages; so many of the ranks are on other nodes."""
         far, far_messages = (figure * outside // max(1, self.size - 1) for figure in (size, messages))
-        return Figures(size, messages, far, far_messages, far)
+        return Figures(size, messages, far, far_messages)
 
     def _half(self, come: Figures, end: Callable[[], None], way: str) -> Pending:
         """A verb by which that comes."""
         clock, due = self.clock, 0.0
-        size, messages, far, far_messages, sent = come
+        size, messages, far, far_messages = come
         if clock is not None and size:
-            near, others = messages - far_messages, max(1, far_messages)
-            inside = [way(size - far, False, near) for way in (clock.received, clock.sent) if size > far]
-            outside = [way(part, True, others) for way, part in ((clock.received, far), (clock.sent, sent)) if part]
-            due = max(inside + outside)
+            parts = (size - far, False, messages - far_messages), (far, True, far_messages)
+            due = max(way(*part) for part in parts if part[0] for way in (clock.received, clock.sent))
 
         def wait() -> Iterator[int]:
             if clock is not None:

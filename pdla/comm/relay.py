@@ -40,13 +40,12 @@ def cut(rows: int, nbytes: int) -> list[slice]:
 
 
 class Figures(NamedTuple):
-    """Bytes and messages that a rank receives, and those of them from other nodes; bytes that it sends to other nodes."""
+    """Bytes and messages that a rank receives, and those of them from other nodes."""
 
     bytes: int
     messages: int
     far: int
     far_messages: int
-    sent: int
 
 
 def received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: int) -> tuple[Figures, int]:
@@ -56,8 +55,7 @@ def received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: int) ->
     size, messages = _size([lengths[r] for r in circle.column(rank)], itemsize)
     own, in_messages = _size([lengths[rank]], itemsize)
     far, far_messages = before * size + after * own, before * messages + after * in_messages
-    sent = size if after else size - own
-    return Figures(mates * size + far, mates * messages + far_messages, far, far_messages, sent), (mates + before) * size
+    return Figures(mates * size + far, mates * messages + far_messages, far, far_messages), (mates + before) * size
 
 
 def _size(lengths: Sequence[int], itemsize: int) -> tuple[int, int]:

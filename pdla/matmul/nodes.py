@@ -43,25 +43,19 @@ def far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
 def outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
     """The share of a rank's words from its peers along these axes of the grid (none: all of it) that crosses a node's link.
 
-    The ranks of a node bring each piece there once, to all of them. So they do with addends where the ranks of each node, as many
-    on each, follow each other: a total of each piece, and their own once more. Else addends come from each peer elsewhere.
+    Addends come from each peer elsewhere. Of the rest the ranks of a node bring each piece there once, to all of them.
     """
     rest = [axis for axis in range(where.ndim) if along and axis not in along]
     lines = where.transpose([*rest, *(axis for axis in range(where.ndim) if axis not in rest)])
     lines = lines.reshape(prod(where.shape[axis] for axis in rest), -1)
     p = lines.shape[1]
-    same, most = _alike(lines)
-    directly = (p - same) / max(1, p - 1)
-    if not addends:
-        return directly / same
-    in_order = same == most and (np.diff(lines.reshape(-1, same), axis=1) == 0).all()
-    return min(directly, (p // same + 1) / (p - 1)) if in_order and 1 < same < p else directly
+    same = _fewest_alike(lines)
+    return (p - same) / max(1, p - 1) / (1 if addends else same)
 
 
-def _alike(lines: np.ndarray) -> tuple[int, int]:
-    """Over all lines, the least and the largest number of equal elements in one."""
+def _fewest_alike(lines: np.ndarray) -> int:
+    """Over all lines, the least number of equal elements in one."""
     ordered = np.sort(lines, axis=1)
     begins = np.ones(ordered.shape, bool)
     begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    found = np.diff(np.flatnonzero(begins), append=ordered.size)
-    return int(found.min()), int(found.max())
+    return int(np.diff(np.flatnonzero(begins), append=ordered.size).min())

@@ -212,16 +212,14 @@ def test_the_time_around_the_nodes(nodes, seconds):
 
 def test_a_plan_counts_words_from_other_nodes_as_they_come():
     """A 4 x 4 grid on nodes of 4: a row on each. Up a column 3 of 3 peers are outside, and nobody shares what comes from them;
-    of 16 ranks 12 of 15 are, and four of a node fetch a piece each; of addends a total of each, and its own. In tiles of 2 x 2
-    two fetch it, and a node's ranks follow each other along a row, but not in all."""
+    of 16 ranks 12 of 15 are, and four of a node fetch a piece each, but not of addends. In tiles of 2 x 2 two fetch it."""
     rows = np.repeat(np.arange(4), 4).reshape(4, 4)
     tiles = np.kron([[0, 1], [2, 3]], np.ones((2, 2), int))
     assert [outside(rows, [axis], False) for axis in (0, 1)] == [1.0, 0.0]
     assert [outside(tiles, [axis], False) for axis in (0, 1)] == [pytest.approx(1 / 3)] * 2
-    assert outside(tiles, [1], True) == pytest.approx(2 / 3)  # two nodes of two: a total and its own is no less
+    assert outside(tiles, [1], True) == pytest.approx(2 / 3)
     for along in ([0, 1], []):
-        assert outside(rows, along, False) == pytest.approx(12 / 15 / 4) and outside(rows, along, True) == pytest.approx(5 / 15)
-        assert outside(tiles, along, True) == pytest.approx(12 / 15)
+        assert outside(rows, along, False) == pytest.approx(12 / 15 / 4) and outside(rows, along, True) == pytest.approx(12 / 15)
 
 
 def test_matrices_are_dealt_out_in_tiles_of_a_node():
