@@ -15,9 +15,9 @@ from pdla.comm.base import Communicator
 from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.layout import Layout, axes_of
-from pdla.matmul import checks
-from pdla.matmul import plan as plans
-from pdla.matmul.plan import Plan, Wish
+from pdla.matmul import checks, making
+from pdla.matmul.making import Wish
+from pdla.matmul.plan import Plan
 from pdla.matmul.planner import ALGORITHMS, ON_GRID, SCHEDULES, Operand
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
@@ -198,7 +198,7 @@ def _agreed(
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, wish, adds, config.settings.panel, config.settings.machine)
-        plan = kept.plan(key, lambda: plans.make(a, b, c, dtype, wish, Machine.chosen(), adds))
+        plan = kept.plan(key, lambda: making.make(a, b, c, dtype, wish, Machine.chosen(), adds))
     kept.keep(key, plan)
     return plan, kept
 

@@ -11,7 +11,7 @@ import numpy as np
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.matmul import plan as plans
+from pdla.matmul import making
 from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, cheapest_native
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
@@ -59,8 +59,8 @@ def predict_matmul(
         for shape, layout in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C))
     )
     pm, pn, pk = table.shape
-    wish = plans.Wish(table.algorithm, (pm, pn, pk), None if memory_limit is not None else table.schedule, None, memory_limit)
-    plan = plans.make(A, B, C, kind, wish, made_for)
+    wish = making.Wish(table.algorithm, (pm, pn, pk), None if memory_limit is not None else table.schedule, None, memory_limit)
+    plan = making.make(A, B, C, kind, wish, made_for)
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,

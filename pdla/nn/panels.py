@@ -8,7 +8,8 @@ from __future__ import annotations
 from pdla.comm.ledger import tagged
 from pdla.comm.workspace import Workspace
 from pdla.layout import Layout, effective
-from pdla.matmul import plan as plans
+from pdla.matmul import making
+from pdla.matmul.plan import Plan
 from pdla.matmul.planner import Operand
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
@@ -22,7 +23,7 @@ class Panels:
 
     def __init__(self, scheme: Scheme, width: int, name: str) -> None:
         self.scheme, self.width, self.name = scheme, width, name
-        self.plans: dict[tuple, plans.Plan] = {}
+        self.plans: dict[tuple, Plan] = {}
 
     def y(self, x: DistMatrix, w: DistMatrix, meeting: Meeting) -> DistMatrix:
         """Collective: X W."""
@@ -43,7 +44,7 @@ class Panels:
         key = A.shape, B.shape, A.layout, B.layout
         if key not in self.plans:
             C = Operand((A.shape[0], B.shape[1]), layout, A.grid)
-            self.plans[key] = plans.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*met), self.width)
+            self.plans[key] = making.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*met), self.width)
             while len(self.plans) > PLANS:
                 del self.plans[next(iter(self.plans))]
         return self.plans[key].run(A, B, None, 1, 0, Workspace())

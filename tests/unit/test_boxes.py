@@ -12,7 +12,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
-from pdla.matmul import boxes, plan, planner
+from pdla.matmul import boxes, making, planner
 from pdla.matmul.boxes import Box
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
@@ -292,8 +292,8 @@ def test_a_plan_allocates_once():
 
 
 def test_repeated_products_find_their_plan(monkeypatch):
-    made, make = [], plan.make
-    monkeypatch.setattr(plan, "make", lambda *args: made.append(1) or make(*args))
+    made, make = [], making.make
+    monkeypatch.setattr(making, "make", lambda *args: made.append(1) or make(*args))
 
     def program(comm):
         grid = ProcessGrid((1, 2))

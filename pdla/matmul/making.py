@@ -1,0 +1,155 @@
+"""Making a plan: what is asked for, and the cheapest way that keeps a memory limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+import numpy as np
+
+from pdla import config
+from pdla.errors import PlanError
+from pdla.grid import ProcessGrid
+from pdla.matmul import planner, roles, walk
+from pdla.matmul.plan import Plan
+from pdla.matmul.planner import Operand, Question, Way
+from pdla.model.machine import Machine
+
+PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
+MOST_PANELS = 2048  # of a plan that is to keep a memory limit
+
+
+@dataclass(frozen=True, repr=False)
+class Wish:
+    """What the caller asks of the choice: see matmul."""
+
+    algorithm: str = "auto"
+    box: tuple[int, int, int] | None = None
+    schedule: str | None = None
+    panel: int | None = None
+    memory_limit: int | None = None
+
+    def __repr__(self) -> str:
+        given = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a plan is made from."""
+
+    A: Operand
+    B: Operand
+    C: Operand | None
+    dtype: np.dtype
+    wish: Wish
+    question: Question
+    adds: bool = False
+
+    def plan(self, way: Way, rivals: tuple[str, ...] = (), walked: str | None = None) -> Plan:
+        """The plan that goes this way."""
+        q = self.question
+        if way.table is None:
+            grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native(way.roles.C)
+            native = self.A.layout, self.B.layout, c
+        else:
+            grid = ProcessGrid.trusted(way.table.shape, self.A.grid.comm, way.order, way.table.axes)
+            native, walked = (way.table.A, way.table.B, way.table.C), walked or way.table.walked
+        a, b, c = (layout.summed for layout in native)
+        steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
+        C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
+        width = self.wish.panel or config.settings.panel or PANEL
+        return Plan(
+            self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
+            q.machine, way.words, way.moved, q.bound, self.adds, self.wish.memory_limit,
+            rivals,
+        )  # fmt: skip
+
+
+def make(
+    A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
+) -> Plan:
+    """The cheapest plan for these operands; C=None leaves its layout to the plan. adds: to what is in C."""
+    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
+    found = planner.ways(task.question, wish.algorithm, wish.box, wish.schedule)
+    if wish.memory_limit is not None:
+        return _fitting(task, found, wish.memory_limit)
+    return task.plan(found[0], planner.runners_up(found, dtype.itemsize))
+
+
+def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Roles, panel: int) -> Plan:
+    """SUMMA's plan for operands on one grid whose axes have been given their roles."""
+    task = Task(A, B, C, dtype, Wish(panel=panel), Question.about(A, B, C, dtype.itemsize, Machine.chosen()))
+    words = roles.price((A.layout, B.layout, C.layout), (met.A, met.B, met.C), task.question.mnk, A.grid.sizes)
+    return task.plan(Way("summa", "summa", met, None, (), words, 0.0, 0.0))
+
+
+def _fitting(task: Task, found: list[Way], limit: int) -> Plan:
+    """The cheapest plan whose workspace stays below the limit: all at once, else by panels, narrowed as need be."""
+    above: list[tuple[float, Plan]] = []
+    for way in found:
+        for plan in _leaner(task, way):
+            peak, narrowed = (_least(plan), plan) if _least(plan) > limit else _narrowed(plan, limit)
+            if peak <= limit:
+                return narrowed
+            above.append((peak, _thinnest(plan)))
+    peak, leanest = _leanest(above)
+    if peak > limit:
+        raise PlanError(
+            f"memory_limit={limit}: {peak - limit} bytes too few; the leanest plan found, {leanest.named} "
+            f"on {leanest.grid!r}, needs {peak} bytes a rank"
+        )
+    return leanest
+
+
+def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
+    """Of plans and about what each needs, the one that needs least, and how much."""
+    found: list[tuple[int, Plan]] = []
+    for guess, plan in sorted(guessed, key=lambda one: one[0]):
+        if found and guess >= min(peak for peak, _ in found):
+            break
+        found.append((plan.predicted.peak_workspace, plan))
+    return min(found, key=lambda one: one[0])
+
+
+def _leaner(task: Task, way: Way) -> Iterator[Plan]:
+    """A way as it is, then by panels along each dimension."""
+    yield task.plan(way)
+    if task.wish.schedule in (None, "summa") and task.wish.algorithm not in ("gather", "cannon"):
+        for walked in "knm" if way.table is not None else (None,):
+            panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
+            yield task.plan(panels, walked=walked)
+
+
+def _least(plan: Plan) -> int:
+    """Bytes that a plan needs for certain: what it brings to other layouts of A, B and C."""
+    (m, k), n, sizes = plan.A.shape, plan.B.shape[1], plan.grid.sizes
+    brought = [(size, X) for size, X, stays in zip((m * k, k * n, m * n), plan.native, plan.stays, strict=True) if not stays]
+    return plan.dtype.itemsize * sum(size // prod(sizes[axis] for axis in layout.axes) for size, layout in brought)
+
+
+def _thinnest(plan: Plan) -> Plan:
+    """The plan by the thinnest panels that are looked at."""
+    (m, k), n = plan.A.shape, plan.B.shape[1]
+    walked = {"m": m, "n": n, "k": k}[plan.walk.dimension]
+    return replace(plan, panel=min(plan.panel, max(1, walked // MOST_PANELS))) if plan.schedule == "summa" else plan
+
+
+def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
+    """The plan by panels as wide as the limit allows, if so; and its bytes of workspace, or about how many it needs at least.
+
+    A dry run is as long as there are panels, and workspace grows by so much an index: two widths foretell the others.
+    """
+    peak, thinnest = plan.predicted.peak_workspace, _thinnest(plan).panel
+    (m, k), n = plan.A.shape, plan.B.shape[1]
+    width = min(plan.panel, walk.widest(plan.walk, (m, n, k), plan.grid.sizes))
+    while plan.schedule == "summa" and peak > limit and width > thinnest:
+        half = replace(plan, panel=max(width // 2, thinnest))
+        below = half.predicted.peak_workspace
+        an_index = (peak - below) / (width - half.panel)
+        least = below - an_index * (half.panel - thinnest)
+        if least > limit:
+            return least, plan
+        plan, width, peak = half, half.panel, below
+    return peak, plan
