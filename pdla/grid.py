@@ -206,7 +206,8 @@ class ProcessGrid:
     # ------------------------------------------------------------------ its communicators
 
     def __getitem__(self, axes: str | tuple[str, ...]) -> Communicator | None:
-        """The communicator along one axis or several, in C order of their coordinates; None on idle ranks.
+        """The communicator along one axis or several, in C order of their coordinates; None on idle ranks. Ask for it anew where it
+        is used: it may be given back once PDLA_SUBCOMMS others have been asked for, unless a grid lies over it.
 
         Collective over comm, idle ranks too. Raises GridError for an axis the grid has not, or after close().
         """
@@ -278,8 +279,9 @@ class Families:
         return made
 
     def _drop(self, key: tuple) -> None:
+        """One over which a grid lies lives on with that."""
         comm = self.kept.pop(key)
-        if comm is not None:
+        if comm is not None and not _family(comm).open:
             comm.close()
 
 

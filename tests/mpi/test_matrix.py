@@ -169,3 +169,13 @@ def test_closed_grids_give_their_communicators_back(comm):
                 assert group.share(comm.rank) == list(range(comm.size))
             assert group.mpi == type(group.mpi)()
     assert len(comm._families.kept) == kept
+
+
+def test_a_grid_over_a_communicator_of_a_grid_outlives_many_others(comm):
+    group = comm.split(list(range(comm.size)), "outer")
+    inner = ProcessGrid(comm.size, "inner", ProcessGrid(comm.size, "line", group)["line"])
+    with pdla.config.override(subcomms=8):
+        for i in range(10):
+            assert ProcessGrid(comm.size, f"other{i}", group)[f"other{i}"].size == comm.size
+    A = pdla.ones((5, 5), inner, Layout("inner"))
+    assert np.array_equal((A @ A).gather(), np.full((5, 5), 5.0))
