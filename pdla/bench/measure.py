@@ -18,7 +18,7 @@ from pdla.bench.peak import Peaks
 from pdla.bench.stop import WRONG, refuse
 from pdla.bench.suite import Results
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
-from pdla.io import save
+from pdla.io import known, save
 from pdla.model.machine import Machine
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -97,6 +97,8 @@ def _gemm(bench: Bench, arguments: argparse.Namespace) -> Results:
     comm, case = bench.comm, _case(arguments, bench.comm.size)
     foresee(arguments.out, "--out", comm)
     try:
+        if arguments.out:
+            known(arguments.out)
         if arguments.dry_run:
             return Results([predict(case, comm.size, bench.machine)])
         make = file_operands((arguments.a, arguments.b)) if arguments.a else random_operands

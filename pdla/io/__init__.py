@@ -46,7 +46,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     comm = grid.comm
     with agreed(comm, f"load({path!r}, {grid!r}, {layout!r}, dataset={dataset!r})"):
         in_layout("load", layout)
-        path, form = _known(path)
+        path, form = known(path)
         if dataset is not None and form is not hdf5:
             raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files; this one holds one matrix")
         if layout.partial:
@@ -77,7 +77,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
         raise FileError(f"save(path, A): A is a {type(A).__name__}, not a DistMatrix")
     comm = A.grid.comm
     with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
-        path, form = _known(path)
+        path, form = known(path)
     with together(comm, path):
         check_dtype(A.dtype)
     if A.xp.name == "meta":
@@ -104,7 +104,7 @@ def _replace(part: Path, target: Path) -> None:
     os.replace(part, target)
 
 
-def _known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
+def known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
     """The path and its format."""
     found = Path(path)
     for ending, form in FORMATS.items():

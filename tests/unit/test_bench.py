@@ -339,6 +339,8 @@ def test_an_out_without_a_folder_is_told_before_the_work(capsys, tmp_path, monke
     monkeypatch.setattr(Bench, "measure", None)
     status, out, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--out", str(tmp_path / "none" / "c.npy"))
     assert (status, out, err.count("\n")) == (2, "", 1) and "--out" in err and "there is no folder" in err
+    status, out, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--out", str(tmp_path / "c.xyz"))
+    assert (status, out, err.count("\n")) == (2, "", 1) and "c.xyz" in err and ".npy" in err
 
 
 def test_a_json_that_cannot_be_written(capsys, tmp_path):
