@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ from pdla.nn.trip import Parameter
 
 
 class Optimizer:
-    """A layer's parameters and how they are stepped: `step()`, after a backward pass.
+    """A layer's parameters and how they are stepped: `step()`, after a backward pass. Made collectively, by the same numbers:
+    PdlaError for one that is none or does not fit, AgreementError where ranks give others.
 
     moments  arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit floats
     """
@@ -34,6 +36,12 @@ class Optimizer:
         self.layer = layer
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
+
+    def _check(self, call: str, wrong: str) -> None:
+        """Collective: that ranks make the same optimizer, and nothing is wrong with it."""
+        with agreed(self.layer.scheme.grid.comm, f"{call} of {self.layer!r}"):
+            if wrong:
+                raise PdlaError(f"{call}: {wrong}")
 
     def step(self) -> None:
         """Change every parameter by its gradient; not collective. PdlaError where one has none: then no parameter is changed."""
@@ -95,6 +103,8 @@ class SGD(Optimizer):
     def __init__(self, layer: Layer, rate: float, *, momentum: float = 0.0, decay: float = 0.0) -> None:
         super().__init__(layer)
         self.rate, self.momentum, self.decay = rate, momentum, decay
+        right = all(isinstance(number, Real) and number >= 0 for number in (rate, momentum, decay))
+        self._check(f"SGD(rate={rate!r}, momentum={momentum!r}, decay={decay!r})", "" if right else "numbers of at least 0")
 
     @property
     def moments(self) -> int:  # type: ignore[override]
@@ -120,6 +130,9 @@ class AdamW(Optimizer):
     ) -> None:
         super().__init__(layer)
         self.rate, self.betas, self.eps, self.decay = rate, betas, eps, decay
+        right = all(isinstance(number, Real) and number >= 0 for number in (rate, *betas, eps, decay)) and max(betas) < 1
+        call = f"AdamW(rate={rate!r}, betas={betas!r}, eps={eps!r}, decay={decay!r})"
+        self._check(call, "" if right and len(betas) == 2 else "numbers of at least 0, two betas below 1")
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         mean, square = self._zeros(parameter)
