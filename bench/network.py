@@ -28,7 +28,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from sides import core
-from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, no_scalapack
+from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, core_type, no_scalapack
 
 from pdla.model.machine import Machine
 
@@ -103,10 +103,11 @@ def under_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
         "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", "mpi_yield_when_idle": 1,
     }  # fmt: skip
     options = [word for name, value in wanted.items() for word in ("--mca", name, value)]
-    for name in (*OPEN_MPI, "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    environment = OPEN_MPI | core_type()
+    for name in (*environment, "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         options += ["-x", name]
     words = ["mpirun.openmpi", "--hostfile", machines, "--bind-to", "none", *options, "-np", hosts * ranks, *command]
-    return cluster.on_first_host(words, dict(os.environ) | OPEN_MPI | AS_ROOT)
+    return cluster.on_first_host(words, dict(os.environ) | environment | AS_ROOT)
 
 
 # ---------------------------------------------------------------------------------------------- figures

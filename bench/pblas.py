@@ -60,7 +60,8 @@ def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> d
 def native(asked: argparse.Namespace, n: int, folder: Path) -> list[float]:
     results = folder / "native.json"
     results.unlink(missing_ok=True)
-    job = Job("pdla", (("ours", "native"),), lambda ranks: [*START, str(ranks), sys.executable], environment=OPEN_MPI | AS_ROOT)
+    start, environment = (lambda ranks: [*START, str(ranks), sys.executable]), (lambda: OPEN_MPI | AS_ROOT)
+    job = Job("pdla", (("ours", "native"),), start, environment=environment)
     work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
     spec = {"work": work, "check": True, "turns": 4, "turn": 0.1, "results": str(results)}
     failed = job.run(asked.ranks, json.dumps(spec), LIMIT)

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from ctypes.util import find_library
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from sides.product import Product
@@ -33,13 +34,13 @@ class Job:
     sides: tuple[Variant, ...]
     start: Callable[[int], list[str]]
     missing: Callable[[], str] = lambda: ""
-    environment: dict[str, str] = field(default_factory=dict)
+    environment: Callable[[], dict[str, str]] = dict
     threads: int = 1
 
     def run(self, ranks: int, spec: str, limit: float) -> str:
         """Run to the end: "", or what went wrong in a few words. An exception here, as a signal's, ends the job."""
         threads = {f"{library}_NUM_THREADS": str(self.threads) for library in ("OMP", "OPENBLAS", "MKL")}
-        mine = os.environ | threads | {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)} | self.environment
+        mine = os.environ | threads | {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)} | self.environment()
         command = [*self.start(ranks), "-m", "sides.job", spec]
         with subprocess.Popen(command, env=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
             try:
@@ -69,7 +70,7 @@ def jobs(torch: Path) -> list[Job]:
         Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
         Job("pdla", (("ceiling", ""), ("ours", "native"), ("ours", "blocks")), here),
         Job("by hand", (("by_hand", ""),), here),
-        Job("ScaLAPACK", widths, openly, no_scalapack, OPEN_MPI | AS_ROOT | core_type()),
+        Job("ScaLAPACK", widths, openly, no_scalapack, lambda: OPEN_MPI | AS_ROOT | core_type()),
         Job(
             "DTensor",
             (("dtensor", "rows"), ("dtensor", "depth"), ("dtensor", "blocks")),
@@ -92,6 +93,7 @@ def no_scalapack() -> str:
     return f"no {', '.join(absent)} here; as root: {install}" if absent else ""
 
 
+@cache
 def core_type() -> dict[str, str]:
     """What tells the system's OpenBLAS to use this processor's vectors where it is older than the processor."""
     asks = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"

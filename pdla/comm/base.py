@@ -111,8 +111,9 @@ class Communicator(ABC):
 
     def _relayed(self, nbytes: int) -> bool:
         """Whether a sum of so many bytes, all pieces together, goes from node to node."""
-        circle = self._circle
-        return self.adds and bool(self._around(nbytes)) and circle.in_order and pays(nbytes, self.nodes, len(circle.ranks[0]))
+        if not (self.adds and self._around(nbytes)):
+            return False
+        return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]))
 
     def _far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""

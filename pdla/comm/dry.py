@@ -100,7 +100,7 @@ class DryComm(Communicator):
 
     def _addends(self, x: Array, own: int) -> tuple[Figures, int, str]:
         """What a rank receives for its so many elements of a sum, bytes of buffers, and how that travels."""
-        if self.nodes > 1 and self._relayed(x.nbytes):
+        if self._relayed(x.nbytes):
             lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
             return *received(self._circle, self.rank, lengths, x.itemsize), "relay"
         peers, size = self.size - 1, own * x.itemsize

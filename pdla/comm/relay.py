@@ -27,7 +27,7 @@ def pays(nbytes: int, nodes: int, ranks: int) -> bool:
     if ranks == 1:
         return False
     piece = nbytes // (nodes * ranks)
-    chunk = min(piece, max(CHUNK, piece // CHUNKS))
+    chunk = min(piece, _chunk(piece))
     return ranks * (nodes - 1) * nbytes > (nodes + 1) * nbytes + nodes * (nodes - 1) * (ranks * chunk + STEP)
 
 
@@ -35,8 +35,13 @@ def cut(rows: int, nbytes: int) -> list[slice]:
     """The rows of each chunk of a piece that has so many, and so many bytes."""
     if not nbytes:
         return []
-    step = -(-rows * max(CHUNK, -(-nbytes // CHUNKS)) // nbytes)
+    step = -(-rows * _chunk(nbytes) // nbytes)
     return [slice(lo, lo + step) for lo in range(0, rows, step)]
+
+
+def _chunk(nbytes: int) -> int:
+    """Bytes of each chunk of a piece of so many."""
+    return max(CHUNK, -(-nbytes // CHUNKS))
 
 
 class Figures(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -60,10 +60,10 @@ class Task:
         steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
         C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
         width = self.wish.panel or config.settings.panel or PANEL
+        limit = inf if self.wish.memory_limit is None else self.wish.memory_limit
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
-            q.machine, way.words, way.moved, q.bound, self.adds, self.wish.memory_limit,
-            rivals,
+            q.machine, way.words, way.moved, q.bound, self.adds, limit, rivals,
         )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from math import inf
 from typing import Any
 from weakref import ref
 
@@ -78,7 +77,7 @@ class Plan:
     moved: float
     bound: float
     adds: bool
-    limit: int | None
+    limit: float
     runners_up: tuple[str, ...] = ()
     workspace: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
@@ -132,7 +131,7 @@ class Plan:
         if out is None:
             block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
             out, beta = DistMatrix(block, self.C.shape, self.C.grid, self.layout), 0
-        workspace.most = inf if self.limit is None else self.limit
+        workspace.most = self.limit
         with within(workspace):
             a, b = self._brought(A, B)
             if self.stays[2]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import sqrt
 from numbers import Real
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agree, agreed
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError
@@ -37,11 +37,13 @@ class Optimizer:
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
 
-    def _check(self, call: str, wrong: str) -> None:
-        """Collective: that ranks make the same optimizer, and nothing is wrong with it."""
+    def _check(self, call: str, numbers: Iterable[Any], betas: tuple[Any, ...] = (0, 0)) -> None:
+        """Collective: that ranks make the same optimizer, by numbers that it can go by."""
         with agreed(self.layer.scheme.grid.comm, f"{call} of {self.layer!r}"):
-            if wrong:
-                raise PdlaError(f"{call}: {wrong}")
+            if not all(isinstance(number, Real) and float(number) >= 0 for number in (*numbers, *betas)):
+                raise PdlaError(f"{call}: numbers of at least 0")
+            if len(betas) != 2 or max(betas) >= 1:
+                raise PdlaError(f"{call}: two betas below 1")
 
     def step(self) -> None:
         """Change every parameter by its gradient; not collective. PdlaError where one has none: then no parameter is changed."""
@@ -60,8 +62,7 @@ class Optimizer:
     def state_dict(self, root: int | None = None) -> dict[str, Any]:
         """Collective: the number of steps, and each parameter's state as global arrays, "name.0" and so on, on every rank or on
         `root` (None elsewhere); another scheme, on another grid, loads it. AgreementError where ranks have made other steps."""
-        with agreed(self.layer.scheme.grid.comm, f"state_dict of {type(self).__name__} of {self.layer!r} at step {self.steps}"):
-            pass
+        agree(self.layer.scheme.grid.comm, f"state_dict of {type(self).__name__} of {self.layer!r} at step {self.steps}")
         state: dict[str, Any] = {"steps": self.steps}
         for name, parameter in self.layer.named_parameters():
             for i, block in enumerate(self.state.get(parameter, ())):
@@ -103,8 +104,7 @@ class SGD(Optimizer):
     def __init__(self, layer: Layer, rate: float, *, momentum: float = 0.0, decay: float = 0.0) -> None:
         super().__init__(layer)
         self.rate, self.momentum, self.decay = rate, momentum, decay
-        right = all(isinstance(number, Real) and number >= 0 for number in (rate, momentum, decay))
-        self._check(f"SGD(rate={rate!r}, momentum={momentum!r}, decay={decay!r})", "" if right else "numbers of at least 0")
+        self._check(f"SGD(rate={rate!r}, momentum={momentum!r}, decay={decay!r})", (rate, momentum, decay))
 
     @property
     def moments(self) -> int:  # type: ignore[override]
@@ -130,9 +130,7 @@ class AdamW(Optimizer):
     ) -> None:
         super().__init__(layer)
         self.rate, self.betas, self.eps, self.decay = rate, betas, eps, decay
-        right = all(isinstance(number, Real) and number >= 0 for number in (rate, *betas, eps, decay)) and max(betas) < 1
-        call = f"AdamW(rate={rate!r}, betas={betas!r}, eps={eps!r}, decay={decay!r})"
-        self._check(call, "" if right and len(betas) == 2 else "numbers of at least 0, two betas below 1")
+        self._check(f"AdamW(rate={rate!r}, betas={betas!r}, eps={eps!r}, decay={decay!r})", (rate, eps, decay), betas)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         mean, square = self._zeros(parameter)
