@@ -6,6 +6,7 @@ board.seal()                 collective: all have written; now all may read
 board.tell(3)                or, without sealing: so many pieces that this rank writes are there to be read
 board.told(1)                how many of its pieces rank 1 has told of
 board.leave()                this rank reads no more; it does not wait
+board.trim(most)             collective: no more memory than so many bytes a rank is kept
 
 What opens is sealed, or left where pieces are told of: a rank that fails while it writes has others wait for it, and uses the
 board no more.
@@ -41,6 +42,10 @@ class Board(ABC):
     @abstractmethod
     def leave(self) -> None:
         """Ends this rank's reading."""
+
+    @abstractmethod
+    def trim(self, most: int) -> None:
+        """Collective, between turns: keeps no memory of more than `most` bytes a rank."""
 
 
 class Turns(Board):

@@ -40,6 +40,9 @@ class DryBoard(Board):
     def leave(self) -> None:
         pass
 
+    def trim(self, most: int) -> None:
+        pass
+
 
 class DryComm(Communicator):
     """A rank that is told what it would receive; with a clock, also when.

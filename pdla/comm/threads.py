@@ -269,6 +269,9 @@ class ThreadBoard(Board):
     def leave(self) -> None:
         pass
 
+    def trim(self, most: int) -> None:
+        pass
+
 
 def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf) -> list[Any]:
     """Run program(comm, *args) on `size` ranks as threads; gives their results by rank.

@@ -115,6 +115,13 @@ class NodeBoard(Turns):
         if not woken:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
+    def trim(self, most: int) -> None:
+        if self.size > most * self.comm.size:
+            self.comm.barrier()  # nobody reads any more
+            with watched(self.comm._describe("giving back shared memory")):
+                self.free()
+            self.size, self.small = 0, False
+
     def free(self) -> None:
         """Collective."""
         if self.window is not None:

@@ -144,6 +144,8 @@ def matmul(
     plan, kept = _agreed(A, B, layout, out, alpha, beta, wish)
     C = plan.run(A, B, out, alpha, beta, kept.workspace)
     kept.workspace.trim(config.settings.keep)
+    if plan.schedule == "shared" and (board := A.grid.comm.board()) is not None:
+        board.trim(config.settings.keep)
     return C
 
 

@@ -147,15 +147,15 @@ class Plan:
     # ------------------------------------------------------------------ there and back
 
     def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
-        """A and B in their native layouts: both on their way before either is waited for."""
+        """A and B in their native layouts: both on their way before either is waited for. What is shared is put there as it is."""
         alike = A.grid is B.grid is self.grid and A.dtype is B.dtype is self.dtype
         if alike and self._taken_as_they_lie and not (A.conjugated or B.conjugated):
             return A, B
         ready = [self._ready(X) for X in (A, B)]
         there, ends = [], []
         for X, layout, stays in zip(ready, self.native, self.stays, strict=False):
-            if stays:
-                there.append(self._as_it_lies(X, layout))
+            if stays or self.schedule == "shared":
+                there.append(self._as_it_lies(X, layout) if stays else X)
                 continue
             out = buffer(X.xp, local_shape(X.shape, layout, self.grid), X.dtype)
             ends.append(start(X, route(X, layout, self.grid, self.memo), self.grid.comm, out))
@@ -228,7 +228,7 @@ class Plan:
             gather.run(a, b, self.roles, sink, self.memo, self.machine)
             return
         if self.schedule == "shared":
-            shared.run(a, b, self.roles, sink, self.memo)
+            shared.run(a, b, self.roles, self.grid, sink, self.memo)
             return
         streams = walk.streams(a, b, c, self.walk, self.memo)
         if self.schedule == "cannon":

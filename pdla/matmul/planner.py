@@ -126,6 +126,12 @@ class Sizes:
         """Bytes that every rank may read where they lie."""
         return self.shared if self.homes is None else 0
 
+    @property
+    def fits(self) -> bool:
+        """Whether ranks may read A and B where they lie, in memory that all of them share."""
+        m, n, k = self.mnk
+        return (m * k + k * n) * self.itemsize <= self.readable
+
     @cached_property
     def bound(self) -> float:
         return received_lower_bound(*self.mnk, self.ranks)
@@ -135,8 +141,7 @@ class Sizes:
         gathers and sums are short; panels do nothing for what is redistributed before."""
         lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
         read, own = roles.gathered(lying, layouts, self.mnk, sizes)
-        m, n, k = self.mnk
-        if 0 < own * self.itemsize <= SHARED_BELOW and (m * k + k * n) * self.itemsize <= self.readable:
+        if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes)[0]:
             return "shared"
         in_panels = read + roles.added(lying, layouts, self.mnk, sizes)
         return "gather" if in_panels * self.itemsize <= GATHER_BELOW else "summa"
@@ -191,7 +196,8 @@ _one_at_a_time = Lock()
 def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     found = [] if algorithm in NAMED or shape is not None or not q.one_grid else direct(q, algorithm, schedule)
     if algorithm not in ON_GRID:
-        found += _placed(q, _tables(q, algorithm, shape, schedule))
+        tables = list(_tables(q, algorithm, shape, schedule))
+        found += _placed(q, tables if schedule else [*tables, *_read_in_place(q, tables)])
         found += _relabelled(q, sorted(found, key=lambda way: way.price))
     return sorted(found, key=lambda way: way.price)
 
@@ -285,6 +291,12 @@ def _weighed(
     return words + (q.machine.distance - 1) * far(roles.moves(lying, layouts, q.mnk, sizes), tuple(sizes), where)
 
 
+def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
+    """Boxes whose own layouts need no board, but to which A and B come by it with one copy, where by messages it is two."""
+    others = (t for t in tables if q.fits and t.algorithm == box.ALGORITHM.name and t.schedule != "shared")
+    return [replace(table, schedule="shared") for table in others]
+
+
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
     """The tables with their conversions, as the ranks come."""
     kept = KeptOf(q)
@@ -339,6 +351,8 @@ class KeptOf:
 
 
 def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+    if table.schedule == "shared":
+        return _way_in_place(q, kept, replace(table, A=table.roles.A, B=table.roles.B), order)
     words = table.words(*q.mnk)
     if _at_home(q, table, order):
         moved, stays, more = 0.0, (True, True, True), 0
@@ -348,6 +362,18 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         arriving, returning, stays = _moves(q, kept, table, order)
         moved, more = float(arriving.max() + returning.max()), 3 - sum(stays)
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + q.conversion(moved), more)
+    return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
+
+
+def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+    """A and B from wherever they lie to where they are read: what a rank has of them is copied once, if it is read at all."""
+    to, returning, stays = _moves(q, kept, table, order)
+    read = float(to.max())
+    written = sum(float(one.user.elements.max()) for one, stay in zip(kept(table)[:2], stays, strict=False) if not stay)
+    moved = float(returning.max())
+    copied = (written + roles.READ * read) / 2 + moved
+    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + copied, not stays[2])
+    words = table.words(*q.mnk) + read
     return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
 
 

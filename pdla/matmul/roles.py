@@ -12,7 +12,7 @@ alone, so that every rank finds the same roles whatever its coordinates and howe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product, takewhile
@@ -123,13 +123,25 @@ def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
 
 def gathered(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
     """Words of A and B that come by gathers alone, in panels or read in place, and words of a rank's own that others gather."""
+    return _coming(given, layouts, mnk, size, lambda X, x: bool(extra_axes(X, x, size)))
+
+
+def read_in_place(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
+    """Words of A and B that a rank reads of others', if all that moves is read where it lies, and its own that it writes there."""
+    return _coming(given, layouts, mnk, size, lambda X, x: True)
+
+
+def _coming(
+    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], so: Callable[[Layout, Layout], bool]
+) -> tuple[float, float]:
     m, n, k = mnk
-    read = own = 0.0
+    come = own = 0.0
     for elements, X, x in ((m * k, given[0], layouts[0]), (k * n, given[1], layouts[1])):
-        if extra_axes(X, x, size):
-            read += moved(elements, X, x, size)
+        words = moved(elements, X, x, size)
+        if words and so(X, x):
+            come += words
             own += elements / prod(size[axis] for axis in X.axes)
-    return read, own
+    return come, own
 
 
 def added(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
@@ -139,10 +151,10 @@ def added(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
 
 def copied(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], in_place: bool) -> float:
     """Words that a rank copies: of all that moves as it goes and as it comes, of addends of C as they are added, too. in_place: of
-    what is gathered its own blocks, and a part of what it reads of others'."""
+    A and B its own blocks, where they move, and a part of what it reads of others'."""
     total = sum(move.words * (3 if move.addends else 2) for move in moves(given, layouts, mnk, size))
     if in_place:
-        read, own = gathered(given, layouts, mnk, size)
+        read, own = read_in_place(given, layouts, mnk, size)
         total += own + READ * read - 2 * read
     return total
 

@@ -1,98 +1,147 @@
 """Shared: ranks of one node write their blocks of A and B into memory that all of them read, and multiply there.
 
-Nothing is sent: a rank copies its own block once, where by messages each of the others would. What it reads of the others'
-is counted as received, and is what `gather` receives; the workspace is the ranks' own blocks, whatever the grid.
+Nothing is sent: a rank copies its own block once, where by messages each of the others would. In whatever layouts A and B come, on
+whatever grids, their blocks are put where the product reads them. What a rank reads of others' is counted as received, and is what
+it would receive by messages; the workspace is the ranks' own blocks, whatever the grid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from pdla.comm.ledger import held, note
 from pdla.comm.workspace import aligned
-from pdla.indices import Selection
-from pdla.layout import Cut, Layout, axes_of, shares
-from pdla.matmul.operands import Memo, Sink, as_stored, assembler, gathered_axes
+from pdla.grid import ProcessGrid
+from pdla.indices import IndexSet, Selection
+from pdla.layout import Cut, Layout, Shape, axes_of, extra_axes, shares
+from pdla.matmul.operands import Memo, Sink, as_stored, assemble
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
+from pdla.redistribute import incoming
+
+Place = tuple[Selection, Selection]
 
 
 @dataclass(frozen=True)
-class Face:
-    """An operand's face on the board: all faces of a size, this rank's shape as stored, and where its own block goes."""
+class Piece:
+    """A part of this rank's block, and the face that it is written into: where that begins, and its shape as stored."""
 
-    axes: tuple[str, ...]
     begin: int
-    end: int
-    shape: tuple[int, int]
-    rows: Selection
-    cols: Selection
+    shape: Shape
+    there: Place
+    here: Place
+    elements: int
+
+
+@dataclass(frozen=True)
+class Faces:
+    """An operand's faces on the board: where the one begins that this rank reads, and its shape as stored; the pieces that it
+    writes; and what it reads of others': bytes, from how many ranks, and along which axes those lie."""
+
+    begin: int
+    shape: Shape
+    pieces: tuple[Piece, ...]
     read: int
     peers: int
+    axes: str
 
 
 @dataclass(frozen=True)
 class Script:
-    """The faces of A and B (None: not gathered, but brought to its layout), and the bytes of the board."""
+    """The faces of A and B (None: each rank has its own already), bytes of the board, and of what is packed on its way there."""
 
-    A: Face | None
-    B: Face | None
+    A: Faces | None
+    B: Faces | None
     size: int
-    bring: tuple[Callable[[DistMatrix], DistMatrix], ...]
+    packed: int
 
     @staticmethod
-    def of(a: DistMatrix, b: DistMatrix, roles: Roles, memo: Memo) -> Script:
-        face_a, size_a = _face(a, roles.A, 0)
-        face_b, size_b = _face(b, roles.B, size_a)
-        return Script(face_a, face_b, size_a + size_b, (assembler(a, roles.A, memo), assembler(b, roles.B, memo)))
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid) -> Script:
+        faces_a, size_a = _faces(a, roles.A, grid, 0)
+        faces_b, size_b = _faces(b, roles.B, grid, size_a)
+        return Script(faces_a, faces_b, size_b, max(_packed(a, faces_a), _packed(b, faces_b)))
 
 
-def _face(X: DistMatrix, layout: Layout, offset: int) -> tuple[Face | None, int]:
-    """This rank's face of X in the layout it is multiplied in, and the bytes of all such faces."""
-    grid, axes = X.grid, gathered_axes(X, layout)
-    if not axes:
-        return None, 0
-    others = [axis for axis in grid.axes if axis not in axes]
-    longest = [_longest(n, nest, X) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
-    one = aligned(prod(longest) * X.dtype.itemsize)
-    size = one * prod(grid.sizes[axis] for axis in others)
-    if grid.coords is None:
-        return Face(axes, offset, offset, (0, 0), slice(0, 0), slice(0, 0), 0, 0), size
-    number = 0
-    for axis in others:
-        number = number * grid.sizes[axis] + grid.coords[axis]
-    rows, cols = layout.indices(X.shape, grid.sizes, grid.coords)
-    mine = X.indices
-    shape = as_stored(X, rows, cols)
-    begin = offset + number * one
-    end = begin + prod(shape) * X.dtype.itemsize
-    read = (prod(shape) - prod(X.stored.shape)) * X.dtype.itemsize
-    peers = prod(grid.sizes[axis] for axis in axes) - 1 if read else 0
-    return Face(axes, begin, end, shape, rows.overlay(mine[0])[0], cols.overlay(mine[1])[0], read, peers), size
+def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
+    """X's faces in the layout it is multiplied in, all of one size, from `offset` of the board on; and where they end."""
+    if _at_hand(X, layout, grid):
+        return None, offset
+    longest = [_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
+    size = aligned(prod(longest) * X.dtype.itemsize)
+
+    def begin(where: Mapping[str, int]) -> int:
+        number = 0
+        for axis in layout.axes:
+            number = number * grid.sizes[axis] + where[axis]
+        return offset + number * size
+
+    pieces = tuple(_pieces(X, layout, grid, begin))
+    shape = (0, 0) if grid.coords is None else as_stored(X, *layout.indices(X.shape, grid.sizes, grid.coords))
+    others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
+    read = sum(prod(p.shape) for p in others) * X.dtype.itemsize
+    gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
+    axes = ",".join(gathered) if gathered else grid.comm.axis
+    first = begin(grid.coords or dict.fromkeys(grid.axes, 0))
+    return Faces(first, shape, pieces, read, len(others), axes), offset + size * prod(grid.sizes[axis] for axis in layout.axes)
 
 
-def _longest(n: int, nest: tuple[Cut, ...], X: DistMatrix) -> int:
-    return max(len(part) for _, part in shares(n, nest, X.grid.sizes, axes_of(nest), {}))
+def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
+    """Whether each rank has what it multiplies of X: its block, or a part of that."""
+    same = X.grid == grid and X.layout.same_cuts(layout, X.shape, grid.sizes)
+    return same or (X.grid == grid and extra_axes(layout, X.layout, grid.sizes) is not None)
 
 
-def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo) -> None:
-    """Collective: sink += a b in the roles' layouts."""
-    script: Script = memo.once("faces", lambda: Script.of(a, b, roles, memo))
-    a = a if script.A else script.bring[0](a)
-    b = b if script.B else script.bring[1](b)
-    board = memo.once("board", a.grid.comm.board)
-    with held(script.size // a.grid.comm.size):
+def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
+    return max(len(part) for _, part in shares(n, nest, grid.sizes, axes_of(nest), {}))
+
+
+def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
+    """What this rank writes: of several with the same block the first does. `begin`: where the face of some coordinates begins."""
+    if X.grid.coords is None or any(at for axis, at in X.grid.coords.items() if axis not in X.layout.axes):
+        return
+    rows, cols = X.indices
+    across = list(_common(cols, X.shape[1], layout.cols, grid))
+    for up, face_rows, here_rows, there_rows, m in _common(rows, X.shape[0], layout.rows, grid):
+        for along, face_cols, here_cols, there_cols, n in across:
+            shape = as_stored(X, face_rows, face_cols)
+            yield Piece(begin(up | along), shape, (there_rows, there_cols), (here_rows, here_cols), m * n)
+
+
+def _common(
+    held: IndexSet, n: int, nest: tuple[Cut, ...], grid: ProcessGrid
+) -> Iterator[tuple[dict[str, int], IndexSet, Selection, Selection, int]]:
+    """The shares of a dimension that meet `held`: coordinates, indices, and where in each the common ones are, how many."""
+    for where, part in shares(n, nest, grid.sizes, axes_of(nest), {}):
+        here, there, common = held.overlay(part)
+        if common:
+            yield where, part, here, there, common
+
+
+def _packed(X: DistMatrix, faces: Faces | None) -> int:
+    """Bytes of the largest piece that is no rectangle of this rank's block."""
+    pieces = () if faces is None else faces.pieces
+    ragged = (p.elements for p in pieces if not all(isinstance(part, slice) for part in p.here))
+    return max(ragged, default=0) * X.dtype.itemsize
+
+
+def run(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sink | None, memo: Memo) -> None:
+    """Collective: sink += a b in the roles' layouts on the grid; a and b in any, on any grids over its communicator."""
+    script: Script = memo.once("faces", lambda: Script.of(a, b, roles, grid))
+    a = a if script.A else assemble(a, roles.A, memo)
+    b = b if script.B else assemble(b, roles.B, memo)
+    board = memo.once("board", grid.comm.board)
+    with held(script.size // grid.comm.size + script.packed):
         memory = board.open(script.size)
         left = _written(a, script.A, memory)
         right = _written(b, script.B, memory)
         try:
             board.seal()
-            for face in (script.A, script.B):
-                if face is not None and face.peers:
-                    note("read", ",".join(face.axes), face.read, face.peers)
+            for faces in (script.A, script.B):
+                if faces is not None and faces.peers:
+                    note("read", faces.axes, faces.read, faces.peers)
             if sink is not None:
                 sink.add(left, right)
                 sink.end()
@@ -100,12 +149,15 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
             board.leave()
 
 
-def _written(X: DistMatrix, face: Face | None, memory: Any) -> Any:
-    """X's face as seen, this rank's block of it put in its place."""
-    if face is None:
+def _written(X: DistMatrix, faces: Faces | None, memory: Any) -> Any:
+    """X's face as seen, this rank's pieces of all faces put in their places."""
+    if faces is None:
         return X.stored
-    whole = X.xp.look(memory, face.begin, face.shape, X.dtype)
-    seen = whole.T if X.transposed else whole
-    if X.base.size:
-        X.xp.put(seen, face.rows, face.cols, X.stored)
-    return seen
+
+    def seen(begin: int, shape: Shape) -> Any:
+        face = X.xp.look(memory, begin, shape, X.dtype)
+        return face.T if X.transposed else face
+
+    for piece in faces.pieces:
+        X.xp.put(seen(piece.begin, piece.shape), *piece.there, X.xp.take(X.stored, *piece.here))
+    return seen(faces.begin, faces.shape)

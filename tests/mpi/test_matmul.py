@@ -9,7 +9,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 from mpi4py import MPI
 
 import pdla
-from pdla import config
+from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.array import numpy
 from pdla.comm import window
 from pdla.matmul.operands import Sink
@@ -129,6 +129,21 @@ def test_nobody_writes_where_a_slow_rank_still_reads(comm, n, monkeypatch):
     monkeypatch.setattr(numpy, "gemm", late)
     products = [plan(A, A) for A in operands * 3]
     assert all(np.array_equal(product.gather(), one) for product, one in zip(products, wanted * 3, strict=True))
+
+
+@pytest.mark.parametrize("k", [24, 100_000])
+def test_what_lies_otherwise_is_read_in_place_too(comm, k):
+    """By the board, and by no message; without a plan no more of it is kept than is told, however large it was."""
+    grid, other = ProcessGrid(pdla.balanced_shape(comm.size)), ProcessGrid(comm.size, order=range(comm.size)[::-1])
+    A = exact((6, k), grid, Layout(Cyclic("row", 1), Cyclic("col", 7)), seed=1)
+    B = exact((k, 5), other, Layout("row"), seed=2)
+    expected, board = A.gather() @ B.gather(), comm.board()
+    for _ in range(2):
+        with pdla.record() as ledger, config.override(keep=2**20):
+            C = pdla.matmul(A, B, layout="native", schedule="shared", algorithm="3d", box=(1, 1, comm.size))
+        assert np.array_equal(C.gather(), expected)
+        assert set(ledger.by_verb()) <= {"read", "reduce_scatter"}
+        assert board.size <= comm.size * 2**20
 
 
 def test_message_schedules_where_nothing_is_shared(comm):
