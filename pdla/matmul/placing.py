@@ -1,7 +1,8 @@
 """Which rank takes which place of a box's grid: the one that holds most of what the place needs already.
 
 What a place of the grid and a rank of the user's grid have in common of a matrix is a product of two overlaps, of rows and
-of columns; all of them are found at once from the layouts, without a message. The best assignment is a linear one.
+of columns; all of them are found at once from the layouts, without a message. The best assignment is a linear one; where there
+are several nodes one of the nodes first, so that those that shared a node still do, and then one of each node's ranks.
 """
 
 from __future__ import annotations
@@ -123,13 +124,24 @@ class Kept:
         kept[np.array(self.order)] = rows * cols
         return kept
 
+    @cached_property
+    def _places(self) -> np.ndarray:
+        """Each rank's place on the user's grid, and for a rank that is none, the last, -1; so for those that are idle."""
+        places = np.full(self.ranks + 1, -1)
+        places[np.array(self.order)] = np.arange(len(self.order))
+        return places
+
+    def _held(self, ranks: np.ndarray) -> np.ndarray:
+        """Elements that some ranks hold of what the places need: of each place one rank, or a row of them; -1: nobody."""
+        here = self._places[ranks]
+        there = (slice(None), *[None] * (ranks.ndim - 1))
+        numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
+        rows, cols = (overlap[mine[here], needed[there]] for overlap, mine, needed in numbers)
+        return np.where(here < 0, 0, rows * cols)
+
     def _in_place(self, order: np.ndarray) -> np.ndarray:
         """What the rank at each place keeps there, with ranks placed in this order."""
-        place = np.full(self.ranks, -1)
-        place[np.array(self.order)] = np.arange(len(self.order))
-        here, idle = place[order], place[order] < 0
-        rows, cols = (o[u[here], v] for o, u, v in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True))
-        return np.where(idle, 0, rows * cols)
+        return self._held(order)
 
     def arriving(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way to the native layout."""
@@ -145,13 +157,52 @@ class Kept:
         return words
 
 
-def relabelled(kept: Sequence[Kept], order: np.ndarray) -> np.ndarray:
-    """The rank for each place that keeps most elements where they are; `order` where nothing is better."""
+    def far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Elements that each rank receives from other nodes on the way to the native layout, and on the way back.
+
+        homes  the node of each rank, numbered from 0
+        """
+        beside = _neighbours(homes)[homes[order]]
+        held = self._held(beside)
+        there, back = np.zeros(self.ranks), np.zeros(self.ranks)
+        there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # copies of one element may be there
+        back[np.array(self.order)] = self.user.elements
+        back -= np.bincount(beside[beside >= 0], held[beside >= 0], self.ranks)
+        return there, np.maximum(back, 0)
+
+
+def _neighbours(homes: np.ndarray) -> np.ndarray:
+    """The ranks of each node, a row a node; -1 where it has fewer than others."""
+    counts = np.bincount(homes)
+    rows = np.full((len(counts), counts.max()), -1)
+    rows[np.arange(counts.max()) < counts[:, None]] = np.argsort(homes, kind="stable")
+    return rows
+
+
+def relabelled(kept: Sequence[Kept], order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
+    """The rank for each place, so that most elements stay where they are; `order` where nothing is better.
+
+    homes  the node of each rank, numbered from 0; then most stay on their node, and of those on their rank: places that share a
+           node in `order` share one again
+    """
     total = np.add.reduce([one.elements for one in kept])
-    here = np.arange(len(order))
-    if len(total) > FEW or total[order, here].sum() == total.max(axis=0, initial=0).sum():
+    if len(total) > FEW or total[order, np.arange(len(order))].sum() == total.max(axis=0, initial=0).sum():
         return order
+    if homes is None:
+        return _assigned(total)
+    tiles = [np.flatnonzero(homes[order] == node) for node in np.unique(homes[order])]
+    nodes = [np.flatnonzero(homes == node) for node in np.unique(homes)]
+    never = -1 - total.sum()
+    stay = [[total[np.ix_(ranks, tile)].sum() if len(ranks) >= len(tile) else never for tile in tiles] for ranks in nodes]
+    placed = np.empty_like(order)
+    for tile, node in zip(tiles, _assigned(np.array(stay)), strict=True):
+        placed[tile] = nodes[node][_assigned(total[np.ix_(nodes[node], tile)])]
+    return placed
+
+
+def _assigned(worth: np.ndarray) -> np.ndarray:
+    """For each column a row of its own, so that the sum is largest."""
     from scipy.optimize import linear_sum_assignment
 
-    places, ranks = linear_sum_assignment(total.T, maximize=True)
-    return ranks[np.argsort(places)] if total[ranks, places].sum() > total[order, here].sum() else order
+    columns, rows = linear_sum_assignment(worth.T, maximize=True)
+    return rows[np.argsort(columns)]

@@ -32,7 +32,7 @@ SCHEDULES = (*ON_GRID, "shared")
 SHARED_BELOW = 48 * 2**20  # bytes of a rank's own up to which others read them in place: beyond, panels need less memory
 GATHER_BELOW = 16 * 2**20  # bytes of gathered panels up to which all come at once: beyond, panels are faster and smaller
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
-RELABELLED = 3  # how many of the cheapest tables are tried with the ranks relabelled
+RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relabelled
 WORTH = 2**16  # words of conversion from which that is tried: loading the assignment takes longer than less would
 WIDE = 8  # bytes of the elements that OpenBLAS multiplies faster into a wide block of C than into a tall one, both by rows
 LARGE = 4096  # ranks from which conversions are priced by sizes alone
@@ -148,8 +148,8 @@ class Sizes:
 
     @cached_property
     def homes(self) -> np.ndarray | None:
-        """The node of each rank; None where there is one node only."""
-        return np.array(self.nodes) if len(set(self.nodes)) > 1 else None
+        """The node of each rank, numbered from 0 in order of ranks; None where there is one node only."""
+        return np.unique(self.nodes, return_inverse=True)[1] if len(set(self.nodes)) > 1 else None
 
     def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
         """The price of a box that receives so many words, in its own messages and `more`; of what is read in place only addends."""
@@ -157,8 +157,8 @@ class Sizes:
         excess, begun = boxes.excess(*self.mnk, used, self.ranks), own + more
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, self.machine))
 
-    def conversion(self, moved: float) -> float:
-        """So many words, of any ranks, as they are priced: more where there are other nodes."""
+    def anywhere(self, moved: float) -> float:
+        """So many words of any ranks, as they are priced: more where there are other nodes."""
         if self.homes is None:
             return moved
         return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
@@ -355,13 +355,15 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         return _way_in_place(q, kept, replace(table, A=table.roles.A, B=table.roles.B), order)
     words = table.words(*q.mnk)
     if _at_home(q, table, order):
-        moved, stays, more = 0.0, (True, True, True), 0
+        moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
     elif q.ranks > LARGE:
         moved, stays, more = _by_sizes(q, table), (False, False, q.C is None), 3
+        brought = q.anywhere(moved)
     else:
         arriving, returning, stays = _moves(q, kept, table, order)
         moved, more = float(arriving.max() + returning.max()), 3 - sum(stays)
-    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + q.conversion(moved), more)
+        brought = moved if q.homes is None else _by_node(q, kept, table, order, stays, arriving, returning)
+    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
 
 
@@ -399,6 +401,18 @@ def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[
     return arriving, back[2], (stay[0], stay[1], stay[2])
 
 
+def _by_node(
+    q: Question, kept: KeptOf, table: Table, order: np.ndarray, stays: tuple[bool, bool, bool], there: np.ndarray, back: np.ndarray
+) -> float:
+    """The words of conversions as they are priced: those from other nodes count more."""
+    assert q.homes is not None
+    far = [one.far(order, q.homes) for one in kept(table)]
+    far_there = far[0][0] * (not stays[0]) + far[1][0] * (not stays[1])
+    far_back = far[2][1] * (not stays[2]) if q.C is not None else np.zeros(1)
+    more = q.machine.distance - 1
+    return float((there + more * far_there).max() + (back + more * far_back).max())
+
+
 def _by_sizes(q: Question, table: Table) -> float:
     """Words of conversion if nothing is kept."""
     m, n, k = q.mnk
@@ -408,14 +422,15 @@ def _by_sizes(q: Question, table: Table) -> float:
 
 
 def _relabelled(q: Question, found: list[Way]) -> list[Way]:
-    """The best few tables with ranks where they keep most, if that may pay; on one node only: it would scatter a node's."""
-    if q.ranks > FEW or q.homes is not None:
+    """The best few tables with ranks where they keep most, if that may pay."""
+    if q.ranks > FEW:
         return []
     again, kept, best = [], KeptOf(q), found[0].price
     for way in [way for way in found if way.table is not None and way.moved >= WORTH][:RELABELLED]:
         assert way.table is not None
-        if _native_price(q, way.table) < best:
-            order = relabelled(kept(way.table), np.array(way.order))
+        order = np.array(way.order)
+        if _native_price(q, way.table, order) < best:
+            order = relabelled(kept(way.table), order, q.homes)
             again.append(_way(q, kept, way.table, order))
     return again
 
