@@ -1,13 +1,15 @@
 """Words that a rank receives, over the lower bound, for every number of ranks: pdla's boxes, and boxes whose sides divide P.
 
-python bench/volume.py [--to 1024] [--every 1] [--convert 0] [--plot docs/_static/volume.svg] [--json FILE]
+python bench/volume.py [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot docs/_static/volume.svg] [--json FILE]
 
---convert N also plans every N-th number of ranks from and to 2-D blocks on the near-square grid, conversions counted.
+--convert N also plans every N-th number of ranks from and to 2-D blocks on the near-square grid, conversions counted. --least N
+counts for every N-th what no box can do without from and to these blocks, whatever ranks are put where: see `least`.
 No communicator and no data: the figures are those of the plans' formulas, which the tests hold against counted bytes.
 """
 
 import argparse
 import json
+from math import inf
 
 import numpy as np
 
@@ -15,7 +17,7 @@ import pdla
 from pdla.bench.arguments import natural, positive
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
-from pdla.matmul.placing import Place
+from pdla.matmul.placing import Kept, Place, Side
 from pdla.matmul.planner import Lying, Question, ways
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
@@ -48,16 +50,46 @@ def converted(mnk, ranks):
     return (way.words + way.moved) / bound, way.moved / bound
 
 
+def least(mnk, ranks):
+    """Words over the bound that some rank must receive from and to 2-D blocks by a box that leaves few ranks idle, 11% at most.
+
+    At a place of the box's grid a rank needs of its faces of A and B what it does not hold, and for its own block of C an addend
+    from each of pk places, less what it adds itself. Each rank is given the place that is best for it, several the same one if need
+    be, and those that need most are left idle: some rank receives at least the mean of the rest.
+    """
+    m, n, k = mnk
+    shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), tuple(range(ranks))
+    faces = pdla.Layout("m", "k"), pdla.Layout("k", "n"), pdla.Layout("m", "n")
+    bound, best = received_lower_bound(*mnk, ranks), inf
+    for box in sorted(_boxes(mnk, ranks), key=lambda box: boxes.words(*mnk, box)):
+        if 0.85 * boxes.words(*mnk, box) - (m * k + k * n) / ranks >= best * bound:
+            break
+        needed = np.zeros((ranks, box.ranks))
+        for size, face in zip(((m, k), (k, n), (m, n)), faces, strict=True):
+            there, here = Side(size, face, ("m", "n", "k"), box), Side(size, blocks, ("row", "col"), shape)
+            wanted = box.k * here.elements[:, None] if face is faces[2] else there.elements
+            needed += wanted - Kept(here, there, order, ranks).elements
+        best = min(best, np.sort(needed.min(axis=1))[: box.ranks].mean() / bound)
+    return best
+
+
+def _boxes(mnk, ranks):
+    sides = ((pm, pn, ranks // (pm * pn)) for pm in range(1, ranks + 1) for pn in range(1, ranks // pm + 1))
+    found = (Box(*(min(side, size) for side, size in zip(box, mnk, strict=True))) for box in sides)
+    return {box for box in found if box.ranks >= 0.89 * ranks}
+
+
 def quantiles(values):
     return {"median": float(np.median(values)), "p95": float(np.percentile(values, 95)), "max": float(max(values))}
 
 
-def study(to, every, convert):
+def study(to, every, convert, beneath):
     results = []
     for mnk in SHAPES:
         found = {ranks: (*ours(mnk, ranks), by_divisors(mnk, ranks)) for ranks in range(2, to + 1, every)}
         moving = {ranks: converted(mnk, ranks) for ranks in range(2, to + 1, convert)} if convert else {}
-        results.append({"mnk": mnk, "ranks": found, "converted": moving})
+        floor = {ranks: least(mnk, ranks) for ranks in range(2, to + 1, beneath)} if beneath else {}
+        results.append({"mnk": mnk, "ranks": found, "converted": moving, "least": floor})
     return results
 
 
@@ -68,6 +100,7 @@ def table(results):
             chosen = {ranks: values for ranks, values in one["ranks"].items() if belongs(ranks)}
             sides = {"pdla": [v[0] for v in chosen.values()], "sides that divide P": [v[2] for v in chosen.values()]}
             sides["2-D blocks to 2-D blocks"] = [v[0] for ranks, v in one["converted"].items() if belongs(ranks)]
+            sides["the least of any box"] = [value for ranks, value in one["least"].items() if belongs(ranks)]
             for name, values in sides.items():
                 if values:
                     q = quantiles(values)
@@ -91,6 +124,8 @@ def plot(results, path):
         if one["converted"]:
             moved = [v[0] for v in one["converted"].values()]
             axes.plot(list(one["converted"]), moved, color="#f6a04d", label="pdla, from and to 2-D blocks", **dots)
+        if one["least"]:
+            axes.plot(list(one["least"]), list(one["least"].values()), "k_", markersize=5, label="these blocks, least of any box")
         axes.plot(ranks, [v[0] for v in one["ranks"].values()], color="#2f6fed", label="pdla, own layouts", **dots)
         axes.set(title="m n k = " + " ".join(map(str, one["mnk"])), xscale="log", yscale="log", ylim=(0.9, 40))
         axes.set_yticks([1, 2, 5, 10, 30], ["1", "2", "5", "10", "30"])
@@ -105,10 +140,11 @@ def main():
     parser.add_argument("--to", type=positive, default=1024)
     parser.add_argument("--every", type=positive, default=1)
     parser.add_argument("--convert", type=natural, default=0)
+    parser.add_argument("--least", type=natural, default=0)
     parser.add_argument("--plot")
     parser.add_argument("--json")
     wanted = parser.parse_args()
-    results = study(wanted.to, wanted.every, wanted.convert)
+    results = study(wanted.to, wanted.every, wanted.convert, wanted.least)
     table(results)
     if wanted.plot:
         plot(results, wanted.plot)

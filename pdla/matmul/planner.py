@@ -197,7 +197,7 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
     found = [] if algorithm in NAMED or shape is not None or not q.one_grid else direct(q, algorithm, schedule)
     if algorithm not in ON_GRID:
         tables = list(_tables(q, algorithm, shape, schedule))
-        found += _placed(q, tables if schedule else [*tables, *_read_in_place(q, tables)])
+        found += _placed(q, tables if schedule else [*tables, *_read_in_place(q, tables), *_straight(tables)])
         found += _relabelled(q, sorted(found, key=lambda way: way.price))
     return sorted(found, key=lambda way: way.price)
 
@@ -295,6 +295,11 @@ def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
     """Boxes whose own layouts need no board, but to which A and B come by it with one copy, where by messages it is two."""
     others = (t for t in tables if q.fits and t.algorithm == box.ALGORITHM.name and t.schedule != "shared")
     return [replace(table, schedule="shared") for table in others]
+
+
+def _straight(tables: Iterable[Table]) -> list[Table]:
+    """Boxes to which A and B come in one round of messages, each face at once, instead of in a share that others gather then."""
+    return [replace(t, A=t.roles.A, B=t.roles.B) for t in tables if t.schedule == "gather" and t.algorithm == box.ALGORITHM.name]
 
 
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:

@@ -91,6 +91,8 @@ def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str 
 
 
 def turned(face: Layout) -> Layout:
-    """A box's face with its third cut along the other dimension."""
+    """A box's face with its third cut, if it has one, along the other dimension."""
     rows, cols = face.rows, face.cols
+    if len(rows) + len(cols) < 3:
+        return face
     return Layout(rows[:1], (*cols, rows[1])) if len(rows) == 2 else Layout((*rows, cols[1]), cols[:1])

@@ -100,6 +100,37 @@ def test_relabelled_ranks_keep_more_in_place(monkeypatch):
     assert relabelled < plain
 
 
+def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
+    """In one round: a rank receives of A and B what its faces have and it has not, and nothing is gathered after that."""
+    monkeypatch.setattr(planner, "direct", lambda *asked: [])
+    tables = planner._tables
+    monkeypatch.setattr(planner, "_tables", lambda *asked: planner._straight(list(tables(*asked))))
+    planner._ways.cache_clear()
+
+    def held(X, layout, grid):
+        rows, cols = (part.indices() for part in layout.indices(X.shape, grid.sizes, grid.coords)) if grid.coords else ((), ())
+        return {(i, j) for i in rows for j in cols}
+
+    def program(comm):
+        for shape, box in (((2, 6), (2, 3, 2)), ((3, 4), (1, 3, 4)), ((12, 1), (5, 2, 1))):
+            grid = ProcessGrid(shape)
+            A, B = exact((14, 17), grid, LAYOUT, seed=1), exact((17, 9), grid, Layout(Cyclic("row", 2), "col"), seed=2)
+            plan = pdla.plan_matmul(A, B, layout=LAYOUT, algorithm="3d", box=box)
+            with pdla.record() as ledger:
+                C = plan(A, B)
+            assert np.array_equal(C.gather(), A.gather() @ B.gather())
+            total, cost = ledger.total(comm), plan.predicted
+            assert (cost.bytes_received, cost.messages) == (total["max_bytes_received"], total["max_messages"])
+            faces = ((A, plan.roles.A), (B, plan.roles.B))
+            lacks = [len(held(X, face, plan.grid) - held(X, X.layout, X.grid)) for X, face in faces]
+            assert set(ledger.by_verb()) <= {"alltoall", "reduce_scatter"}
+            coming = [event.bytes for event in ledger.events if event.what == "alltoall"][:2]
+            assert coming == [8 * words for words in lacks]
+
+    pdla.run(12, program)
+    planner._ways.cache_clear()
+
+
 # ---------------------------------------------------------------------------------------------- words
 
 
