@@ -123,9 +123,10 @@ def _leaner(task: Task, way: Way) -> Iterator[Plan]:
 
 
 def _least(plan: Plan) -> int:
-    """Bytes that a plan needs for certain: what it brings to other layouts of A, B and C."""
+    """Bytes that a plan needs for certain: what it brings to other layouts of A, B and C; of C alone where A and B are shared."""
     (m, k), n, sizes = plan.A.shape, plan.B.shape[1], plan.grid.sizes
-    brought = [(size, X) for size, X, stays in zip((m * k, k * n, m * n), plan.native, plan.stays, strict=True) if not stays]
+    stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
+    brought = [(size, X) for size, X, stay in zip((m * k, k * n, m * n), plan.native, stays, strict=True) if not stay]
     return plan.dtype.itemsize * sum(size // prod(sizes[axis] for axis in layout.axes) for size, layout in brought)
 
 

@@ -356,10 +356,10 @@ class KeptOf:
 
 
 def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
-    if table.schedule == "shared":
+    words, at_home = table.words(*q.mnk), _at_home(q, table, order)
+    if table.schedule == "shared" and not at_home:
         return _way_in_place(q, kept, replace(table, A=table.roles.A, B=table.roles.B), order)
-    words = table.words(*q.mnk)
-    if _at_home(q, table, order):
+    if at_home:
         moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
     elif q.ranks > LARGE:
         moved, stays, more = _by_sizes(q, table), (False, False, q.C is None), 3

@@ -140,6 +140,21 @@ def test_what_is_read_in_place_is_priced_as_what_is_sent_is():
     assert (table.shape, table.schedule) == ((4, 4, 1), "shared")
 
 
+def test_a_limit_below_the_own_blocks_is_kept_by_panels_of_what_lies_as_the_box_has_it():
+    def program(comm):
+        comm.shared_limit = 2**30
+        grid, a, b, c = pdla.native_layouts(96, 96, 96)
+        A, B = exact((96, 96), grid, a, seed=1), exact((96, 96), grid, b, seed=2)
+        C = pdla.zeros((96, 96), grid, c)
+        assert pdla.plan_matmul(A, B, out=C).schedule == "shared"
+        plan = pdla.plan_matmul(A, B, out=C, memory_limit=8 * 96 * 96 // 8)
+        assert plan.schedule == "summa" and plan.predicted.peak_workspace <= 8 * 96 * 96 // 8
+        plan(A, B, out=C)
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+
+    pdla.run(4, program)
+
+
 def test_two_conversions_cost_more_than_to_read_in_place():
     def program(comm):
         comm.shared_limit, grid = 2**30, ProcessGrid((2, 2))
