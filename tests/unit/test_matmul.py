@@ -371,6 +371,19 @@ def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):
     assert max(recorded for recorded, _, _ in real) == 8 * pdla.matmul_words(algorithm, m, n, k, shape)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "sizes", "grid", "match"),
+    [
+        ("summa", (10, 10, 10), (2, 2, 2), "summa takes a grid of 2 axes"), ("summa", (10, 10, 10), 4, "grid=4"),
+        ("tesseract", (10, 10, 10), (2, 2), "tesseract takes a grid of 3 axes"), ("gather", (10, 10, 10), (2, 0), r"grid=\(2, 0\)"),
+        ("3d", (10, -1, 10), (2, 2, 2), "n=-1"), ("sum", (10, 10, 10), (2, 2), "one of gather, .*, shared"),
+    ],
+)  # fmt: skip
+def test_words_of_what_is_no_grid_of_an_algorithm(algorithm, sizes, grid, match):
+    with pytest.raises(pdla.errors.PlanError, match=match):
+        pdla.matmul_words(algorithm, *sizes, grid)
+
+
 def test_cannon_brings_a_block_more_where_a_rank_begins_inside_one():
     """As docs/cannon.md has it: of A where pc is no multiple of pr, of B where pr is none of pc."""
     for pr, pc in itertools.product(range(2, 7), range(2, 7)):
