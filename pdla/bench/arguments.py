@@ -55,7 +55,8 @@ def add_ranks(to: argparse.ArgumentParser) -> None:
 
 def add_machine(to: argparse.ArgumentParser) -> None:
     """The machine that times are foretold on: an option that may stand before the command or after it."""
-    what = f"predict seconds on this machine: a TOML file that calibrate has written, or {', '.join(Machine.known())}"
+    what = f"predict seconds on this machine: a TOML file that calibrate has written, or {', '.join(Machine.known())}; "
+    what += "plans are made for PDLA_MACHINE's"
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=what)
 
 
