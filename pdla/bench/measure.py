@@ -151,8 +151,9 @@ def _show(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> 
 def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> list[str]:
     """What stands below the table."""
     lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
+    at_once = "one rank" if ranks == 1 else f"all {ranks} ranks at once"
     for dtype, rate in peaks.measured.items():
-        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of all {ranks} ranks at once, in this run")
+        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of {at_once}, in this run")
     if peaks.measured and oversubscribed(known):
         machine = known["machine"]
         shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} cores"

@@ -418,6 +418,17 @@ def test_a_million_ranks_dry():
 # ---------------------------------------------------------------------------------------------- plans and errors
 
 
+@pytest.mark.parametrize(("P", "words"), [(1, ["roles       one rank", "in 0 messages"]), (2, ["col carries n", "in 1 message, "])])
+def test_a_plan_of_few_ranks_is_explained(P, words):
+    def program(comm):
+        grid = ProcessGrid((1, P))
+        A, B = pdla.zeros((4, 6), grid, LAYOUT), pdla.zeros((6, 8), grid, LAYOUT)
+        return pdla.plan_matmul(A, B, algorithm="gather").explain()
+
+    (explained, *_) = pdla.run(P, program)
+    assert all(word in explained for word in words), explained
+
+
 def test_plan_predicts_explains_and_runs():
     def program(comm):
         grid = ProcessGrid((2, 3))
