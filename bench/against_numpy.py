@@ -8,12 +8,12 @@ rank; for the hand-made product the gathered matrix) and by the growth of the pr
 
 import os
 import resource
-import sys
 import time
 from statistics import median
 
 import numpy as np
 from mpi4py import MPI
+from sides.given import started
 from threadpoolctl import threadpool_limits
 
 import pdla
@@ -101,4 +101,4 @@ def main(n=4096, repeats=7):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    started(main, int, __doc__)

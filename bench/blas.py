@@ -6,7 +6,6 @@ Prints the median milliseconds over 21 turns of two products, and the versions. 
 """
 
 import os
-import sys
 from ctypes import CDLL, c_double, c_float, c_int, c_void_p
 from ctypes.util import find_library
 from itertools import product as cross
@@ -14,6 +13,7 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
+from sides.given import started
 from sides.launch import core_type
 from sides.meeting import Meeting
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -32,6 +32,7 @@ def system_gemm(library, a, b, c):
 
 
 def main(*shapes):
+    shapes = shapes or ("2048x4096x128",)
     meeting = Meeting(MPI.COMM_WORLD)
     os.environ.update(core_type())
     library = CDLL(find_library("openblas"))
@@ -53,4 +54,4 @@ def main(*shapes):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:] or ["2048x4096x128"])
+    started(main, str, __doc__)

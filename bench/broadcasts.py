@@ -6,11 +6,11 @@ python bench/cluster.py --hosts 4 -- python bench/broadcasts.py
 One broadcast after another, from each root in turn, the median over roots and repeats of the slowest rank's time.
 """
 
-import sys
 import time
 from statistics import median
 
 import numpy as np
+from sides.given import started
 
 import pdla
 from pdla import config
@@ -43,4 +43,4 @@ def main(repeats=5):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    started(main, int, __doc__)

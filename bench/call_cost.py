@@ -6,12 +6,12 @@ By hand: A's blocks are gathered along grid rows, B's along grid columns, into b
 Prints the median and the least microseconds a call, over turns (of each the slowest rank), and the ratio of the medians.
 """
 
-import sys
 from statistics import median
 
 import numpy as np
 from mpi4py import MPI
 from sides.ceiling import near_square
+from sides.given import started
 from sides.meeting import Meeting
 from sides.ours import BLOCKS, operands, side
 from sides.ours import near_square as near_square_grid
@@ -61,4 +61,4 @@ def main(n=64, turns=200):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    started(main, int, __doc__)

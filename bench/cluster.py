@@ -65,10 +65,11 @@ class Parser(argparse.ArgumentParser):
 def parse(words):
     """The options before "--", with the command after it."""
     parser = Parser(prog="cluster.py", description=__doc__.partition("\n")[0], usage="%(prog)s [options] -- command ...")
-    parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--ranks-per-host", type=int, default=1, metavar="RANKS", dest="ranks")
+    parser.add_argument("--hosts", type=int, default=2, help="so many hosts, h1, h2, ... (default 2)")
+    ranks = "so many ranks on each, which share memory (default 1)"
+    parser.add_argument("--ranks-per-host", type=int, default=1, metavar="RANKS", dest="ranks", help=ranks)
     parser.add_argument("--rate", default="1gbit", help="of each host's link, each way, as tc writes it (default 1gbit)")
-    parser.add_argument("--limit", type=float, default=0, metavar="SECONDS", help="end it after so long")
+    parser.add_argument("--limit", type=float, default=0, metavar="SECONDS", help="end the job after so long (default: never)")
     end = words.index("--") if "--" in words else len(words)
     given = parser.parse_args(words[:end])
     given.command = words[end + 1 :]

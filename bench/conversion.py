@@ -6,10 +6,10 @@ Through a plan each, the repeats alternating; "2-D blocks" for comparison. Print
 over the native one, and the workspace a rank.
 """
 
-import sys
 from statistics import median
 
 from mpi4py import MPI
+from sides.given import started
 from sides.meeting import Meeting
 from sides.ours import BLOCKS, near_square, operands, side
 from sides.product import Product, fill_at_random, fill_with_integers, right
@@ -47,4 +47,4 @@ def main(n=4096, repeats=9, width=128):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    started(main, int, __doc__)

@@ -6,13 +6,13 @@ each, and by pdla, whose long messages travel in pieces. Then milliseconds of an
 reduce-scatter, by KiB of a piece.
 """
 
-import sys
 import time
 from math import inf
 from statistics import median
 
 import numpy as np
 from mpi4py import MPI
+from sides.given import started
 
 import pdla
 from pdla.comm import base, ring
@@ -100,4 +100,4 @@ def main(megabits):
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    started(main, float, __doc__)

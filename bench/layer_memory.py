@@ -8,6 +8,7 @@ their number. In MiB.
 import tracemalloc
 
 import numpy as np
+from sides.given import started
 from sides.schemes import SHOWN
 
 import pdla
@@ -53,4 +54,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    started(main, str, __doc__)

@@ -7,12 +7,12 @@ Products are slept, as on a machine of each rank's own; an array is on its way a
 alone (products take no time), of both; and the share hidden, (products + communication - both) / communication.
 """
 
-import sys
 import time
 from contextlib import nullcontext
 from unittest.mock import patch
 
 import numpy as np
+from sides.given import started
 
 import pdla
 from pdla import nn
@@ -81,4 +81,4 @@ def main(ratio=2.0):
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    started(main, float, __doc__)

@@ -1,7 +1,8 @@
 """The dry run of a large transformer on a million ranks, and the seconds it takes: python bench/million.py [layers]"""
 
-import sys
 import time
+
+from sides.given import started
 
 import pdla
 from pdla import nn
@@ -28,4 +29,4 @@ def main(layers=96):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    started(main, int, __doc__)

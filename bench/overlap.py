@@ -13,10 +13,11 @@ core (over MPI a delay is 0.06 where none is given).
 """
 
 import os
-import sys
 import time
 from contextlib import nullcontext
 from unittest.mock import patch
+
+from sides.given import started
 
 import pdla
 from pdla.array import numpy as local
@@ -109,4 +110,4 @@ def main(delay=None):
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    started(main, float, __doc__)

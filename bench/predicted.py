@@ -9,12 +9,12 @@ that had been given back: each costs microseconds, which no dry run foretells. g
 MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 mpirun -n 2 python bench/predicted.py
 """
 
-import sys
 import time
 from resource import RUSAGE_SELF, getrusage
 from statistics import median
 
 import numpy as np
+from sides.given import started
 
 import pdla
 from pdla import nn
@@ -94,4 +94,4 @@ def main(rounds=5):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    started(main, int, __doc__)

@@ -7,10 +7,10 @@ shape is from what a machine would tell: the work at the rate of a square produc
 size, or, if longer, reading and writing the matrices; the median, and what nine in ten keep.
 """
 
-import sys
 import time
 
 import numpy as np
+from sides.given import started
 
 from pdla.array import blas
 
@@ -62,4 +62,4 @@ def main(seed=0):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    started(main, int, __doc__)

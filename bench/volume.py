@@ -137,12 +137,12 @@ def plot(results, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--to", type=positive, default=1024)
-    parser.add_argument("--every", type=positive, default=1)
-    parser.add_argument("--convert", type=natural, default=0)
-    parser.add_argument("--least", type=natural, default=0)
-    parser.add_argument("--plot")
-    parser.add_argument("--json")
+    parser.add_argument("--to", type=positive, default=1024, metavar="RANKS", help="the most ranks (default 1024)")
+    parser.add_argument("--every", type=positive, default=1, metavar="N", help="every N-th number of ranks only (default 1)")
+    parser.add_argument("--convert", type=natural, default=0, metavar="N", help="from and to 2-D blocks, too, every N-th")
+    parser.add_argument("--least", type=natural, default=0, metavar="N", help="what no box can do without from there, every N-th")
+    parser.add_argument("--plot", metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
+    parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
     wanted = parser.parse_args()
     results = study(wanted.to, wanted.every, wanted.convert, wanted.least)
     table(results)

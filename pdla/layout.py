@@ -114,7 +114,10 @@ class Cyclic:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Explicit ownership: coordinate i of the axis owns boundaries[i] to boundaries[i + 1]. Outermost cut only."""
+    """Explicit shares: coordinate i of the axis owns the indices from boundaries[i] up to, not including, boundaries[i + 1].
+
+    boundaries  one more than the axis has ranks, from 0 to the length of the dimension, never falling. Outermost cut only.
+    """
 
     axis: str
     boundaries: tuple[int, ...]

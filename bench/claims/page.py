@@ -55,9 +55,9 @@ def _conclusion(claim: Claim, told: Results) -> str:
     trees, step = tables.trees(claim, told, which), tables.largest_step(tables.step_ratios(claim, told, which))
     nearest = tables.nearest(claim, told, which)
     return (
-        f"{words} Words of the linears alone would give {linears:.2f}, bytes from other nodes {far:.2f}, by rings {rings:.2f}, "
-        f"with binomial trees {trees:.2f}; beyond bandwidth it is changed most by {step}. "
-        f"Of these, the whole prediction and the best placements the nearest to what is claimed: {nearest}."
+        f"{words} The words of the linears alone would give {linears:.2f}, the bytes from other nodes {far:.2f}, those by rings "
+        f"{rings:.2f}, and binomial trees {trees:.2f}. Beyond bandwidth, what changes the ratio most is {step}. "
+        f"Of all these, the whole prediction and the best placements, the nearest to the claim: {nearest}."
     )
 
 

@@ -229,8 +229,9 @@ def errors(told: Results) -> str:
     apart = {name: abs(one - 1) for name, one in off.items()}
     worst = max(apart, key=apart.__getitem__)
     return (
-        f"Predicted times of the {len(off)} cases measured differ from the measured ones by {median(apart.values()):.0%} at the "
-        f"median, at most by {apart[worst]:.0%} ({worst}: {off[worst]:.2f} of it)."
+        f"The predicted times of the {len(off)} cases that were measured differ from the measured ones by "
+        f"{median(apart.values()):.0%} at the median, and by {apart[worst]:.0%} at most "
+        f"({worst}: {off[worst]:.2f} of the measured time)."
     )
 
 

@@ -48,10 +48,10 @@ def fitting(name: str, comm: Any) -> nn.Scheme:
 def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
     """The command line of a training script: train(scheme, steps, dtype) gives "losses" and one figure more."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--scheme", choices=AXES, help="this one, on the job's ranks")
-    parser.add_argument("--json", help="write the curves to FILE")
+    parser.add_argument("--steps", type=int, default=50, help="steps of AdamW (default 50)")
+    parser.add_argument("--dtype", default="float64", help="of all numbers (default float64)")
+    parser.add_argument("--scheme", choices=AXES, help="this scheme alone, on the ranks of this job")
+    parser.add_argument("--json", metavar="FILE", help="write the curves to FILE")
     asked = parser.parse_args()
     results: dict[str, dict] = {}
     if asked.scheme:

@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
         raise Stop(0, self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        raise Stop(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)")
+        raise Stop(REFUSED, f"{self.prog.removeprefix('python -m ')}: {message} (see {self.prog} --help)")
 
 
 def positive(text: str) -> int:
@@ -44,16 +44,20 @@ def grid_shape(text: str) -> tuple[int, int]:
 def add_ranks(to: argparse.ArgumentParser) -> None:
     """Where a command runs, and what it leaves: options that may stand before the command or after it."""
     group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
-    group.add_argument("--threads", type=positive, metavar="P", help="P ranks as threads of this process, no MPI")
-    group.add_argument("--array", choices=ARRAYS, help="what matrices are made of; cupy: each rank's on a GPU (default PDLA_ARRAY)")
-    group.add_argument("--dry-run", action="store_true", help="predict for -P ranks, without data and times")
-    group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help="ranks of a dry run")
-    group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE")
+    group.add_argument("--threads", type=positive, metavar="P", help="run on P ranks, threads of this process; needs no MPI")
+    arrays = "what the blocks of matrices are: NumPy's arrays, or CuPy's on each rank's GPU (default: PDLA_ARRAY, or numpy)"
+    group.add_argument("--array", choices=ARRAYS, help=arrays)
+    dry = "run without data, to predict bytes, messages and workspace of -P ranks; with --machine seconds, too"
+    group.add_argument("--dry-run", action="store_true", help=dry)
+    group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help="number of ranks of a dry run")
+    group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE, for report and compare")
 
 
 def add_machine(to: argparse.ArgumentParser) -> None:
     """The machine that times are foretold on: an option that may stand before the command or after it."""
-    to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=f"a TOML file, or {', '.join(Machine.known())}")
+    what = f"predict seconds on this machine: a TOML file that calibrate has written, or {', '.join(Machine.known())}; "
+    what += "plans are made for PDLA_MACHINE's"
+    to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=what)
 
 
 def machine(name: str) -> Machine:

@@ -45,7 +45,7 @@ CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, laten
 
 def add(to: Parser) -> None:
     """Its arguments."""
-    to.add_argument("--out", metavar="FILE", help="write it to FILE, as TOML")
+    to.add_argument("--out", metavar="FILE", help="write the machine to FILE, as TOML")
 
 
 def program(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pdla
 from pdla import config
@@ -31,37 +33,44 @@ examples:
   python -m pdla.bench report result.json --html page.html  what a run was, to look at
 """
 ON_RANKS = {
-    "gemm": (measure.add_gemm, measure.program, "one product C = op(A) op(B), sizes and all else by choice"),
-    "info": (None, measure.program, "machine, MPI, BLAS, threads, cores, and how ranks wait"),
-    "calibrate": (calibrate.add, calibrate.program, "measure this job's machine, for predictions"),
+    "gemm": (measure.add_gemm, measure.program, "check and time one product C = op(A) op(B), of sizes and options of your choice"),
+    "info": (None, measure.program, "tell machine, MPI, BLAS, threads and cores as the ranks see them, and how ranks wait"),
+    "calibrate": (calibrate.add, calibrate.program, "measure this job's machine, so that times can be predicted on it"),
 }  # what adds its arguments, what each rank runs, and its help
 ALONE = {
-    "predict": (predict, "the fastest schemes and grids for a transformer, or algorithms for a product, on a machine"),
-    "scale": (scale, "the same for growing numbers of ranks, to a million: strong and weak scaling"),
-    "compare": (compare, "two results of --json: what became slower, or moves more"),
-    "report": (report, "results of --json as a table, as plots, as one page to look at"),
+    "predict": (predict, "find the fastest schemes and grids for a transformer, or algorithms for a product, on a machine"),
+    "scale": (scale, "find the fastest ways on ever more ranks, up to a million: strong and weak scaling"),
+    "compare": (compare, "set two results of --json side by side: what became slower, or receives more bytes"),
+    "report": (report, "show results of --json as a table, as plots, or as one page of HTML"),
 }  # modules whose run(arguments) takes one process
 
 
 def parser() -> Parser:
     as_written = argparse.RawDescriptionHelpFormatter
-    made = Parser("pdla.bench", description=ABOUT, epilog=EXAMPLES, formatter_class=as_written)
+    made = Parser("python -m pdla.bench", description=ABOUT, epilog=EXAMPLES, formatter_class=as_written)
     made.set_defaults(command="suite", program=measure.program, threads=None, dry_run=False, ranks=None, json=None)
     made.set_defaults(machine=None, array=None)
     add_ranks(made)
     add_machine(made)
-    commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite for this many ranks")
+    commands = made.add_subparsers(metavar="COMMAND", help="without one: the suite, all algorithms that fit this number of ranks")
     for name, (add, program, about) in ON_RANKS.items():
-        command = commands.add_parser(name, help=about)
+        command = commands.add_parser(name, help=about, **_text(name, about))
         command.set_defaults(command=name, program=program)
         add_ranks(command)
         if add:
             add(command)
     for name, (module, about) in ALONE.items():
-        command = commands.add_parser(name, help=about)
+        command = commands.add_parser(name, help=about, **_text(name, about))
         command.set_defaults(command=name)
         module.add(command)
     return made
+
+
+def _text(name: str, about: str) -> dict[str, Any]:
+    """What a command's own help says before and after its options: what it is for, and its examples."""
+    examples = "".join(line for line in EXAMPLES.splitlines(keepends=True) if re.search(rf"bench\b.* {name}\b", line))
+    as_written = argparse.RawDescriptionHelpFormatter
+    return {"description": f"{about[0].upper()}{about[1:]}.", "epilog": f"examples:\n{examples}", "formatter_class": as_written}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -77,6 +86,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise refuse(f"--array {arguments.array}: a dry run has no arrays")
     if arguments.command == "calibrate" and "cupy" in (arguments.array, config.settings.array):
         raise refuse("calibrate measures processors, not GPUs: give --array numpy, and leave out PDLA_ARRAY")
+    if arguments.command == "calibrate" and arguments.json:
+        raise refuse(f"--json {arguments.json}: calibrate writes a machine, as TOML: give --out FILE")
     if arguments.command == "gemm":
         measure.check_files(arguments)
     machine("")  # PDLA_MACHINE's, for which plans are made

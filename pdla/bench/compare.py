@@ -94,9 +94,10 @@ def bootstrap(old: list[float], new: list[float]) -> Ratio:
 
 def add(to: Parser) -> None:
     """Its arguments."""
-    to.add_argument("before", metavar="BEFORE.json", help="a result of --json")
-    to.add_argument("after", metavar="AFTER.json", help="another")
-    to.add_argument("--threshold", type=share, default="5%", help="slower by more than that is an error (default 5%%)")
+    to.add_argument("before", metavar="BEFORE.json", help="the result of an earlier run, by --json")
+    to.add_argument("after", metavar="AFTER.json", help="the result of a later one")
+    slower = "a row that is slower by more than this, beyond its noise, is called slower (default 5%%)"
+    to.add_argument("--threshold", type=share, metavar="PERCENT", default="5%", help=slower)
 
 
 def share(text: str) -> float:
@@ -128,7 +129,7 @@ def read(path: str) -> dict[str, Any]:
     try:
         text = Path(path).read_bytes()
     except OSError as error:
-        raise refuse(f"{path}: {error}") from error
+        raise refuse(f"{path}: {error.strerror}") from error
     try:
         content = json.loads(text)
     except ValueError:

@@ -131,7 +131,7 @@ def lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dic
         f"MPI        {mpi['library'].splitlines()[0]}" if mpi else f"MPI        not used: ranks are {world}",
         *([f"           standard {mpi['standard']}, mpi4py {mpi['mpi4py']}"] if mpi else []),
         *(f"BLAS       {b['internal_api']} {b['version']} ({b['architecture']}), {_threads(b)}" for b in known["blas"]),
-        f"ranks      {comm.size} on {machine['hosts']} host(s), {machine['ranks_a_host']} a host; "
+        f"ranks      {comm.size} on {machine['hosts']} host{'s' * (machine['hosts'] != 1)}, {machine['ranks_a_host']} a host; "
         f"{machine['cores']} cores here, {machine['cores_a_rank']} that rank 0 may use",
         *_waiting_lines(known, comm, waits),
         f"devices    {_devices(comm)}",

@@ -35,13 +35,13 @@ def add_gemm(to: Parser) -> None:
     """The arguments of one product."""
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "columns of op(A), rows of op(B)")):
         to.add_argument(f"-{name}", type=natural, help=f"{what} (default {SIZE})")
-    to.add_argument("--dtype", choices=DTYPES, help="default float64")
-    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto")
-    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="2x3; default: all ranks, most nearly square")
-    to.add_argument("--panel", type=positive, metavar="WIDTH", help="SUMMA's panel width in indices")
-    to.add_argument("--repeats", type=positive, default=REPEATS, help=f"times that it is timed (default {REPEATS})")
+    to.add_argument("--dtype", choices=DTYPES, help="of A, B and C (default float64)")
+    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto: what costs least")
+    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="as 2x3 (default: all ranks, as nearly square as can be)")
+    to.add_argument("--panel", type=positive, metavar="WIDTH", help="width of SUMMA's panels, in indices")
+    to.add_argument("--repeats", type=positive, metavar="N", default=REPEATS, help=f"how often to time it (default {REPEATS})")
     for name in "AB":
-        how = f"{name} is stored as it is, transposed, or conjugate-transposed"
+        how = f"op({name}): N is {name} as it is, T its transpose, C its conjugate transpose (default N)"
         to.add_argument(f"--trans{name.lower()}", choices=("N", "T", "C"), default="N", help=how)
     for name in "AB":
         to.add_argument(f"--{name.lower()}", metavar="FILE", help=f"read {name} from FILE (.npy, .mtx, .h5)")
@@ -151,8 +151,9 @@ def _show(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> 
 def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> list[str]:
     """What stands below the table."""
     lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
+    at_once = "one rank" if ranks == 1 else f"all {ranks} ranks at once"
     for dtype, rate in peaks.measured.items():
-        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of all {ranks} ranks at once, in this run")
+        lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of {at_once}, in this run")
     if peaks.measured and oversubscribed(known):
         machine = known["machine"]
         shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} cores"

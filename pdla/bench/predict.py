@@ -20,9 +20,9 @@ WIDTH = 66  # columns of a choice
 
 def add(to: Parser) -> None:
     """Its arguments."""
-    to.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", required=True)
+    to.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", required=True, help="number of ranks")
     problem.add(to)
-    to.add_argument("--best", type=positive, default=10, help="how many are shown (default 10)")
+    to.add_argument("--best", type=positive, metavar="N", default=10, help="how many to show, the fastest first (default 10)")
     to.add_argument("--csv", metavar="FILE", help="write the table to FILE")
 
 

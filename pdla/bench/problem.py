@@ -21,23 +21,25 @@ Problem = Net | Product
 Result = Step | Cost
 
 SIZES = {
-    "hidden": (3072, "features"),
-    "heads": (64, "of attention"),
-    "sequence": (512, "tokens of one"),
+    "hidden": (3072, "features of the transformer"),
+    "heads": (64, "attention heads of a layer"),
+    "sequence": (512, "tokens of a sequence"),
     "batch": (64, "sequences of a step"),
-    "layers": (24, "of the transformer"),
+    "layers": (24, "layers of the transformer"),
 }
 DTYPES = {"transformer": ("float32", "float64"), "product": ("float64", "float32", "complex64", "complex128")}  # default first
 
 
 def add(to: Parser) -> None:
     """Arguments that say what is predicted, and where."""
-    to.add_argument("--machine", metavar="NAME", default="", help=f"a TOML file, or {', '.join(Machine.known())}")
-    to.add_argument("--product", type=sizes, metavar="MxNxK", help="C = A B, A M x K and B K x N, for the transformer")
+    on = f"the machine: a TOML file that calibrate has written, or {', '.join(Machine.known())} (default: PDLA_MACHINE)"
+    to.add_argument("--machine", metavar="NAME", default="", help=on)
+    product = "a product C = A B instead of the transformer, with an M x K matrix A and a K x N matrix B"
+    to.add_argument("--product", type=sizes, metavar="MxNxK", help=product)
     for name, (default, what) in SIZES.items():
-        to.add_argument(f"--{name}", type=positive, help=f"{what} (default {default})")
+        to.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (default {default})")
     to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
-    to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more of a rank's memory")
+    to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory on a rank")
     to.add_argument("--json", metavar="FILE", help="write machine and all figures to FILE")
 
 

@@ -38,14 +38,18 @@ class Point:
 
 def add(to: Parser) -> None:
     """Its arguments."""
-    counts = (("from", 1, "the fewest ranks"), ("to", 10**6, "the most"), ("factor", 4, "from one number to the next"))
-    for name, default, what in counts:
-        to.add_argument(f"--{name}", dest=f"{name}_", type=positive, default=default, help=f"{what} (default {default})")
-    to.add_argument("--weak", action="store_true", help="the problem grows with the ranks: equal work for each of them")
-    grows = "what grows of a transformer: the batch as the ranks, or features and heads as their root (default batch)"
+    counts = (
+        ("from", "RANKS", 1, "the fewest ranks"), ("to", "RANKS", 10**6, "the most ranks"),
+        ("factor", "N", 4, "from one number of ranks to the next"),
+    )  # fmt: skip
+    for name, metavar, default, what in counts:
+        how = f"{what} (default {default})"
+        to.add_argument(f"--{name}", dest=f"{name}_", metavar=metavar, type=positive, default=default, help=how)
+    to.add_argument("--weak", action="store_true", help="let the problem grow with the ranks: equal work for each of them")
+    grows = "with --weak, what grows of a transformer: the batch as the ranks, or features and heads as their root (default batch)"
     to.add_argument("--grow", choices=("batch", "hidden"), help=grows)
     problem.add(to)
-    to.add_argument("--plot", metavar="FILE", help="draw time and efficiency into FILE, as its ending says: svg, png, pdf")
+    to.add_argument("--plot", metavar="FILE", help="draw time and efficiency; FILE's ending tells the format: svg, png, pdf")
 
 
 def run(arguments: argparse.Namespace) -> int:

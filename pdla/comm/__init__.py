@@ -47,7 +47,8 @@ def from_fortran(handle: int) -> Communicator:
 def abort_on_exception() -> None:
     """From here on an uncaught exception on one rank ends the whole MPI job, its traceback printed; one line in a program.
 
-    Without it the other ranks wait for that rank until PDLA_TIMEOUT. Needed under MPI only; raises NoMPIError without one.
+    Without it the other ranks wait for that rank until PDLA_TIMEOUT; so they do for one that calls sys.exit, which is no error.
+    Needed under MPI only; raises NoMPIError without one.
     """
     from pdla.comm import job
 

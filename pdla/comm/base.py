@@ -75,7 +75,11 @@ def done(result: Any) -> Pending:
 
 
 class Communicator(ABC):
-    """A group of ranks that can talk. `rank` is this one's number, `size` how many there are, `axis` what it joins."""
+    """A group of ranks that send each other arrays.
+
+    rank, size  this rank's number, and how many there are
+    axis        the axis of a grid along which they differ, or another name of the group; "all" for a world's
+    """
 
     xp: ModuleType  # the array module this world's matrices are made of
     homes: Sequence[int] = ()  # by rank, a number for the node it runs on; empty: all run on one

@@ -16,6 +16,7 @@ from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
 from pdla.comm.ledger import Ledger, buffer, record
 from pdla.comm.relay import Figures, received
+from pdla.comm.threads import check_run
 from pdla.errors import PdlaError
 from pdla.layout import block_bounds
 from pdla.model.machine import Machine
@@ -180,6 +181,7 @@ def dry_run(
     machine  described, or its name (a100x4, or a TOML file): the ledger's times are those of this rank there, from 0 on,
              `ledger.seconds` in all; every rank is taken to be as far at each time as this one
     """
+    check_run("dry_run", size, program)
     if not 0 <= rank < size:
         raise PdlaError(f"rank {rank} is not one of {size}")
     clock = None if machine is None else Clock(Machine.of(machine))

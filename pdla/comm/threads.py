@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from math import inf
+from numbers import Integral
 from types import ModuleType
 from typing import Any
 
@@ -282,7 +283,7 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
     delay, bandwidth  of an imagined network: each array sent is there delay + nbytes / bandwidth seconds after it was
                       sent (seconds; bytes a second), whatever else is on its way; agreements take no time
     """
-    check_size("run", size)
+    check_run("run", size, program)
     if not (delay >= 0 and bandwidth > 0):
         raise PdlaError(f"delay={delay}, bandwidth={bandwidth}: at least 0 seconds, more than 0 bytes a second")
     world = World(size, delay, bandwidth)
@@ -297,10 +298,14 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
         return together(world, main)
 
 
-def check_size(name: str, size: int) -> None:
-    """PdlaError unless there is a rank to run."""
+def check_run(name: str, size: int, program: Callable[..., Any]) -> None:
+    """PdlaError unless there is a rank to run, and a program that it runs."""
+    if not isinstance(size, Integral):
+        raise PdlaError(f"pdla.{name}({size!r}, ...): give the number of ranks first, as pdla.{name}(4, program)")
     if size < 1:
         raise PdlaError(f"pdla.{name} needs at least one rank, not {size}")
+    if not callable(program):
+        raise PdlaError(f"pdla.{name}({size}, {program!r}): give a function of the communicator, as pdla.{name}(4, program)")
 
 
 def together(world: World, main: Callable[[int], Any]) -> list[Any]:

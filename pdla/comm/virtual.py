@@ -25,7 +25,7 @@ from pdla.comm.base import Array, Landed, Onward, Pieces
 from pdla.comm.critical import Lane, Letter, Path
 from pdla.comm.dry import as_rank
 from pdla.comm.ledger import Ledger, tag
-from pdla.comm.threads import ThreadComm, World, check_size, together
+from pdla.comm.threads import ThreadComm, World, check_run, together
 from pdla.errors import AgreementError
 from pdla.model.machine import Machine
 
@@ -300,7 +300,7 @@ def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Mac
     wait for it: ranks may have unequal work. Agreements and barriers take no time but that until the last has come.
     Errors are those of pdla.run: the first rank's that raises; DeadlockError, naming each rank's call; AgreementError.
     """
-    check_size("dry_run_all", size)
+    check_run("dry_run_all", size, program)
     world = VirtualWorld(size, Machine.of(machine))
 
     def main(rank: int) -> tuple[Any, Ledger]:

@@ -305,9 +305,9 @@ class Plan:
         return "\n".join([
             f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}",
             f"  algorithm   {self.named}{walked}{panels}",
-            f"  roles       {self.roles or 'one rank'}",
+            f"  roles       {str(self.roles) or 'one rank'}",
             *(f"  {name}           {self._way_of(i)}" for i, name in enumerate("ABC")),
-            f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} messages, "
+            f"  a rank      receives at most {cost.bytes_received} bytes in {cost.messages} message{'s' * (cost.messages != 1)}, "
             f"workspace {cost.peak_workspace} bytes",
             f"  bound       {size * self.bound:.0f} bytes; conversions bring {size * self.moved:.0f} bytes",
             f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",

@@ -74,12 +74,17 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     grid  (pr, pc) with 2-D blocks for gather, shared, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the stationary
           forms; (pr, pc, depth) for tesseract with B in every layer
     Cannon's is the most that any rank receives: what SUMMA sends, a block for the skew, and another where a rank begins
-    inside a part: of A where pc is no multiple of pr, of B where pr is none of pc. Raises PlanError for an unknown name.
+    inside a part: of A where pc is no multiple of pr, of B where pr is none of pc.
+    Raises PlanError for an unknown name, and for sizes and grids that it does not take.
     """
+    if algorithm not in (*NAMED, *SCHEDULES):
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, shared")
+    axes = 3 if algorithm in NAMED else 2
+    if np.shape(grid) != (axes,) or min(grid) < 1 or min(m, n, k) < 0:
+        given = f"m={m}, n={n}, k={k}, grid={grid!r}"
+        raise PlanError(f"{given}: sizes are 0 or more, and {algorithm} takes a grid of {axes} axes of 1 rank or more")
     if algorithm in NAMED:
         return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).words(m, n, k)
-    if algorithm not in SCHEDULES:
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}")
     pr, pc = grid
     if algorithm == "cannon":
         return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / prod(grid)

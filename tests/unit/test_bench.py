@@ -13,7 +13,7 @@ import pdla
 from pdla.bench import report, suite
 from pdla.bench.case import LAYOUT, Case, digits, digits_path, integer_operands, random_operands
 from pdla.bench.check import SMALL, Checker, differences
-from pdla.bench.cli import main, parse
+from pdla.bench.cli import ALONE, ON_RANKS, main, parse
 from pdla.bench.gemm import Bench, predict
 from pdla.bench.peak import Peaks
 from pdla.bench.stop import Stop
@@ -59,6 +59,10 @@ def valid(path):
         (["--dry-run", "-P", "64", "--threads", "2"], "threads"),
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
+        (["--threads", "2", "calibrate", "--json", "x.json"], "give --out FILE"),
+        (["gemm", "-m", "x"], "(see python -m pdla.bench gemm --help)"),
+        (["report", "none.json"], "none.json: No such file or directory"),
+        (["compare", "none.json", "none.json"], "none.json: No such file or directory"),
     ],
 )
 def test_bad_arguments_are_one_line_and_status_2(capsys, words, quoted):
@@ -89,6 +93,14 @@ def test_help_has_examples(capsys):
     assert (status, err) == (0, "")
     assert "mpirun -n 4 python -m pdla.bench" in out
     assert "--dry-run -P 4096" in out
+
+
+@pytest.mark.parametrize("command", [*ON_RANKS, *ALONE])
+def test_each_command_says_what_it_is_for_and_how_it_is_typed(capsys, command):
+    status, out, err = run(capsys, command, "--help")
+    assert (status, err) == (0, "") and out.startswith(f"usage: python -m pdla.bench {command} ")
+    about, example = (ON_RANKS | ALONE)[command][-1], out.partition("examples:\n")[2]
+    assert f"{about[1:]}." in out and f"python -m pdla.bench {command} " in example
 
 
 def test_common_options_stand_on_either_side_of_the_command():

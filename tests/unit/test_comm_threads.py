@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -177,6 +178,13 @@ def test_verbs_under_way_together_are_told_apart():
             np.testing.assert_array_equal(pending[i].wait(), numbers(root + i, (i + 1, 3)))
 
     run(4, program)
+
+
+@pytest.mark.parametrize(("size", "program", "match"), [("4", print, "'4'"), (print, 4, "number of ranks first"), (4, 3, "4, 3")])
+def test_what_is_no_number_of_ranks_or_no_program_is_told(size, program, match):
+    for starter in (run, pdla.dry_run, partial(pdla.dry_run_all, machine="laptop")):
+        with pytest.raises(PdlaError, match=match):
+            starter(size, program)
 
 
 def test_results_come_by_rank_and_arguments_go_to_all():

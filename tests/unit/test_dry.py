@@ -147,6 +147,8 @@ def test_matrices_without_data():
 def test_a_rank_that_is_none_of_them():
     with pytest.raises(PdlaError, match="rank 4 is not one of 4"):
         pdla.dry_run(4, lambda comm: None, rank=4)
+    with pytest.raises(PdlaError, match="dry_run needs at least one rank, not 0"):
+        pdla.dry_run(0, lambda comm: None)
 
 
 @pytest.mark.parametrize("block", [np.ones((2, 3)), np.ones((3, 2)).T, Meta((2, 3)), Meta((3, 2)).T, [[1.0, 2.0, 3.0]] * 2])

@@ -371,6 +371,19 @@ def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):
     assert max(recorded for recorded, _, _ in real) == 8 * pdla.matmul_words(algorithm, m, n, k, shape)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "sizes", "grid", "match"),
+    [
+        ("summa", (10, 10, 10), (2, 2, 2), "summa takes a grid of 2 axes"), ("summa", (10, 10, 10), 4, "grid=4"),
+        ("tesseract", (10, 10, 10), (2, 2), "tesseract takes a grid of 3 axes"), ("gather", (10, 10, 10), (2, 0), r"grid=\(2, 0\)"),
+        ("3d", (10, -1, 10), (2, 2, 2), "n=-1"), ("sum", (10, 10, 10), (2, 2), "one of gather, .*, shared"),
+    ],
+)  # fmt: skip
+def test_words_of_what_is_no_grid_of_an_algorithm(algorithm, sizes, grid, match):
+    with pytest.raises(pdla.errors.PlanError, match=match):
+        pdla.matmul_words(algorithm, *sizes, grid)
+
+
 def test_cannon_brings_a_block_more_where_a_rank_begins_inside_one():
     """As docs/cannon.md has it: of A where pc is no multiple of pr, of B where pr is none of pc."""
     for pr, pc in itertools.product(range(2, 7), range(2, 7)):
@@ -403,6 +416,17 @@ def test_a_million_ranks_dry():
 
 
 # ---------------------------------------------------------------------------------------------- plans and errors
+
+
+@pytest.mark.parametrize(("P", "words"), [(1, ["roles       one rank", "in 0 messages"]), (2, ["col carries n", "in 1 message, "])])
+def test_a_plan_of_few_ranks_is_explained(P, words):
+    def program(comm):
+        grid = ProcessGrid((1, P))
+        A, B = pdla.zeros((4, 6), grid, LAYOUT), pdla.zeros((6, 8), grid, LAYOUT)
+        return pdla.plan_matmul(A, B, algorithm="gather").explain()
+
+    (explained, *_) = pdla.run(P, program)
+    assert all(word in explained for word in words), explained
 
 
 def test_plan_predicts_explains_and_runs():

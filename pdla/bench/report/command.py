@@ -14,10 +14,10 @@ from pdla.bench.report.lines import lines, read
 
 def add(to: Parser) -> None:
     """Its arguments."""
-    to.add_argument("results", nargs="+", metavar="RESULT.json", help="what --json has written")
-    to.add_argument("--html", metavar="FILE", help="write one page, which needs nothing else, to FILE")
-    to.add_argument("--plots", metavar="DIR", help="write figures into DIR (matplotlib)")
-    to.add_argument("--format", choices=("svg", "png"), default="svg", help="of the figures (default svg)")
+    to.add_argument("results", nargs="+", metavar="RESULT.json", help="results of runs, written by --json")
+    to.add_argument("--html", metavar="FILE", help="write one page of HTML, which needs no other file, to FILE")
+    to.add_argument("--plots", metavar="DIR", help="draw figures into the folder DIR; needs matplotlib")
+    to.add_argument("--format", choices=("svg", "png"), default="svg", help="format of the figures (default svg)")
 
 
 def run(arguments: argparse.Namespace) -> int:

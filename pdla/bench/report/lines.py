@@ -88,9 +88,9 @@ def _read(path: Path) -> File:
     try:
         content = json.loads(path.read_text())
     except OSError as error:
-        raise refuse(error) from error
+        raise refuse(f"{path}: {error.strerror}") from error
     except ValueError as error:
-        raise refuse(f"{path}: {error}") from error
+        raise refuse(f"{path} is no result of python -m pdla.bench --json, nor any other JSON: {error}") from error
     found = content.get("schema") if isinstance(content, dict) else None
     if found != VERSION:
         wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
