@@ -125,8 +125,8 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols]
     found = strips.find(x, rows, cols)
-    if found is None:
-        return x[rows][:, cols]
+    if found is None:  # in C order, or it is copied again to travel: NumPy's x[:, cols] lies by columns
+        return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
     part = np.empty(found.shape, x.dtype)
     copies((here, there) for there, here in found.beside(part))
     return part
