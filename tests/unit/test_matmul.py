@@ -70,6 +70,20 @@ def test_copies_of_c_are_alike_bit_by_bit(algorithm):
     pdla.run(4, program)
 
 
+def test_copies_of_c_are_alike_wherever_ranks_run():
+    """One grid row lies on a node, the other across two, between which thin tiles would be put together."""
+
+    def program(comm):
+        comm.homes = [0, 0, 0, 0, 1, 1]
+        grid, cols = ProcessGrid((2, 3)), Layout(cols="col")
+        A, B = pdla.random((100, 60), grid, cols, seed=1), pdla.random((60, 900), grid, cols, seed=2)
+        plan = pdla.plan_matmul(A, B, algorithm="gather", layout=cols)
+        assert "row carries a copy" in str(plan.roles)
+        assert plan(A, B).check_copies()
+
+    pdla.run(6, program)
+
+
 @pytest.mark.parametrize(("dtype", "view"), [(complex, pdla.DistMatrix.conj), (np.float32, pdla.DistMatrix.conj)])
 def test_conjugates_and_other_dtypes_are_copied_within_the_promise(dtype, view):
     def program(comm):
