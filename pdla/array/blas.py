@@ -48,24 +48,33 @@ def orientation(x: Any) -> tuple[bytes, int] | None:
     return None
 
 
+def taken(x: Any, dtype: np.dtype) -> bool:
+    """Whether x is a factor where it lies: BLAS wants a unit stride; NumPy, which multiplies the other dtypes, wants none."""
+    return x.dtype == dtype and (dtype.char not in ROUTINES or orientation(x) is not None)
+
+
+def adds(a: Any, b: Any, c: Any) -> bool:
+    """Whether BLAS adds such products to c in place."""
+    return _fits(a, b, c) and orientation(c) is not None
+
+
+def _fits(a: Any, b: Any, c: Any) -> bool:
+    return c.dtype.char in ROUTINES and c.dtype.isnative and max(*a.shape, *b.shape) <= LIMIT
+
+
+def aside(c: Any, beta: complex) -> bool:
+    """Where it does not, whether products are made in memory besides: NumPy adds nothing, and loops where no stride is a unit."""
+    return beta != 0 or c.dtype.char in ROUTINES
+
+
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
-    """c = alpha a b + beta c in place. False where BLAS cannot: other dtypes, or c with no unit stride."""
-    char = c.dtype.char
-    if char not in ROUTINES or not c.dtype.isnative or max(*a.shape, *b.shape) > LIMIT:
-        return False
-    into = orientation(c)
+    """c = alpha a b + beta c in place, for factors that are `taken`. False where BLAS does not add to c."""
+    into = orientation(c) if _fits(a, b, c) else None
     if into is None:
         return False
     if into[0] == b"T":  # c is Fortran-ordered: c^T = b^T a^T is a C-ordered product
         a, b, c = b.T, a.T, c.T
-    how_a, how_b = orientation(a), orientation(b)
-    if how_a is None:
-        a = np.ascontiguousarray(a)
-        how_a = b"N", a.shape[1]
-    if how_b is None:
-        b = np.ascontiguousarray(b)
-        how_b = b"N", b.shape[1]
-    _call(char, a, how_a, b, how_b, c, into[1], alpha, beta)
+    _call(c.dtype.char, a, orientation(a), b, orientation(b), c, into[1], alpha, beta)
     return True
 
 

@@ -334,18 +334,21 @@ def reinterpret(x: Any, conjugate: bool) -> Any:
 # ---------------------------------------------------------------------------------------------- products
 
 
-def gemm(a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0) -> None:
+def gemm(a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Callable[..., Any] = empty) -> None:
     """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. These are summed in float32 in any case.
+    room  gives arrays of a shape and a dtype: for products that cuBLAS does not make
     """
     if c.size == 0:
         return
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
     elif not _cublas(a, b, c, alpha, beta):
-        product = cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False))
-        combine(c, beta, product if alpha == 1 else product * c.dtype.type(alpha))
+        product = room(c.shape, c.dtype)
+        cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), out=product)
+        scale(product, alpha)
+        combine(c, beta, product)
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pdla.array import composed
+from pdla.array import blas, composed
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -68,14 +68,18 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     """An array that has shape and dtype and no elements; NumPy's elementwise functions and operators give Metas.
 
     lying  how the elements of a view would lie, as a likeness of it; None: in C order, without gaps
+    base   of a view the array whose memory it would have, which lives as long; else None
     """
 
-    __slots__ = ("__weakref__", "dtype", "lying", "shape")
+    __slots__ = ("__weakref__", "base", "dtype", "lying", "shape")
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float64, lying: np.ndarray | None = None) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: Any = np.float64, lying: np.ndarray | None = None, base: Meta | None = None
+    ) -> None:
         self.shape = tuple(int(n) for n in shape)
         self.dtype = np.dtype(dtype)
         self.lying = None if lying is None or lying.flags.c_contiguous else lying
+        self.base: Meta | None = base if base is None or base.base is None else base.base
 
     @property
     def _laid(self) -> np.ndarray:
@@ -89,9 +93,8 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     strides = property(lambda self: tuple(self.itemsize * step for step in self._laid.strides))
-    base = None
     imag = property(lambda self: Meta(self.shape, np.empty(0, self.dtype).imag.dtype))
-    T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T))
+    T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T, self))
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -100,7 +103,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         keys = key if isinstance(key, tuple) else (key,)
         if all(isinstance(one, slice) for one in keys):
             view = self._laid[key]
-            return Meta(view.shape, self.dtype, view)
+            return Meta(view.shape, self.dtype, view, self)
         return Meta(_ghost(self.shape)[key].shape, self.dtype)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -131,10 +134,11 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
 
     def reshape(self, *shape: int) -> Meta:
         known = prod(n for n in shape if n != -1)
-        return Meta(tuple(self.size // max(1, known) if n == -1 else n for n in shape), self.dtype)
+        lengths = tuple(self.size // max(1, known) if n == -1 else n for n in shape)
+        return Meta(lengths, self.dtype, base=self if self.lying is None else None)
 
     def transpose(self, *axes: int) -> Meta:
-        return Meta(tuple(self.shape[axis] for axis in axes), self.dtype, self._laid.transpose(axes))
+        return Meta(tuple(self.shape[axis] for axis in axes), self.dtype, self._laid.transpose(axes), self)
 
     def sum(self, axis: int | None = None, keepdims: bool = False) -> Meta:
         _touch(self)
@@ -243,9 +247,13 @@ def reinterpret(x: Meta, conjugate: bool) -> Meta:
     return x
 
 
-def gemm(a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0) -> None:
+def gemm(a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0, room: Callable[..., Meta] = empty) -> None:
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
+    if c.size and a.shape[1]:  # memory besides, as NumPy's takes it
+        besides = [room(x.shape, c.dtype) for x in (a, b) if not blas.taken(x, c.dtype)]
+        if not blas.adds(a, b, c) and blas.aside(c, beta):
+            besides.append(room(c.shape, c.dtype))
     _gemm(a, b, c)
 
 

@@ -25,6 +25,7 @@ from pdla.array.draw import Draw
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"
+STRIP = 2**16  # elements of another dtype in which numbers are added up at a time
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -108,7 +109,9 @@ def combine(target: np.ndarray, beta: complex, source: np.ndarray) -> None:
     if beta == 0:
         copy(target, source)
     elif target.dtype != source.dtype:
-        copy(target, target.astype(source.dtype) * source.dtype.type(beta) + source)
+        rows = max(1, STRIP // max(1, target[:1].size))
+        for strip in (slice(lo, lo + rows) for lo in range(0, len(target), rows)):
+            copy(target[strip], target[strip].astype(source.dtype) * source.dtype.type(beta) + source[strip])
     else:
         scale(target, beta)
         add(target, source)
@@ -125,8 +128,8 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols]
     found = strips.find(x, rows, cols)
-    if found is None:
-        return x[rows][:, cols]
+    if found is None:  # in C order, or it is copied again to travel: NumPy's x[:, cols] lies by columns
+        return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
     part = np.empty(found.shape, x.dtype)
     copies((here, there) for there, here in found.beside(part))
     return part
@@ -157,22 +160,36 @@ def reinterpret(x: np.ndarray, conjugate: bool) -> np.ndarray:
     return np.conjugate(x) if conjugate and np.iscomplexobj(x) else x
 
 
-def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0) -> None:
+def gemm(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0, room: Callable[..., np.ndarray] = empty
+) -> None:
     """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
+    room  gives arrays of a shape and a dtype: for a factor that is not taken as it is, for products that are not added in place
     """
     if c.size == 0:
         return
-    if a.dtype != c.dtype:
-        a, b = a.astype(c.dtype), b.astype(c.dtype)
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
-    elif alpha == 1 and beta == 0 and c.dtype.char in blas.ROUTINES:
+        return
+    a, b = (x if blas.taken(x, c.dtype) else _copied(x, c.dtype, room) for x in (a, b))
+    if alpha == 1 and beta == 0 and blas.adds(a, b, c):
         np.matmul(a, b, out=c)  # a call of it costs a fifth of one by pointer
-    elif not blas.gemm(a, b, c, alpha, beta):
-        product = np.matmul(a, b)
-        combine(c, beta, product if alpha == 1 else product * c.dtype.type(alpha))
+        return
+    if blas.gemm(a, b, c, alpha, beta):
+        return
+    product = room(c.shape, c.dtype) if blas.aside(c, beta) else c
+    np.matmul(a, b, out=product)
+    scale(product, alpha)
+    if product is not c:
+        combine(c, beta, product)
+
+
+def _copied(x: np.ndarray, dtype: np.dtype, room: Callable[..., np.ndarray]) -> np.ndarray:
+    made = room(x.shape, dtype)
+    copy(made, x)
+    return made
 
 
 def erf(x: np.ndarray) -> np.ndarray:

@@ -69,6 +69,7 @@ class Script:
         tiles = [blocks(X, along) if along else [all_] for X, along, all_ in zip((a, b), axes, whole, strict=True)]
         rooms = [(sum(len(rows) * len(cols) for rows, cols in there) * a.dtype.itemsize, len(there)) for there in tiles]
         places: list[Joined] = [(), ()]
+        copies = _copies(roles)
         for side, X in enumerate((a, b)):
             along_k, across = 1 - side, side  # as dimensions of the operand; A's tiles go over C's columns, B's over its rows
             comm = grid[axes[side]] if axes[side] else None
@@ -79,15 +80,22 @@ class Script:
             passes = min(len(part) for _, part in shares(size, nest, grid.sizes, axes[side], grid.coords))
             if not _thin(tiles[side], whole[side], along_k, passes):
                 continue
-            if side == 0 and comm.nodes == 1:  # columns arrive in memory besides, which pays where one waits for a network
+            # Copies of C are equal where all ranks put tiles together alike, on however many nodes; there, they all come first.
+            nodes = 1 if copies else comm.nodes
+            if side == 0 and nodes == 1:  # columns arrive in memory besides, which pays where one waits for a network
                 continue
             kept = whole[side][across]
             pace = _pace(len(held[0]), len(held[1]), len(kept), comm, a.dtype, machine)
-            together = _groups([tile[along_k] for tile in tiles[side]], comm.nodes, pace)
+            together = _groups([tile[along_k] for tile in tiles[side]], nodes, pace)
             tiles[side] = [(kept, part) if along_k else (part, kept) for _, part in together]
             places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
         shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
         return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(rooms), tuple(places))
+
+
+def _copies(roles: Roles) -> bool:
+    """Whether ranks multiply copies of C."""
+    return any(role == "-" for _, role in roles.carries)
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
@@ -165,7 +173,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     try:
         here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
         here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
-        if any(role == "-" for _, role in roles.carries):  # copies of C are equal where tiles are added in one order
+        if _copies(roles):  # these are equal where tiles are added in one order
             for _ in chain(coming_a, coming_b):
                 pass
             here_a, here_b = dict(sorted(here_a.items())), dict(sorted(here_b.items()))

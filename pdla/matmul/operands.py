@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -192,9 +192,9 @@ class Sink:
 
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
-    """c = alpha a b + beta c, recorded."""
+    """c = alpha a b + beta c, recorded; what it needs besides is workspace."""
     with timed("gemm", flops=(8 if c.dtype.kind == "c" else 2) * a.shape[0] * a.shape[1] * b.shape[1]):
-        xp.gemm(a, b, c, alpha, beta)
+        xp.gemm(a, b, c, alpha, beta, partial(buffer, xp))
 
 
 # ---------------------------------------------------------------------------------------------- operands that move

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pdla.array import blas, namespace, numpy, strips
+from pdla.array import blas, meta, namespace, numpy, strips
 from pdla.array.meta import Meta
 
 DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble"]
@@ -64,6 +64,43 @@ def test_gemm_wherever_its_operands_lie(dtype, m, n, k):
         np.testing.assert_array_equal(c, wanted, err_msg=f"{how_a} {how_b} {how_c}")
         np.testing.assert_array_equal(a, before[0])
         np.testing.assert_array_equal(b, before[1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "hows", "beta", "besides"),
+    [
+        ("float64", "CFC", 3, []),
+        ("complex64", "CCF", 0, []),
+        ("float64", ("steps", "C", "C"), 0, [(5, 4)]),  # BLAS takes no factor without a unit stride
+        ("float64", ("C", "steps", "F"), 1, [(4, 6)]),
+        ("float64", ("C", "C", "steps"), 0, [(5, 6)]),
+        ("float16", "CCC", 1, [(5, 4), (4, 6)]),  # added up in float32
+        ("int64", ("steps", "C", "steps"), 0, []),
+        ("int64", "CCC", 2, [(5, 6)]),
+        ("longdouble", "CFC", 1, [(5, 6)]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("alpha", [1, 2])
+def test_memory_besides_is_asked_for_and_a_dry_gemm_asks_for_the_same(dtype, hows, beta, besides, alpha):
+    sums, asked = "float32" if dtype == "float16" else dtype, []
+
+    def room(xp):
+        return lambda shape, dtype: (asked.append((shape, dtype)), xp.empty(shape, dtype))[1]
+
+    a, b, c = (laid(numbers(shape, dtype), how) for shape, how in zip(((5, 4), (4, 6), (5, 6)), hows, strict=True))
+    c = c.astype(sums, copy=False)
+    wanted = expected(a, b, c, alpha, beta)
+    numpy.gemm(a, b, c, alpha, beta, room(numpy))
+    np.testing.assert_array_equal(c, wanted)
+    assert asked == [(shape, np.dtype(sums)) for shape in besides]
+    meta.gemm(*(Meta(x.shape, x.dtype, likeness(x)) for x in (a, b, c)), alpha, beta, room(meta))
+    assert asked == 2 * [(shape, np.dtype(sums)) for shape in besides]
+
+
+def likeness(x):
+    """Bytes that lie as x's elements do."""
+    return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), x.shape, [step // x.itemsize for step in x.strides])
 
 
 @pytest.mark.parametrize("how", ["gaps", "steps", "backwards"])
@@ -159,7 +196,9 @@ def test_large_parts_in_strips(down, across, how, monkeypatch):
     wanted = x[rows][:, cols]
     lists = [as_strips for as_strips in (by_rows, by_cols) if as_strips is not None]
     assert not lists or (strips.find(x, rows, cols) is not None) == all(lists)
-    np.testing.assert_array_equal(numpy.take(x, rows, cols), wanted)
+    part = numpy.take(x, rows, cols)
+    np.testing.assert_array_equal(part, wanted)
+    assert numpy.contiguous(part) or not lists  # as a dry run has it: else it would be copied again to travel
     y = laid(np.full((500, 500), -1.0), how)
     numpy.put(y, rows, cols, laid(wanted, how))
     np.testing.assert_array_equal(y[rows][:, cols], wanted)

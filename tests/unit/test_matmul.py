@@ -70,6 +70,40 @@ def test_copies_of_c_are_alike_bit_by_bit(algorithm):
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("algorithm", ["gather", "summa", "cannon"])
+def test_what_a_local_product_needs_besides_is_foretold(algorithm):
+    """Integers are multiplied apart from C where they are added to it, 16-bit floats in float32."""
+
+    def program(comm, dtype, beta):
+        grid = ProcessGrid((2, 2))
+        A, B, C = (exact((40, 40), grid, LAYOUT, seed=seed).astype(dtype) for seed in (1, 2, 3))
+        wanted = A.gather() @ B.gather() + beta * C.gather()
+        plan = pdla.plan_matmul(A, B, out=C, beta=beta, algorithm=algorithm)
+        with pdla.record() as ledger:
+            plan(A, B, out=C, beta=beta)
+        assert np.array_equal(C.gather(), wanted)
+        assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"] <= plan.workspace.held
+        return plan.predicted.peak_workspace
+
+    floats, whole, halves = (pdla.run(4, program, dtype, 1)[0] for dtype in (float, "int64", "float16"))
+    assert whole == floats + 8 * 20 * 20
+    assert halves >= floats // 4 + 2 * 4 * 20 * 20
+
+
+def test_copies_of_c_are_alike_wherever_ranks_run():
+    """One grid row lies on a node, the other across two, between which thin tiles would be put together."""
+
+    def program(comm):
+        comm.homes = [0, 0, 0, 0, 1, 1]
+        grid, cols = ProcessGrid((2, 3)), Layout(cols="col")
+        A, B = pdla.random((100, 60), grid, cols, seed=1), pdla.random((60, 900), grid, cols, seed=2)
+        plan = pdla.plan_matmul(A, B, algorithm="gather", layout=cols)
+        assert "row carries a copy" in str(plan.roles)
+        assert plan(A, B).check_copies()
+
+    pdla.run(6, program)
+
+
 @pytest.mark.parametrize(("dtype", "view"), [(complex, pdla.DistMatrix.conj), (np.float32, pdla.DistMatrix.conj)])
 def test_conjugates_and_other_dtypes_are_copied_within_the_promise(dtype, view):
     def program(comm):
