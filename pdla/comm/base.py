@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cached_property, partial
 from itertools import count
 from types import ModuleType
@@ -31,6 +32,8 @@ from pdla.layout import block_bounds
 # Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its call's
 # number, so that ranks out of step wait instead of taking one verb's data for another's.
 VERB_TAGS = 1 << 14
+
+begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # verbs of the call that this rank is in
 
 Array = Any
 Pieces = Sequence[tuple[int, Array]]  # to or from which rank, and what
@@ -84,6 +87,7 @@ class Communicator(ABC):
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
+        self.failed: tuple[str, PdlaError] | None = None  # amid what, if this rank goes on after that
         self._calls = count()
         self._numbered: int | None = None
         self._routes: dict[str, ring.Route] = {}
@@ -121,6 +125,8 @@ class Communicator(ABC):
 
     def _number(self) -> int:
         """That of the verb which begins: the next one, or what was kept for it."""
+        if (verbs := begun.get()) is not None:
+            verbs[0] += 1
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
 

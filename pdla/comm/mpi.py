@@ -140,6 +140,7 @@ class MPIComm(Communicator):
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
+        self._number()
         received = 0 if self.rank == root else x.nbytes
         far = received if self._far(root) else 0  # MPI does not say which way the bytes took
         event = ("bcast", self.axis, received, int(self.rank != root), "mpi", far)

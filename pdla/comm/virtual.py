@@ -247,9 +247,9 @@ class VirtualComm(ThreadComm):
             nth[to] += 1
         return round_.arrivals() if landed is None else _telling(round_.arrivals(), onward, landed)
 
-    def _shared(self, call: str, value: Any) -> list[Any]:
+    def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """Nobody goes on before the last has come; the words themselves take no time, as in a dry run of one rank."""
-        told = super()._shared(call, (self.lane.time, value))
+        told = super()._shared(verb, (self.lane.time, value), call)
         latest = max(at for at, _ in told)
         self.world.reach(self.me, latest)
         self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, told, strict=True) if at == latest))

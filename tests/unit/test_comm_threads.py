@@ -326,6 +326,11 @@ def test_ranks_that_call_different_verbs():
     assert "calls allgather" in text and "calls shift" in text
 
 
+def test_who_shares_is_not_told_what_others_compare():
+    with pytest.raises(DeadlockError, match=r"rank 0 waits in share .*\n  rank 1 waits in same words "):
+        run(2, lambda comm: comm.share("words") if comm.rank == 0 else comm.same("same words"))
+
+
 def test_ranks_that_expect_different_arrays():
     def program(comm):
         comm.bcast(np.zeros((2, 3 + comm.rank)), 0).wait()
