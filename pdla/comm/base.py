@@ -152,7 +152,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def share(self, value: Any) -> list[Any]:
-        """Collective, at once: every rank's small Python object, by rank."""
+        """Collective, at once: every rank's small Python object, by rank. PdlaError for one that cannot be pickled, over MPI."""
 
     @abstractmethod
     def same(self, text: str) -> bool:

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, free, this_node
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
 from pdla.comm.window import NodeBoard
-from pdla.errors import AgreementError, DeviceError, GridError
+from pdla.errors import AgreementError, DeviceError, GridError, PdlaError
 from pdla.model.machine import Machine
 
 AT_ONCE = 512 << 10  # bytes on their way to one rank from others, where each sends to each; or two messages
@@ -210,14 +210,17 @@ class MPIComm(Communicator):
     # ------------------------------------------------------------------ agreement and groups
 
     def share(self, value: Any) -> list[Any]:
-        payload = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        payload = _pickled(value)
         mine, sizes = np.array([len(payload)]), np.empty(self.size, np.int64)
         self._wait("share", self.mpi.Iallgather([mine, MPI.INT64_T], [sizes, MPI.INT64_T]))
         ends = np.cumsum(sizes)
         everyone = np.empty(ends[-1], np.uint8)
         into = [everyone, (sizes, ends - sizes), MPI.BYTE]
         self._wait("share", self.mpi.Iallgatherv([payload, MPI.BYTE], into))
-        return [pickle.loads(everyone[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+        said = [pickle.loads(everyone[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+        if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
+            raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
+        return said
 
     def same(self, text: str) -> bool:
         return self._same(text, text)
@@ -227,7 +230,7 @@ class MPIComm(Communicator):
 
     def _same(self, text: str, call: str) -> bool:
         """The least of a digest and the least of its complement fit together only where all digests are one."""
-        digest = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.int64)
+        digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         mine = np.concatenate([digest, ~digest])
         least = np.empty_like(mine)
         self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN))
@@ -257,6 +260,19 @@ class MPIComm(Communicator):
             if self._board is not None:
                 self._board.free()
             self.mpi.Free()
+
+
+class _Fault(NamedTuple):
+    """What a rank shares whose object cannot be pickled: the others wait for it."""
+
+    text: str
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # pickle's, and whatever an object's own methods raise
+        return pickle.dumps(_Fault(str(error)), pickle.HIGHEST_PROTOCOL)
 
 
 # ---------------------------------------------------------------------------------------------- where it begins
