@@ -75,13 +75,14 @@ class MPIComm(Communicator):
         a time.
         """
         landings = device.landings([out for _, out in recvs], self.aware)
+        arrays = {id(x): x for _, x in sends}
+        # Before anything is posted: where memory runs out here, nothing is left that MPI writes to.
+        packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
             for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
                 coming.append(self.mpi.Irecv(spec(piece), source, tag))
                 expected.append((i, number, piece.nbytes))
-        arrays = {id(x): x for _, x in sends}
-        packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         packing: list[tuple[Any, Send]] = []
         later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
         turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
@@ -140,6 +141,7 @@ class MPIComm(Communicator):
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
+        self._one_of("bcast", root=root)
         self._number()
         received = 0 if self.rank == root else x.nbytes
         far = received if self._far(root) else 0  # MPI does not say which way the bytes took
