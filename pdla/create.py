@@ -12,7 +12,7 @@ import numpy as np
 from pdla.array import namespace
 from pdla.array.draw import TILE, Draw
 from pdla.array.numpy import significant
-from pdla.comm.agree import agree, agreed
+from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
@@ -109,13 +109,14 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             layout.check(whole.shape, grid.sizes)
     if root is None:
         return _block_of(whole, grid, layout)
-    said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
-    if said is None:
-        raise ShapeError(f"from_global: a dry run as rank {comm.rank} knows not what root={root} deals out: give it rank={root}")
-    shape, dtype = said
-    alone = ProcessGrid.trusted((1,), comm, [root])
-    base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
-    return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
+    with amid(comm, "from_global"):
+        said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
+        if said is None:
+            raise ShapeError(f"from_global: a dry run as rank {comm.rank} knows not what {root=} deals out: give it rank={root}")
+        shape, dtype = said
+        alone = ProcessGrid.trusted((1,), comm, [root])
+        base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
+        return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
 
 
 def native(array: Any) -> Any:

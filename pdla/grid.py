@@ -25,8 +25,8 @@ Order = str | Sequence[Any] | np.ndarray | None
 
 def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
     """The most nearly square grid shape with exactly `ranks` ranks, largest last: 12 -> (3, 4), 7 -> (1, 7)."""
-    if ranks < 1:
-        raise GridError(f"balanced_shape({ranks}): at least one rank")
+    if ranks < 1 or ndim < 1:
+        raise GridError(f"balanced_shape({ranks}, {ndim}): at least one rank and one axis")
     if ndim == 1:
         return (ranks,)
     root = round(ranks ** (1 / ndim)) if ndim > 2 else isqrt(ranks)
@@ -36,7 +36,7 @@ def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
 
 def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
     """An order in which consecutive ranks fill tiles of the grid, so that a node of prod(tile) ranks is one tile."""
-    if len(shape) != len(tile) or any(n % t for n, t in zip(shape, tile, strict=False)):
+    if len(shape) != len(tile) or any(t < 1 or n % t for n, t in zip(shape, tile, strict=False)):
         raise GridError(f"tiles {tuple(tile)} do not divide the grid {tuple(shape)}")
     split = [size for n, t in zip(shape, tile, strict=True) for size in (n // t, t)]
     outer, inner = range(0, 2 * len(shape), 2), range(1, 2 * len(shape), 2)
@@ -61,11 +61,14 @@ def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
         if order not in ("C", "F"):
             raise GridError(f"order={order!r}: give 'C' (last axis fastest), 'F' (first axis fastest) or the ranks")
         return np.arange(size).reshape(shape, order="F" if order == "F" else "C")
-    ranks = np.array(list(order), dtype=np.int64)
+    try:
+        ranks = np.array(list(order))
+    except (TypeError, ValueError):  # no sequence; rows of different lengths
+        ranks = np.empty(0)
     ranks = ranks.ravel() if ranks.shape == shape else ranks
-    if ranks.shape != (size,) or len(set(ranks.tolist())) != size or ranks.min(initial=0) < 0:
+    if ranks.dtype.kind not in "iu" or ranks.shape != (size,) or len(set(ranks.tolist())) != size or ranks.min() < 0:
         raise GridError(f"order={order!r} must name {size} different ranks, one for each place of the grid {shape}")
-    return ranks.reshape(shape)
+    return ranks.astype(np.int64).reshape(shape)
 
 
 def _whole(shape: Any) -> tuple[int, ...]:
@@ -102,7 +105,8 @@ class ProcessGrid:
         self, shape: int | Sequence[int], axes: Sequence[str] | None = None, comm: Any = None, order: Order = None
     ) -> None:
         self.comm: Communicator = as_communicator(comm)
-        with agreed(self.comm, f"ProcessGrid({shape!r}, axes={axes!r}, order={order!r})"):
+        placed = order.tolist() if isinstance(order, np.ndarray) else order  # NumPy's words leave some of many out
+        with agreed(self.comm, f"ProcessGrid({shape!r}, axes={axes!r}, order={placed!r})"):
             self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else _whole(shape)
             self.axes = self._named(axes)
             self._check_size()
@@ -209,12 +213,14 @@ class ProcessGrid:
         """The communicator along one axis or several, in C order of their coordinates; None on idle ranks. Ask for it anew where it
         is used: it may be given back once PDLA_SUBCOMMS others have been asked for, unless a grid lies over it.
 
-        Collective over comm, idle ranks too. Raises GridError for an axis the grid has not, or after close().
+        Collective over comm, idle ranks too. Raises GridError for an axis the grid has not, for one named twice, or after close().
         """
-        names = (axes,) if isinstance(axes, str) else tuple(axes)
+        names = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
         for axis in names:
-            if axis not in self.sizes:
+            if axis not in self.axes:
                 raise GridError(f"{self!r} has no axis {axis!r}")
+        if len(set(names)) < len(names):
+            raise GridError(f"{self!r}[{axes!r}]: an axis is named twice")
         if not self._open:
             raise GridError(f"{self!r} is closed")
         return _family(self.comm).get(self, names)

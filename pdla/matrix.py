@@ -10,7 +10,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.numpy import significant
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, amid
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
@@ -257,8 +257,9 @@ class DistMatrix:
         """Collective: the Frobenius norm, the same on every rank; copies count once."""
         with agreed(self.grid.comm, f"norm of {self.described}"):
             whole = self._checked_whole("norm")
-        square = np.abs(whole.local.astype(np.result_type(self.dtype, np.float64))) ** 2
-        return float(np.sqrt(whole._sum_once(float(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
+        with amid(self.grid.comm, "norm"):
+            square = np.abs(whole.local.astype(np.result_type(self.dtype, np.float64))) ** 2
+            return float(np.sqrt(whole._sum_once(float(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
 
     def trace(self) -> Any:
         """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once.
@@ -271,8 +272,9 @@ class DistMatrix:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
         rows, cols = whole.indices
         here, there, _ = rows.overlay(cols)
-        total = self.xp.take(whole.local, here, there).diagonal().sum().item() if self.xp.name != "meta" else 0.0
-        total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
+        with amid(self.grid.comm, "trace"):
+            total = self.xp.take(whole.local, here, there).diagonal().sum().item() if self.xp.name != "meta" else 0.0
+            total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
@@ -296,9 +298,10 @@ class DistMatrix:
             return True
         coords = self.grid.coords or {}
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
-        digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
         seen: dict[Any, bytes] = {}
-        pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
+        with amid(self.grid.comm, "check_copies"):
+            digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
+            pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
 
 

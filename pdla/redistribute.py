@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import agree, agreed
+from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.errors import GridError, LayoutError, PdlaError
@@ -161,12 +161,12 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
 
 def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective, unchecked: A in another layout; new memory unless nothing has to change."""
-    if A.layout.partial:
-        if grid == A.grid and layout == A.layout:
-            return A
-        A = summed(A, layout)
-    out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
-    move(A, layout, grid, out)
+    if A.layout.partial and grid == A.grid and layout == A.layout:
+        return A
+    with amid(grid.comm, "a redistribution"):
+        A = summed(A, layout) if A.layout.partial else A
+        out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
+        move(A, layout, grid, out)
     return DistMatrix(out, A.shape, grid, layout)
 
 

@@ -4,16 +4,20 @@ with agreed(comm, "matmul"): checks of one rank's own arguments; what fails on o
 agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise, quoting each.
 
 PDLA_CHECK=0 turns both into nothing.
+
+with amid(comm, "a product"): messages. A rank that an error takes out of it and that goes on would take messages of this call for
+those of the next. So it asks first whether all ranks have failed as far in it; where not, agreements are an error from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from pdla import config, errors
-from pdla.comm.base import Communicator
-from pdla.errors import AgreementError
+from pdla.comm.base import Communicator, begun
+from pdla.errors import AgreementError, PdlaError
 
 _ERROR = "error: "
 
@@ -24,6 +28,9 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     A rank's own error is raised again everywhere as the nearest class of pdla's or Python's that is made from one text,
     with the ranks it came from; differing calls raise AgreementError.
     """
+    _in_step_again(comm, call)
+    if (verbs := begun.get()) is not None:
+        verbs[0] = 0
     if not config.settings.check:
         if error is not None:
             raise error
@@ -33,6 +40,11 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
         if error is not None:
             raise error
         return
+    _tell(comm, call, error)
+
+
+def _tell(comm: Communicator, call: str, error: Exception | None) -> NoReturn:
+    """Collective: the errors of all ranks, or their calls, which differ."""
     said = comm.share((call, None if error is None else (_plain(type(error)), str(error))))
     failures: dict[str, list[int]] = {}
     for rank, (_, failure) in enumerate(said):
@@ -77,3 +89,39 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
     except Exception as raised:
         error = raised
     agree(comm, call, error)
+
+
+# ---------------------------------------------------------------------------------------------- errors amid messages
+
+
+class amid:
+    """Collective: a with-block in which ranks exchange messages, the same on every rank."""
+
+    __slots__ = ("comm", "token", "verbs", "what")
+
+    def __init__(self, comm: Communicator, what: str) -> None:
+        self.comm, self.what = comm, what
+
+    def __enter__(self) -> None:
+        _in_step_again(self.comm, self.what)
+        outer = begun.get()
+        self.verbs = [0] if outer is None else outer
+        self.token = begun.set(self.verbs)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        begun.reset(self.token)
+        if error is not None and self.comm.failed is None:
+            told = PdlaError(
+                f"went on after an error amid {self.what} that others did not have, or not there "
+                f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
+            )
+            self.comm.failed = f"going on after an error amid {self.what}, in verb {self.verbs[0]}", told
+
+
+def _in_step_again(comm: Communicator, call: str) -> None:
+    """Where this rank has failed amid messages, collective: all must have, as far in the same; else an error on all that come."""
+    if comm.failed is not None:
+        place, error = comm.failed
+        if not comm.same(place):
+            _tell(comm, call, error)
+        comm.failed = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cached_property, partial
 from itertools import count
 from types import ModuleType
@@ -25,12 +26,14 @@ from pdla.comm.hall import Hall
 from pdla.comm.ledger import Event, buffer, current, tag
 from pdla.comm.relay import Relay, pays
 from pdla.comm.workspace import aligned
-from pdla.errors import PdlaError, ShapeError
+from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.layout import block_bounds
 
 # Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its call's
 # number, so that ranks out of step wait instead of taking one verb's data for another's.
 VERB_TAGS = 1 << 14
+
+begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # verbs of the call that this rank is in
 
 Array = Any
 Pieces = Sequence[tuple[int, Array]]  # to or from which rank, and what
@@ -88,6 +91,7 @@ class Communicator(ABC):
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
+        self.failed: tuple[str, PdlaError] | None = None  # amid what, if this rank goes on after that
         self._calls = count()
         self._numbered: int | None = None
         self._routes: dict[str, ring.Route] = {}
@@ -125,6 +129,8 @@ class Communicator(ABC):
 
     def _number(self) -> int:
         """That of the verb which begins: the next one, or what was kept for it."""
+        if (verbs := begun.get()) is not None:
+            verbs[0] += 1
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
 
@@ -150,7 +156,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def share(self, value: Any) -> list[Any]:
-        """Collective, at once: every rank's small Python object, by rank."""
+        """Collective, at once: every rank's small Python object, by rank. PdlaError for one that cannot be pickled, over MPI."""
 
     @abstractmethod
     def same(self, text: str) -> bool:
@@ -187,6 +193,16 @@ class Communicator(ABC):
         """Collective: give back what the world holds for this communicator; nothing, in most worlds."""
         return None
 
+    def _one_of(self, verb: str, **rank: int) -> None:
+        """That a rank is one of these: to MPI some others are nobody, who takes what is sent, or anybody."""
+        ((name, value),) = rank.items()
+        if not 0 <= value < self.size:
+            raise GridError(f"{verb} on {self.axis!r}: {name}={value}: the communicator has ranks 0 to {self.size - 1}")
+
+    def _one_each(self, verb: str, pieces: Sequence[Any]) -> None:
+        if len(pieces) != self.size:
+            raise ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
+
     # ------------------------------------------------------------------ the verbs
 
     def _round(
@@ -211,6 +227,7 @@ class Communicator(ABC):
 
     def bcast(self, x: Array, root: int) -> Pending:
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
+        self._one_of("bcast", root=root)
         way, chunk = self._way(x.nbytes), config.settings.bcast_chunk
         m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
         return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
@@ -227,6 +244,7 @@ class Communicator(ABC):
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
         """The sum over ranks of x, in rank order, into out on `root`, which receives size - 1 addends."""
+        self._one_of("reduce", root=root)
         if self.rank != root:
             return self._round("reduce", {root: x} if x.size else {}, {}, lambda: None)
         return self._sum("reduce", {}, x, x if out is None else out)
@@ -270,6 +288,7 @@ class Communicator(ABC):
         Between nodes long pieces go around them (pdla/comm/ring.py). Each rank receives what others have, however.
         hall  where all of outs lie, taken from it by all ranks alike
         """
+        self._one_each(verb, outs)
         own = outs[self.rank]
         if own is not None and own is not x:
             namespace(own).copy(own, x)
@@ -316,6 +335,7 @@ class Communicator(ABC):
         Between nodes of several ranks long sums go from node to node (pdla/comm/relay.py): each rank receives, of all pieces at
         its place on their nodes, all addends of its own node and a total, about as much.
         """
+        self._one_each(verb, parts)
         if self.nodes > 1 and self._relayed(sum(part.nbytes for part in parts)):
             mine = Relay(self._circle, self.rank, parts, out, self.xp, op)
             arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
@@ -356,10 +376,12 @@ class Communicator(ABC):
 
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
         """x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        self._one_of("send", to=to)
         return self._message(f"send(tag={_checked(tag)})", {to: x}, {}, x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
         """out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        self._one_of("recv", source=source)
         return self._message(f"recv(tag={_checked(tag)})", {}, {source: out}, out)
 
     @abstractmethod

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from pdla import config
@@ -21,7 +21,9 @@ _PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
 
 def say(text: str) -> None:
     """A line on the true stderr, with this rank's number in the job."""
-    os.write(2, f"[rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}] {text}\n".encode())
+    line = f"[rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}] {text}\n"
+    with suppress(OSError):  # of a job that ends nobody may listen any more
+        os.write(2, line.encode(errors="backslashreplace"))
 
 
 def give_up(call: str) -> None:
@@ -46,7 +48,8 @@ def watched(call: str) -> Iterator[None]:
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
     """End the job, this rank's exception printed."""
-    sys.stdout.flush()
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
     say("".join(traceback.format_exception(kind, error, trace)))
     time.sleep(_HEARD)
     MPI.COMM_WORLD.Abort(1)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, free, this_node
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
 from pdla.comm.window import NodeBoard
-from pdla.errors import AgreementError, DeviceError, GridError
+from pdla.errors import AgreementError, DeviceError, GridError, PdlaError
 from pdla.model.machine import Machine
 
 AT_ONCE = 512 << 10  # bytes on their way to one rank from others, where each sends to each; or two messages
@@ -75,13 +75,14 @@ class MPIComm(Communicator):
         a time.
         """
         landings = device.landings([out for _, out in recvs], self.aware)
+        arrays = {id(x): x for _, x in sends}
+        # Before anything is posted: where memory runs out here, nothing is left that MPI writes to.
+        packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
             for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
                 coming.append(self.mpi.Irecv(spec(piece), source, tag))
                 expected.append((i, number, piece.nbytes))
-        arrays = {id(x): x for _, x in sends}
-        packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         packing: list[tuple[Any, Send]] = []
         later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
         turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
@@ -140,6 +141,8 @@ class MPIComm(Communicator):
         """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
+        self._one_of("bcast", root=root)
+        self._number()
         received = 0 if self.rank == root else x.nbytes
         far = received if self._far(root) else 0  # MPI does not say which way the bytes took
         event = ("bcast", self.axis, received, int(self.rank != root), "mpi", far)
@@ -209,14 +212,17 @@ class MPIComm(Communicator):
     # ------------------------------------------------------------------ agreement and groups
 
     def share(self, value: Any) -> list[Any]:
-        payload = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        payload = _pickled(value)
         mine, sizes = np.array([len(payload)]), np.empty(self.size, np.int64)
         self._wait("share", self.mpi.Iallgather([mine, MPI.INT64_T], [sizes, MPI.INT64_T]))
         ends = np.cumsum(sizes)
         everyone = np.empty(ends[-1], np.uint8)
         into = [everyone, (sizes, ends - sizes), MPI.BYTE]
         self._wait("share", self.mpi.Iallgatherv([payload, MPI.BYTE], into))
-        return [pickle.loads(everyone[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+        said = [pickle.loads(everyone[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+        if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
+            raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
+        return said
 
     def same(self, text: str) -> bool:
         return self._same(text, text)
@@ -226,7 +232,7 @@ class MPIComm(Communicator):
 
     def _same(self, text: str, call: str) -> bool:
         """The least of a digest and the least of its complement fit together only where all digests are one."""
-        digest = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.int64)
+        digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         mine = np.concatenate([digest, ~digest])
         least = np.empty_like(mine)
         self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN))
@@ -256,6 +262,19 @@ class MPIComm(Communicator):
             if self._board is not None:
                 self._board.free()
             self.mpi.Free()
+
+
+class _Fault(NamedTuple):
+    """What a rank shares whose object cannot be pickled: the others wait for it."""
+
+    text: str
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # pickle's, and whatever an object's own methods raise
+        return pickle.dumps(_Fault(str(error)), pickle.HIGHEST_PROTOCOL)
 
 
 # ---------------------------------------------------------------------------------------------- where it begins

@@ -206,12 +206,12 @@ class ThreadComm(Communicator):
         return self._pending(call.partition("(")[0], arrivals, coming, lambda: result)
 
     def share(self, value: Any) -> list[Any]:
-        return self._shared("share", value)
+        return self._shared("share", value, "share")
 
-    def _shared(self, call: str, value: Any) -> list[Any]:
-        key, world = (self.name, "share", next(self._calls)), self.world
+    def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
+        key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:
-            slot = world.shared.setdefault(key, Message("share", {}))
+            slot = world.shared.setdefault(key, Message(verb, {}))
             slot.value[self.rank] = value
             if len(slot.value) == self.size:
                 slot.copied = True
@@ -230,7 +230,7 @@ class ThreadComm(Communicator):
         return ThreadBoard(self)
 
     def same(self, text: str) -> bool:
-        return len(set(self._shared(text, text))) == 1
+        return len(set(self._shared("same", text, text))) == 1
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> ThreadComm | None:
         number = next(self._calls)

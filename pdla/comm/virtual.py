@@ -155,7 +155,7 @@ class Round:
         self.awaited = {i: (source, self._ask(i, source, out)) for i, source, out in comm._in_turn(recvs, onward)}
 
     def _ask(self, i: int, source: int, out: Array) -> Letter:
-        letter, both = self._letter(source, self.comm.rank, out)
+        letter, both = self._letter(source, self.comm.rank, out, False)
         letter.call, letter.came = self.call.partition("(")[0], lambda letter: self._arrived(i, letter)
         if both:
             self.comm.world.paired(letter, self.comm.me)
@@ -164,16 +164,15 @@ class Round:
     def send(self, to: int, x: Array, nth: int, cause: int | Letter) -> None:
         """Put a message on its way, the nth of this exchange to that rank; ranks send around the ring, each to another."""
         comm = self.comm
-        letter, both = self._letter(comm.rank, to, x)
+        letter, both = self._letter(comm.rank, to, x, True)
         letter.order, letter.tag, letter.left = (self.number, nth, (comm.rank - to) % comm.size), self.tag, self.gone.append
         self.sent.append(letter)
         if both:
             comm.world.paired(letter, cause)
 
-    def _letter(self, source: int, to: int, x: Array) -> tuple[Letter, bool]:
+    def _letter(self, source: int, to: int, x: Array, sending: bool) -> tuple[Letter, bool]:
         """A message as the first of its two ranks asks for it, or as the second finds it, and whether that is so."""
         comm, slot = self.comm, (self.comm.name, self.key, source, to)
-        sending = source == comm.rank
         mine, theirs = (comm.world.mail, comm.world.asked) if sending else (comm.world.asked, comm.world.mail)
         other = to if sending else source
         if slot not in theirs:
@@ -247,9 +246,9 @@ class VirtualComm(ThreadComm):
             nth[to] += 1
         return round_.arrivals() if landed is None else _telling(round_.arrivals(), onward, landed)
 
-    def _shared(self, call: str, value: Any) -> list[Any]:
+    def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """Nobody goes on before the last has come; the words themselves take no time, as in a dry run of one rank."""
-        told = super()._shared(call, (self.lane.time, value))
+        told = super()._shared(verb, (self.lane.time, value), call)
         latest = max(at for at, _ in told)
         self.world.reach(self.me, latest)
         self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, told, strict=True) if at == latest))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import buffer
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
@@ -79,14 +79,15 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
         scalars(A.dtype, alpha, beta, out)
         if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
-    C = out if out is not None else _zeros(A, shape, layout or Layout(A.layout.rows))
-    A = summed(A, A.layout.summed) if A.layout.partial else A
-    if lower:
-        fill(A, C, alpha, beta, hermitian)
-    else:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
-        fill(A.conj() if hermitian else A, C.T, alpha, beta, hermitian)
-    if mirror:
-        reflect(C if lower else C.T, hermitian)
+    with amid(A.grid.comm, name):
+        C = out if out is not None else _zeros(A, shape, layout or Layout(A.layout.rows))
+        A = summed(A, A.layout.summed) if A.layout.partial else A
+        if lower:
+            fill(A, C, alpha, beta, hermitian)
+        else:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
+            fill(A.conj() if hermitian else A, C.T, alpha, beta, hermitian)
+        if mirror:
+            reflect(C if lower else C.T, hermitian)
     return C
 
 

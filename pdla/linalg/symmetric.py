@@ -6,7 +6,7 @@ other, with its algorithms. A product moves some sqrt(P) times as much.
 
 from __future__ import annotations
 
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, amid
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -60,9 +60,11 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
 
 def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     """Collective: a new matrix, whole, from one triangle of A."""
-    A = summed(A, A.layout.summed) if A.layout.partial else A
-    made, hermitian = A.copy(), hermitian and A.dtype.kind == "c"
-    reflect(made if lower else made.T, hermitian)
+    hermitian = hermitian and A.dtype.kind == "c"
+    with amid(A.grid.comm, "a triangle's reflection"):
+        A = summed(A, A.layout.summed) if A.layout.partial else A
+        made = A.copy()
+        reflect(made if lower else made.T, hermitian)
     if hermitian:
         make_real(made.stored, *made.indices)
     return made

@@ -9,7 +9,7 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.numpy import significant
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, amid
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
@@ -37,16 +37,17 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     with agreed(comm, checks.words("matvec", A, x if distributed else _digest(x), layout=layout)):
         _check(A, x, distributed, layout)
     dtype = np.result_type(A.dtype, x.dtype)
-    if A.layout.partial and not sum_alike(A.dtype, dtype):
-        A = summed(A, A.layout.summed)
-    y = _addends(A, _at_columns(A, x) if distributed else x, dtype)
-    if distributed:
-        wanted = layout or Layout(A.layout.rows)
-        y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
-        return y if y.dtype == dtype else y.astype(dtype)
-    everyone = ProcessGrid.trusted((comm.size,), comm, list(range(comm.size)))
-    whole = converted(y, Layout(), everyone).local
-    return whole.astype(dtype, copy=False).reshape(whole.size)
+    with amid(comm, "matvec"):
+        if A.layout.partial and not sum_alike(A.dtype, dtype):
+            A = summed(A, A.layout.summed)
+        y = _addends(A, _at_columns(A, x) if distributed else x, dtype)
+        if distributed:
+            wanted = layout or Layout(A.layout.rows)
+            y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
+            return y if y.dtype == dtype else y.astype(dtype)
+        everyone = ProcessGrid.trusted((comm.size,), comm, list(range(comm.size)))
+        whole = converted(y, Layout(), everyone).local
+        return whole.astype(dtype, copy=False).reshape(whole.size)
 
 
 def _digest(x: Any) -> str:

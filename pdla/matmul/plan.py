@@ -12,6 +12,7 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.meta import Meta
+from pdla.comm.agree import amid
 from pdla.comm.base import Communicator
 from pdla.comm.dry import DryComm, dry_run
 from pdla.comm.ledger import buffer
@@ -107,10 +108,11 @@ class Plan:
         LayoutError for an `out`, alpha or beta that does not go with them.
         """
         seen = self.seen
-        if not (seen and seen[0]() is A and seen[1]() is B and seen[2]() is out):
-            self._check(A, B, out)
-        checks.scalars(self.dtype, alpha, beta, out)
-        return self.run(A, B, out, alpha, beta, self.workspace)
+        with amid(self.grid.comm, "a plan's call"):
+            if not (seen and seen[0]() is A and seen[1]() is B and seen[2]() is out):
+                self._check(A, B, out)
+            checks.scalars(self.dtype, alpha, beta, out)
+            return self.run(A, B, out, alpha, beta, self.workspace)
 
     def _check(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
         """Local; the same matrices are not looked at again."""
@@ -128,11 +130,11 @@ class Plan:
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
     ) -> DistMatrix:
         """The product, unchecked, with buffers from a workspace."""
-        if out is None:
-            block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
-            out, beta = DistMatrix(block, self.C.shape, self.C.grid, self.layout), 0
         workspace.most = self.limit
-        with within(workspace):
+        with amid(self.grid.comm, "a product"), within(workspace):
+            if out is None:
+                block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
+                out, beta = DistMatrix(block, self.C.shape, self.C.grid, self.layout), 0
             a, b = self._brought(A, B)
             if self.stays[2]:
                 self._multiply(a, b, self._as_it_lies(out, self.native[2]), alpha, beta)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.meta import Meta
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, amid
 from pdla.create import from_global
 from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.matrix import DistMatrix
@@ -155,8 +155,9 @@ class Layer:
         self.passes += training
         trip = Trip(self, x, self.passes, training)
         shards = trip.shards()
-        parts = together(self._forward(_part(x, at), at) for at in shards)
-        y = _joined(parts)
+        with amid(self.scheme.grid.comm, "a forward pass"):
+            parts = together(self._forward(_part(x, at), at) for at in shards)
+            y = _joined(parts)
         self._trip, self._shards = (trip if training else None), shards
         self._left = DistMatrix(Meta(y.stored.shape, y.dtype), y.shape, y.grid, y.layout)  # where it lies, not its elements
         self._sizes = [(part.stored.shape[0], part.shape[0]) for part in parts]
@@ -184,8 +185,9 @@ class Layer:
             check_like(dy, y, "dy", "the layer's output")
         self._trip, self._left = None, None
         trip.turn()
-        dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), self._shards, strict=True))
-        trip.settle()
+        with amid(self.scheme.grid.comm, "a backward pass"):
+            dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), self._shards, strict=True))
+            trip.settle()
         self._shards = []
         return _joined(dx)
 

@@ -15,7 +15,7 @@ from pdla.comm import relay, ring
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
 from pdla.comm.threads import run
-from pdla.errors import AgreementError, GridError
+from pdla.errors import AgreementError, GridError, PdlaError
 
 pytestmark = pytest.mark.mpi
 every_layout = pytest.mark.parametrize("how", ["C", "transposed", "gaps"])
@@ -211,6 +211,16 @@ def test_messages_too_long_for_an_old_mpi(comm, monkeypatch):
 def test_share_brings_objects_of_any_length_in_order(comm):
     expected = [("x" * (100 * r), r) if r % 2 else None for r in range(comm.size)]
     assert comm.share(expected[comm.rank]) == expected
+
+
+def test_an_object_that_cannot_be_shared_is_an_error_on_every_rank(comm):
+    odd = comm.size - 1
+    with pytest.raises(PdlaError, match=f"^share: rank {odd}'s object: .*pickle"):
+        comm.share((lambda: 0) if comm.rank == odd else 0)
+
+
+def test_words_may_be_a_files_name_that_is_no_text(comm):
+    assert comm.same("load(b\udcff)") and comm.same(f"\udcff{comm.rank}") == (comm.size == 1)
 
 
 def test_same_says_the_same_on_every_rank(comm):

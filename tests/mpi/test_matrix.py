@@ -1,11 +1,13 @@
 """Distributed matrices under MPI: made, moved, gathered and summed; errors on all ranks; no communicator left over."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid, balanced_shape
-from pdla.errors import AgreementError, ShapeError
+from pdla.errors import AgreementError, PdlaError, ShapeError
 
 pytestmark = pytest.mark.mpi
 
@@ -179,3 +181,21 @@ def test_a_grid_over_a_communicator_of_a_grid_outlives_many_others(comm):
             assert ProcessGrid(comm.size, f"other{i}", group)[f"other{i}"].size == comm.size
     A = pdla.ones((5, 5), inner, Layout("inner"))
     assert np.array_equal((A @ A).gather(), np.full((5, 5), 5.0))
+
+
+def test_what_a_rank_was_dealt_when_it_failed_is_not_taken_for_the_next(comm, monkeypatch):
+    group = comm.split(list(range(comm.size)), "dealt")
+    grid = ProcessGrid(comm.size, comm=group)
+
+    def deal(number):
+        return pdla.from_global(np.full((2 * comm.size, 3), number) if comm.rank == 0 else None, grid, Layout("row"), root=0)
+
+    def full(*arguments):
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError) if comm.rank == 1 else nullcontext(), monkeypatch.context() as patch:
+        if comm.rank == 1:
+            patch.setattr(group.xp, "empty", full)
+        deal(1.0)
+    with pytest.raises(PdlaError, match="rank 1: went on after an error amid from_global") if comm.size > 1 else nullcontext():
+        deal(2.0)

@@ -1,14 +1,14 @@
 """Ranks that say different things all raise the same error, which quotes each; and without checks nothing is said."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import numpy as np
 import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agree import agree, agreed, name
-from pdla.errors import AgreementError, LayoutError, PdlaError, ShapeError
+from pdla.comm.agree import agree, agreed, amid, name
+from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
 
 def odd_one_out(comm, usual, odd):
@@ -144,6 +144,58 @@ def test_ranks_in_words():
     assert name([3]) == "rank 3"
     assert name([0, 2]) == "ranks 0, 2"
     assert name(list(range(12))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
+
+
+# ---------------------------------------------------------------------------------------------- errors amid messages
+
+
+def failing(comm, verbs):
+    """A call that fails behind so many verbs; None: it does not."""
+    ring = comm.split(range(comm.size), "ring")
+    with suppress(MemoryError), amid(comm, "a call"):
+        for _ in range(4 if verbs is None else verbs):
+            ring.alltoall({}, {}).wait()
+        if verbs is not None:
+            raise MemoryError("no room")
+
+
+@pytest.mark.parametrize(("verbs", "who"), [([None, 4, None], "rank 1"), ([4, 2, 2], "ranks 0, 1, 2")])
+def test_a_rank_that_goes_on_after_an_error_amid_messages_is_an_error_on_all(verbs, who):
+    """It would take what is left of one call for parts of the next."""
+
+    def program(comm):
+        failing(comm, verbs[comm.rank])
+        for _ in range(2):
+            with pytest.raises(PdlaError, match=rf"^{who}: went on after an error amid a call .* \(MemoryError: no room\)"):
+                agree(comm, "the next")
+
+    pdla.run(3, program)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_ranks_that_have_all_failed_there_go_on(check):
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((1, 2)), Layout("row", "col"))  # rank 2 is idle
+        plan = pdla.plan_matmul(A, A)
+        failing(comm, 3)
+        with pytest.raises(PlanError, match="this plan is for"):
+            plan(A, A[:2, :])
+        return plan(A, A).norm()
+
+    with config.override(check=check):
+        assert pdla.run(3, program) == [16.0] * 3
+
+
+def test_a_plan_that_fails_on_one_rank_takes_no_panels_of_the_next_product():
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), Layout("row", "col"))
+        plan = pdla.plan_matmul(A, A, algorithm="summa")
+        with suppress(PlanError):
+            plan(A, odd_one_out(comm, A, A[:2, :]))
+        plan(A, A)
+
+    with pytest.raises(DeadlockError, match="rank 2 waits in going on after an error amid a plan's call, in verb 0"):
+        pdla.run(4, program)
 
 
 # ---------------------------------------------------------------------------------------------- without checks

@@ -11,7 +11,7 @@ import pdla
 from pdla import Layout, ProcessGrid, config, matmul, random, record, run
 from pdla.comm import broadcast
 from pdla.comm.base import done
-from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
+from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError, ShapeError
 
 
 def numbers(rank, shape, dtype="float64"):
@@ -166,6 +166,25 @@ def test_tags_are_kept_apart_from_those_of_verbs(tag):
                 verb(np.zeros(3), 0, tag)
 
     run(1, program)
+
+
+@pytest.mark.parametrize(
+    ("verb", "told"),
+    [
+        (lambda comm, x: comm.bcast(x, 3), "bcast on 'all': root=3: the communicator has ranks 0 to 2"),
+        (lambda comm, x: comm.reduce(x, -1), "reduce on 'all': root=-1: the communicator has ranks 0 to 2"),
+        (lambda comm, x: comm.send(x, comm.rank - 3), "send on 'all': to=-[1-3]: the communicator has"),
+        (lambda comm, x: comm.recv(x, comm.rank + 3), "recv on 'all': source=[3-5]: the communicator has"),
+        (lambda comm, x: comm.allgather(x, [x, x]), "allgather on 'all': 2 arrays: give one for each of 3 ranks"),
+        (lambda comm, x: comm.reduce_scatter([x] * 4, x), "reduce_scatter on 'all': 4 arrays: give one for each of 3 ranks"),
+    ],
+)
+def test_ranks_that_are_none_and_arrays_that_are_too_few(verb, told):
+    def program(comm):
+        with pytest.raises((GridError, ShapeError), match=told):
+            verb(comm, np.zeros(2))
+
+    run(3, program)
 
 
 def test_verbs_under_way_together_are_told_apart():
@@ -332,6 +351,11 @@ def test_ranks_that_call_different_verbs():
     text = str(caught.value)
     assert "ranks disagree on call 0 on 'all'" in text
     assert "calls allgather" in text and "calls shift" in text
+
+
+def test_who_shares_is_not_told_what_others_compare():
+    with pytest.raises(DeadlockError, match=r"rank 0 waits in share .*\n  rank 1 waits in same words "):
+        run(2, lambda comm: comm.share("words") if comm.rank == 0 else comm.same("same words"))
 
 
 def test_ranks_that_expect_different_arrays():

@@ -71,6 +71,18 @@ def test_a_message_sets_out_when_both_ranks_have_asked_for_it(late):
     ]
 
 
+def test_a_message_to_oneself_comes():
+    def program(comm):
+        x, y, z = (comm.xp.empty((10,), "float64") for _ in range(3))
+        comm.alltoall({comm.rank: x}, {comm.rank: y}).wait()
+        sent = comm.send(y, comm.rank)
+        comm.recv(z, comm.rank).wait()
+        sent.wait()
+
+    run = pdla.dry_run_all(2, program, machine=PLAIN)
+    assert [ledger.messages for ledger in run.ledgers] == [2, 2]
+
+
 @pytest.mark.parametrize(("at_once", "seconds"), [(True, 0.001 + 0.3), (False, 0.003 + 0.3)])
 def test_a_link_takes_one_message_after_another_whoever_sends_them(at_once, seconds):
     def program(comm):

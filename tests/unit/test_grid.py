@@ -114,8 +114,13 @@ def test_a_grid_of_some_ranks():
         (lambda: ProcessGrid((2, 2), order="X"), "order='X'"),
         (lambda: ProcessGrid((2, 2), order=[0, 1, 2, 2]), "must name 4 different ranks"),
         (lambda: ProcessGrid((2,), order=[0, 4]), "names rank 4; there are 4"),
+        (lambda: ProcessGrid((2,), order=[0.9, 1.2]), "must name 2 different ranks"),
+        (lambda: ProcessGrid((2,), order=[[0], [1, 2]]), "must name 2 different ranks"),
+        (lambda: ProcessGrid((2,), order=3), "must name 2 different ranks"),
         (lambda: ProcessGrid((2, 2), comm=3), "3 is not a communicator"),
         (lambda: ProcessGrid((2, 2))["depth"], "has no axis 'depth'"),
+        (lambda: ProcessGrid((2, 2))[0], "has no axis 0"),
+        (lambda: ProcessGrid((2, 2))["row", "row"], "an axis is named twice"),
     ],
 )
 def test_errors_are_the_same_on_every_rank(make, message):

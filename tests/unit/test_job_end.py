@@ -121,6 +121,23 @@ comm.split([0, 1, 2], "row")
     assert "PDLA_TIMEOUT" not in job.stdout
 
 
+def test_an_uncaught_exception_ends_the_job_where_nobody_listens_any_more():
+    job = run_job(
+        """
+import os
+job.abort_on_exception()
+if comm.rank == 1:
+    print("unheard", end="")
+    os.close(1)
+    raise ValueError("told by no \\udcff")
+comm.barrier()
+""",
+        PDLA_TIMEOUT="40",
+    )
+    assert job.returncode != 0
+    assert "ValueError: told by no" in job.stdout and "PDLA_TIMEOUT" not in job.stdout
+
+
 def test_waiting_in_blocking_calls_of_mpi_is_watched_too():
     job = run_job(
         """
