@@ -5,6 +5,7 @@ import operator
 import pickle
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -263,6 +264,23 @@ def test_partial_sums():
         assert A.check_copies()
 
     on_a_grid(program)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_partial_sums_of_16_bits_are_rounded_once(dtype):
+    """The addends of one or two ranks are less than half of the way to the next number, all together more."""
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    first = 2.0 ** (1 - np.log2(float(ml_dtypes.finfo(dtype).eps)))  # the next number is two more
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.from_local(np.full((4, 6), 0.4 if comm.rank else first, dtype), (4, 6), grid, Layout(partial=("row", "col")))
+        back = [A.redistribute(layout) for layout in (Layout("row", "col"), Layout(("col", "row")), Layout())]
+        assert {X.dtype for X in back} == {dtype}
+        return [X.gather() for X in (A, A.T, *back)]
+
+    for whole in np.concatenate([x.ravel() for one in pdla.run(4, program) for x in one]):
+        assert whole == first + 2
 
 
 def test_check_copies():
