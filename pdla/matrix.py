@@ -184,7 +184,7 @@ class DistMatrix:
     def _lies_as(self, other: DistMatrix) -> bool:
         """Whether every rank holds the same rows and columns of both, however the layouts say so."""
         one, two = self.layout, other.layout
-        return one == two or (one.partial == two.partial and one.same_cuts(two, self.shape, self.grid.sizes))
+        return one == two or (set(one.partial) == set(two.partial) and one.same_cuts(two, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
         if isinstance(other, DistMatrix):

@@ -208,6 +208,12 @@ def test_two_ways_of_writing_one_cut_are_one_cut():
     assert Layout("row", partial="col").summed == Layout("row")
 
 
+def test_partial_sums_have_no_order():
+    one, two = Layout("row", partial=("col", "depth")), Layout("row", partial=["depth", "col"])
+    assert one == two and hash(one) == hash(two) and one != Layout("row", partial="col") and one != one.summed
+    assert repr(Layout(partial={"row", "depth", "col"})) == "Layout(partial=('col', 'depth', 'row'))"  # as a set on any rank
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -222,6 +228,11 @@ def test_two_ways_of_writing_one_cut_are_one_cut():
         (lambda: Cyclic("row", 1, -1), "source at least 0"),
         (lambda: Cyclic("row", 4, first=5), "the first block has at most 4 indices"),
         (lambda: Balanced("row", 0), "unit must be at least 1"),
+        (lambda: Balanced(("row", 3)), "the axis comes first, by its name"),
+        (lambda: Balanced(None), "the axis comes first, by its name"),
+        (lambda: Cuts("row", 5), "boundaries must begin with 0"),
+        (lambda: Layout(partial=None), "partial=None: give the name of an axis"),
+        (lambda: Layout(partial=("row", 1)), r"partial=\('row', 1\): give the name of an axis"),
     ],
 )
 def test_layouts_that_make_no_sense(make, message):

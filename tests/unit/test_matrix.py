@@ -423,6 +423,16 @@ def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
     pdla.run(2, program)
 
 
+def test_partial_sums_go_together_in_any_order_of_their_axes():
+    def program(grid):
+        A = pdla.ones((4, 6), grid, Layout(partial=("row", "col")))
+        B = pdla.ones((4, 6), grid, Layout(partial=("col", "row")))
+        A[:, :] = B
+        return ((A + B).gather() == 2).all() and (A.redistribute(B.layout).gather() == 1).all()
+
+    assert all(on_a_grid(program))
+
+
 def test_layouts_that_say_the_same_go_together():
     def program(comm):
         grid = ProcessGrid((1, 2))
