@@ -17,7 +17,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix
+from pdla.matrix import DistMatrix, check_numbers
 from pdla.redistribute import check_root, converted, local_shape
 
 FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms
@@ -33,12 +33,6 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         kind = np.dtype(dtype)
         check_numbers(call, kind)
     return whole, kind
-
-
-def check_numbers(call: str, dtype: np.dtype) -> None:
-    """That elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
-    if dtype.kind not in "biufcV" or dtype.type is np.void:
-        raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
 
 
 def _whole_shape(call: str, shape: Any) -> Shape:

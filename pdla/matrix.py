@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdla.array import namespace
+from pdla.array.composed import widened
 from pdla.array.numpy import significant
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError
@@ -124,9 +125,10 @@ class DistMatrix:
         part = self[key]
         if isinstance(value, DistMatrix):
             part._match(value, "assignment")
+            value._keep_addends(self.dtype)
             part._write(value.local)
             return
-        if not isinstance(value, (Number, np.generic)):
+        if not _is_number(value):
             raise ShapeError(f"A[i:j, k:l] = a {type(value).__name__}: give a number or a DistMatrix, or write to its .local")
         if self.layout.partial or (isinstance(value, (complex, np.complexfloating)) and self.dtype.kind != "c"):
             raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: partial sums, and real ones, have no place for it")
@@ -143,8 +145,10 @@ class DistMatrix:
         return self.astype(self.dtype)
 
     def astype(self, dtype: Any) -> DistMatrix:
-        """A new matrix of another dtype; of partial sums LayoutError where their addends would be cut off."""
+        """A new matrix of another dtype. Raises ShapeError for one that is not of numbers; of partial sums LayoutError where their
+        addends would be cut off."""
         dtype = np.dtype(dtype)
+        check_numbers("astype", dtype)
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
         self.xp.copy(made, self.local.astype(dtype, copy=False))
@@ -159,14 +163,14 @@ class DistMatrix:
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             operands, other, partial_is_fine = [self, other], other.local, linear
-        elif isinstance(other, (Number, np.generic)):
+        elif _is_number(other):
             partial_is_fine = not linear
         else:
             return _foreign(other)
         if self.layout.partial and not partial_is_fine:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         made = operation(self.local, other)
-        if made.dtype == object:
+        if not numeric(made.dtype):
             raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
         for X in operands:
             X._keep_addends(made.dtype)
@@ -261,7 +265,8 @@ class DistMatrix:
         return float(np.sqrt(whole._sum_once(float(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
 
     def trace(self) -> Any:
-        """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once.
+        """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once; 16-bit floats
+        are rounded once.
 
         Raises ShapeError where the matrix is not square.
         """
@@ -271,7 +276,7 @@ class DistMatrix:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
         rows, cols = whole.indices
         here, there, _ = rows.overlay(cols)
-        total = self.xp.take(whole.local, here, there).diagonal().sum().item() if self.xp.name != "meta" else 0.0
+        total = widened(self.xp.take(whole.local, here, there).diagonal()).sum().item() if self.xp.name != "meta" else 0.0
         total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
@@ -300,6 +305,20 @@ class DistMatrix:
         seen: dict[Any, bytes] = {}
         pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def numeric(dtype: np.dtype) -> bool:
+    """Whether elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
+    return dtype.kind in "biufcV" and dtype.type is not np.void
+
+
+def check_numbers(call: str, dtype: np.dtype) -> None:
+    if not numeric(dtype):
+        raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, Number) or (isinstance(x, np.generic) and numeric(x.dtype))
 
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:

@@ -238,6 +238,14 @@ def test_a_trace_is_of_numpy_s_dtype_and_wraps_around_as_there(dtype):
     on_a_grid(program)
 
 
+@pytest.mark.parametrize("P", [1, 4])
+def test_a_trace_of_16_bits_is_rounded_once(P):
+    def program(comm):
+        return pdla.eye(4096, ProcessGrid((P, 1)), Layout("row"), dtype=ml_dtypes.bfloat16).trace()
+
+    assert set(pdla.run(P, program)) == {ml_dtypes.bfloat16(4096)}
+
+
 def test_trace_wants_a_square_on_every_rank():
     def program(grid):
         with pytest.raises(ShapeError, match=r"shape \(4, 6\): it must be square"):
@@ -453,18 +461,32 @@ def test_addends_that_wrap_around_keep_their_dtype():
         grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")
         P, Q = (pdla.from_local(np.full((2, 2), 200).astype(dtype), (2, 2), grid, layout) for dtype in (np.uint8, np.int16))
         assert ((P + P).gather() == 800 % 256).all() and (P.copy().gather() == 144).all() and ((P * 2).gather() == 32).all()
-        for widened in (lambda: P * 1.5, lambda: P / 2, lambda: P + Q, lambda: Q - P, lambda: P * np.int32(2)):
+        R = pdla.zeros((2, 2), grid, layout)
+        for widened in (
+            lambda: P * 1.5, lambda: P / 2, lambda: P + Q, lambda: Q - P, lambda: P * np.int32(2),
+            lambda: R.__setitem__(np.s_[:, :], P),
+        ):
             with pytest.raises(LayoutError, match="redistribute to sum them first"):
                 widened()
 
     pdla.run(2, program)
 
 
-def test_numbers_that_would_make_objects_are_refused():
+def test_what_would_be_no_matrix_of_numbers_is_refused():
     def program(comm):
-        A = pdla.ones((2, 2), ProcessGrid((1, 1)), LAYOUT)
-        with pytest.raises(ShapeError, match=r"multiply of float64 and Fraction\(1, 3\), a Fraction: give a float"):
+        A = pdla.ones((2, 2), ProcessGrid((1, 1)), LAYOUT, dtype=int)
+        with pytest.raises(ShapeError, match=r"multiply of int64 and Fraction\(1, 3\), a Fraction: give a float"):
             A * Fraction(1, 3)
+        with pytest.raises(ShapeError, match="a timedelta64: give a float"):
+            A * np.timedelta64(3, "s")
+        for dtype in (object, "U3", "M8[s]", "V8"):
+            with pytest.raises(ShapeError, match=r"astype: elements of dtype .*: give booleans, integers"):
+                A.astype(dtype)
+        for value in (np.str_("3"), np.datetime64("2020-01-01"), None):
+            with pytest.raises(ShapeError, match="give a number or a DistMatrix"):
+                A[:, :] = value
+        A[:, :] = ml_dtypes.bfloat16(3)
+        assert (A.gather() == 3).all()
 
     pdla.run(1, program)
 
