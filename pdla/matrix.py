@@ -11,7 +11,7 @@ import numpy as np
 from pdla.array import namespace
 from pdla.array.composed import widened
 from pdla.array.numpy import significant
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agree, agreed
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
@@ -299,6 +299,7 @@ class DistMatrix:
 
         if self.xp.name == "meta":
             return True
+        agree(self.grid.comm, f"check_copies of {self.described}")
         coords = self.grid.coords or {}
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
         digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
