@@ -36,7 +36,7 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
 
 
 def _whole_shape(call: str, shape: Any) -> Shape:
-    """In Python's whole numbers, which do not wrap around as NumPy's short ones do."""
+    """A shape in Python's whole numbers."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
         raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
@@ -127,12 +127,11 @@ def native(array: Any) -> Any:
 def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     xp = namespace(whole)
     agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
-    block = xp.empty(local_shape(whole.shape, layout, grid), whole.dtype)
-    if grid.coords is not None:
-        rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
-        here, _, _ = IndexSet.interval(0, whole.shape[0]).overlay(rows)
-        there, _, _ = IndexSet.interval(0, whole.shape[1]).overlay(cols)
-        xp.copy(block, xp.take(whole, here, there))
+    rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
+    here, _, _ = IndexSet.interval(0, whole.shape[0]).overlay(rows)
+    there, _, _ = IndexSet.interval(0, whole.shape[1]).overlay(cols)
+    block = xp.empty((len(rows), len(cols)), whole.dtype)
+    xp.copy(block, xp.take(whole, here, there))
     return DistMatrix(block, whole.shape, grid, layout)
 
 
@@ -158,9 +157,7 @@ def _made(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, make: Callable[[IndexSet, IndexSet], Any]
 ) -> DistMatrix:
     """Each rank makes the block of its global rows and columns; partial sums are put on the axis' first rank."""
-    rows = cols = IndexSet.interval(0, 0)
-    if grid.coords is not None:
-        rows, cols = layout.indices(shape, grid.sizes, grid.coords)
+    rows, cols = layout.indices(shape, grid.sizes, grid.coords)
     if grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial):
         block = make(rows, cols)
     else:

@@ -322,13 +322,22 @@ class Layout:
             raise LayoutError(f"{cut!r}: source must be below {parts}, the size of the axis")
 
     def indices(
-        self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int]
+        self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None
     ) -> tuple[IndexSet, IndexSet]:
-        """The rows and the columns that the rank at `coords` holds."""
-        return share(shape[0], self.rows, sizes, coords), share(shape[1], self.cols, sizes, coords)
+        """The rows and the columns that the rank at `coords` holds; none where these are None, an idle rank's.
 
-    def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int]) -> Shape:
-        """Shape of the block that the rank at `coords` holds."""
+        LayoutError where this layout does not fit, as `check` says.
+        """
+        if coords is None:
+            return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
+        try:
+            return share(shape[0], self.rows, sizes, coords), share(shape[1], self.cols, sizes, coords)
+        except (KeyError, IndexError):
+            self.check(shape, sizes)
+            raise
+
+    def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None) -> Shape:
+        """Shape of the block that the rank at `coords` holds: see `indices`."""
         rows, cols = self.indices(shape, sizes, coords)
         return len(rows), len(cols)
 

@@ -58,8 +58,6 @@ class DistMatrix:
     @property
     def indices(self) -> tuple[IndexSet, IndexSet]:
         """The global rows and columns of the local block; empty on an idle rank."""
-        if self.grid.coords is None:
-            return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
         return self.layout.indices(self.shape, self.grid.sizes, self.grid.coords)
 
     def __repr__(self) -> str:

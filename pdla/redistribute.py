@@ -177,7 +177,7 @@ def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
 
 def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
     """Shape of this rank's block; (0, 0) on an idle rank."""
-    return layout.local_shape(shape, grid.sizes, grid.coords) if grid.coords is not None else (0, 0)
+    return layout.local_shape(shape, grid.sizes, grid.coords)
 
 
 def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:

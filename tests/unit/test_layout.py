@@ -278,3 +278,16 @@ def test_a_first_block_as_long_as_the_others_is_none_of_its_own():
 def test_layouts_that_do_not_fit(layout, message):
     with pytest.raises(LayoutError, match=message):
         layout.check((9, 5), SIZES)
+
+
+@pytest.mark.parametrize("layout", [Layout("x"), Layout("row", "x"), Layout(Cuts("row", (0, 9)))])
+def test_a_share_in_a_layout_that_does_not_fit_is_told(layout):
+    for ask in (layout.indices, layout.local_shape):
+        with pytest.raises(LayoutError, match=r"names the axis 'x'; the grid has row|needs 3 boundaries from 0 to 9"):
+            ask((9, 5), SIZES, {"row": 1, "col": 0, "depth": 0})
+
+
+@pytest.mark.parametrize("layout", [Layout("row", "col"), Layout()])
+def test_an_idle_rank_holds_nothing(layout):
+    assert layout.local_shape((9, 5), SIZES, None) == (0, 0)
+    assert [len(held) for held in layout.indices((9, 5), SIZES, None)] == [0, 0]
