@@ -284,6 +284,9 @@ class Layout:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple:
+        return Layout, (self.rows, self.cols, self.partial)  # not the hash, which is another in another process
+
     def __repr__(self) -> str:
         words = [f"{name}={_written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
         words += [f"partial={self.partial!r}"] if self.partial else []

@@ -1,5 +1,9 @@
 """Who owns what: every index once, cuts within cuts, and the words for a layout, against counting by hand."""
 
+import os
+import pickle
+import subprocess
+import sys
 from itertools import chain, pairwise, product
 
 import numpy as np
@@ -206,6 +210,15 @@ def test_two_ways_of_writing_one_cut_are_one_cut():
     assert not Layout("row").same_cuts(Layout("col"), (8, 5), sizes)
     assert Layout("row", partial="col").same_cuts(Layout("row"), (8, 5), sizes)
     assert Layout("row", partial="col").summed == Layout("row")
+
+
+def test_a_layout_of_another_process_is_the_same_here():
+    make = "Layout(('row', Cyclic('col', 2)), partial='depth')"
+    send = f"import pickle, sys; from pdla import *; L = {make}; hash(L); sys.stdout.buffer.write(pickle.dumps(L))"
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    came = pickle.loads(subprocess.run([sys.executable, "-c", send], env=environment, capture_output=True, check=True).stdout)
+    here = Layout(("row", Cyclic("col", 2)), partial="depth")
+    assert came == here and {here: 1}[came] == 1
 
 
 def test_partial_sums_have_no_order():
