@@ -17,6 +17,8 @@ from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
+STRIP = 1 << 20  # elements that are squared at once
+
 
 class DistMatrix:
     """A matrix of `shape` cut over `grid` as `layout` says; this rank holds the block `local`.
@@ -259,8 +261,7 @@ class DistMatrix:
         """Collective: the Frobenius norm, the same on every rank; copies count once."""
         with agreed(self.grid.comm, f"norm of {self.described}"):
             whole = self._checked_whole("norm")
-        square = np.abs(whole.local.astype(np.result_type(self.dtype, np.float64))) ** 2
-        return float(np.sqrt(whole._sum_once(float(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
+        return float(np.sqrt(whole._sum_once(whole._squares() if whole.xp.name != "meta" else 0.0)))
 
     def trace(self) -> Any:
         """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once; 16-bit floats
@@ -274,11 +275,18 @@ class DistMatrix:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
         rows, cols = whole.indices
         here, there, _ = rows.overlay(cols)
-        total = widened(self.xp.take(whole.local, here, there).diagonal()).sum().item() if self.xp.name != "meta" else 0.0
+        diagonal = self.xp.take(whole.stored, here, there).diagonal() if self.xp.name != "meta" else np.zeros(0)
+        total = widened(self.xp.reinterpret(diagonal, self.conjugated)).sum().item()
         total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
+
+    def _squares(self) -> float:
+        """The sum of this block's squares, some rows at a time: beside a large block there may be no room for its squares."""
+        step, wide = max(1, STRIP // max(1, self.base.shape[1])), np.result_type(self.dtype, np.float64)
+        strips = (self.base[lo : lo + step] for lo in range(0, len(self.base), step))
+        return sum((float(np.sum(np.abs(strip.astype(wide)) ** 2)) for strip in strips), 0.0)
 
     def _checked_whole(self, what: str) -> DistMatrix:
         if self.layout.partial:

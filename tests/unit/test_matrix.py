@@ -3,6 +3,7 @@
 import copy
 import operator
 import pickle
+import tracemalloc
 from fractions import Fraction
 
 import ml_dtypes
@@ -215,6 +216,18 @@ def test_norm_and_trace_count_copies_once(layout, dtype):
         return A.norm(), A.trace()
 
     assert len(set(on_a_grid(program))) == 1
+
+
+def test_a_norm_needs_no_second_block():
+    def program(comm):
+        A = pdla.ones((4096, 2048), ProcessGrid((1, 1)), Layout(), dtype="float32")
+        tracemalloc.start()
+        assert A.norm() == A.T.norm() == (4096 * 2048) ** 0.5
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes
+
+    pdla.run(1, program)
 
 
 def test_norm_and_trace_of_nothing():
