@@ -316,6 +316,12 @@ def test_check_copies():
         assert B.check_copies()
         for dtype in (np.longdouble, np.clongdouble):  # whose unused bytes hold anything
             assert (pdla.random((6, 8), grid, Layout("row"), dtype=dtype) / 3).check_copies()
+            x = np.ones((6, 8), np.dtype(dtype).newbyteorder())
+            x.view(np.uint8).reshape(-1, 16)[:, : 6 * (np.finfo(dtype).nmant == 63)] = grid.comm.rank
+            C = pdla.from_local(x, (6, 8), grid, Layout())
+            assert C.check_copies()
+            C.local[1:2, 1:2] += (grid.comm.rank == 1) * np.finfo(np.longdouble).eps
+            assert not C.check_copies()
 
     on_a_grid(program)
 
