@@ -17,7 +17,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix
+from pdla.matrix import DistMatrix, check_numbers
 from pdla.redistribute import check_root, converted, local_shape
 
 FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms
@@ -28,24 +28,24 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
     on_grid(call, grid)
     with agreed(grid.comm, f"{call}(shape={shape!r}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         in_layout(call, layout)
-        _check_shape(call, shape)
-        whole = int(shape[0]), int(shape[1])
+        whole = _whole_shape(call, shape)
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
         check_numbers(call, kind)
     return whole, kind
 
 
-def check_numbers(call: str, dtype: np.dtype) -> None:
-    """That elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
-    if dtype.kind not in "biufcV" or dtype.type is np.void:
-        raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
-
-
-def _check_shape(call: str, shape: Any) -> None:
+def _whole_shape(call: str, shape: Any) -> Shape:
+    """A shape in Python's whole numbers."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
         raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
+    return int(shape[0]), int(shape[1])
+
+
+def _check_unmasked(call: str, array: Any) -> None:
+    if np.ma.is_masked(array):
+        raise ShapeError(f"{call}: an array with masked elements: give array.filled(...), as no matrix has a mask")
 
 
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
@@ -58,14 +58,15 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     on_grid("from_local", grid)
     with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
         in_layout("from_local", layout)
-        _check_shape("from_local", shape)
+        shape = _whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
         check_numbers("from_local", block.dtype)
+        _check_unmasked("from_local", local)
         if grid.active and block.shape != expected:
             raise ShapeError(
-                f"the local block has shape {block.shape}; {layout!r} wants {expected} of {tuple(shape)}: pdla.Cuts says which "
+                f"the local block has shape {block.shape}; {layout!r} wants {expected} of {shape}: pdla.Cuts says which "
                 "rows or columns each rank has, where they are not cut evenly"
             )
     said = [word for word in grid.comm.share((block.dtype, _order(block)) if grid.active else None) if word is not None]
@@ -78,7 +79,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     base = block.T if by_columns else block
     if grid.comm.xp.name == "meta":
         base = grid.comm.xp.asarray(base)
-    return DistMatrix(base, (int(shape[0]), int(shape[1])), grid, layout, transposed=by_columns)
+    return DistMatrix(base, shape, grid, layout, transposed=by_columns)
 
 
 def _order(block: Any) -> str:
@@ -102,8 +103,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
         whole = comm.xp.asarray(native(array)) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
             raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
-        if np.ma.is_masked(array):
-            raise ShapeError("from_global: an array with masked elements: give array.filled(...), as no matrix has a mask")
+        _check_unmasked("from_global", array)
         if whole is not None:
             check_numbers("from_global", whole.dtype)
             layout.check(whole.shape, grid.sizes)
@@ -128,12 +128,11 @@ def native(array: Any) -> Any:
 def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     xp = namespace(whole)
     agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
-    block = xp.empty(local_shape(whole.shape, layout, grid), whole.dtype)
-    if grid.coords is not None:
-        rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
-        here, _, _ = IndexSet.interval(0, whole.shape[0]).overlay(rows)
-        there, _, _ = IndexSet.interval(0, whole.shape[1]).overlay(cols)
-        xp.copy(block, xp.take(whole, here, there))
+    rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
+    here, _, _ = IndexSet.interval(0, whole.shape[0]).overlay(rows)
+    there, _, _ = IndexSet.interval(0, whole.shape[1]).overlay(cols)
+    block = xp.empty((len(rows), len(cols)), whole.dtype)
+    xp.copy(block, xp.take(whole, here, there))
     return DistMatrix(block, whole.shape, grid, layout)
 
 
@@ -159,9 +158,7 @@ def _made(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, make: Callable[[IndexSet, IndexSet], Any]
 ) -> DistMatrix:
     """Each rank makes the block of its global rows and columns; partial sums are put on the axis' first rank."""
-    rows = cols = IndexSet.interval(0, 0)
-    if grid.coords is not None:
-        rows, cols = layout.indices(shape, grid.sizes, grid.coords)
+    rows, cols = layout.indices(shape, grid.sizes, grid.coords)
     if grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial):
         block = make(rows, cols)
     else:
@@ -174,7 +171,8 @@ def from_function(
 ) -> DistMatrix:
     """A matrix whose element (i, j) is f(i, j): f takes a column of rows and a row of columns (tile by tile).
 
-    Collective (the arguments are agreed on); an error in f on one rank is an error on all.
+    Collective (the arguments are agreed on); an error in f on one rank is an error on all. ShapeError where f gives what is no
+    number, or complex numbers to a real matrix.
     """
     shape, kind = _checked(shape, grid, layout, dtype, "from_function")
 
@@ -184,11 +182,20 @@ def from_function(
         for top in range(0, block.shape[0], TILE // wide):
             for left in range(0, block.shape[1], wide):
                 part = np.s_[top : top + TILE // wide], np.s_[left : left + wide]
-                block[part] = f(i[part[0]], j[:, part[1]])
+                block[part] = _numbers(f(i[part[0]], j[:, part[1]]), kind)
 
     with agreed(grid.comm, "from_function: f"):
         made = _filled(shape, grid, layout, kind, fill)
     return made
+
+
+def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
+    """What a function has given, if it can be put into a matrix: NumPy would make NaN of None, and drop imaginary parts."""
+    numbers = np.asarray(found)
+    check_numbers("from_function: f", numbers.dtype)
+    if numbers.dtype.kind == "c" and kind.kind != "c":
+        raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {kind}: give dtype=complex, or f's .real")
+    return numbers
 
 
 def zeros(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
@@ -244,22 +251,37 @@ def random(
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
         if not isinstance(seed, (int, np.integer)):
             raise ValueError(f"seed={seed!r}: give an integer")
-        if not (isfinite(low) and isfinite(high)):
-            raise ValueError(f"low={low}, high={high}: give finite numbers")
+        low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))  # short ones wrap around
+        if not (isfinite(low) and isfinite(high) and isfinite(high - low)):
+            raise ValueError(f"low={low}, high={high}: give finite numbers, not so far apart")
         if distribution == "integers":
-            _check_range(int(low), int(high), kind)
+            _check_range(low, high, kind)
         elif kind.kind in "iub":
             raise ValueError(f"{distribution!r} numbers as {kind} would be cut off: give distribution='integers', low=, high=")
+        if kind.kind not in "iub" and distribution != "normal" and not _held([low, high], kind):
+            raise ValueError(f"low={low}, high={high}: {kind} has no such numbers")
     draw = Draw(shape[1], kind, seed, distribution, low, high)
     return _made(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.drawn(rows, cols, draw))
 
 
-def _check_range(low: int, high: int, kind: np.dtype) -> None:
+def _held(numbers: list[float], kind: np.dtype) -> bool:
+    """Whether a dtype of floats has numbers as large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.array(numbers, np.longdouble).astype(kind)).all())
+
+
+def _check_range(low: float, high: float, kind: np.dtype) -> None:
     """That there are integers from low to high - 1, and the dtype has them."""
+    if low != int(low) or high != int(high):
+        raise ValueError(f"low={low}, high={high}: integers are drawn between whole numbers")
+    low, high = int(low), int(high)
     if low >= high:
         raise ValueError(f"low={low}, high={high}: there are no integers from {low} to {high - 1}")
     drawn = np.iinfo(np.int64)
-    held = np.iinfo(kind) if kind.kind in "iu" else drawn
-    least, most = max(held.min, drawn.min), min(held.max, drawn.max)
+    least, most = drawn.min, drawn.max
+    if kind.kind == "b":
+        least, most = 0, 1
+    elif kind.kind in "iu":
+        least, most = max(np.iinfo(kind).min, least), min(np.iinfo(kind).max, most)
     if low < least or high - 1 > most:
         raise ValueError(f"low={low}, high={high}: integers as {kind} can be from {least} to {most}")

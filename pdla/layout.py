@@ -124,10 +124,10 @@ class Cuts:
 
     def __post_init__(self) -> None:
         _named(self, self.axis)
-        object.__setattr__(self, "boundaries", tuple(_counted(self, end) for end in self.boundaries))
-        ends = self.boundaries
+        ends = tuple(_counted(self, end) for end in self.boundaries) if np.iterable(self.boundaries) else ()
         if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
             raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
+        object.__setattr__(self, "boundaries", ends)
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
         return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
@@ -148,13 +148,18 @@ class Balanced:
     unit: int = 1
 
     def __post_init__(self) -> None:
+        for axis in self._several:
+            _named(self, axis)
         object.__setattr__(self, "unit", _counted(self, self.unit))
         if self.unit < 1:
             raise LayoutError(f"{self!r}: unit must be at least 1")
 
+    @property
+    def _several(self) -> tuple[str, ...]:
+        return tuple(self.axes) if isinstance(self.axes, (tuple, list)) else (self.axes,)
+
     def expand(self) -> tuple[Block, ...]:
-        axes = (self.axes,) if isinstance(self.axes, str) else tuple(self.axes)
-        return tuple(Block(axis, self.unit) for axis in axes)
+        return tuple(Block(axis, self.unit) for axis in self._several)
 
 
 Cut = Block | Cyclic | Cuts
@@ -175,6 +180,14 @@ def _cuts(spec: Any, dimension: str) -> tuple[Cut, ...]:
     raise LayoutError(
         f"{dimension}={spec!r} is not a cut: give None, an axis name, Cyclic, Cuts, Balanced or a tuple of these"
     )
+
+
+def _summed_over(spec: Any) -> tuple[str, ...]:
+    """The axes that a user's words mean; a set's in one order on all ranks."""
+    axes = (spec,) if isinstance(spec, str) else tuple(sorted(spec, key=str)) if isinstance(spec, (set, frozenset)) else spec
+    if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
+        raise LayoutError(f"partial={spec!r}: give the name of an axis or a tuple of names")
+    return tuple(axes)
 
 
 def _written(cuts: tuple[Cut, ...]) -> Any:
@@ -235,12 +248,12 @@ def axes_of(cuts: tuple[Cut, ...]) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------------------- layouts
 
 
-@dataclass(frozen=True, init=False, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class Layout:
     """How a matrix is cut: `Layout(rows="row", cols="col")`.
 
     rows, cols   None (whole), an axis name (balanced blocks), Cyclic, Cuts, Balanced, or a tuple of these, outermost first.
-    partial      axes along which every rank holds an addend of the matrix rather than the matrix.
+    partial      axes along which every rank holds an addend of the matrix rather than the matrix, in any order.
     Axes that are not named hold copies. Raises LayoutError for an axis used twice or a cut that cannot be nested so.
     """
 
@@ -251,7 +264,7 @@ class Layout:
     def __init__(self, rows: Any = None, cols: Any = None, partial: Any = ()) -> None:
         object.__setattr__(self, "rows", _cuts(rows, "rows"))
         object.__setattr__(self, "cols", _cuts(cols, "cols"))
-        object.__setattr__(self, "partial", (partial,) if isinstance(partial, str) else tuple(partial))
+        object.__setattr__(self, "partial", _summed_over(partial))
         named = [*axes_of(self.rows), *axes_of(self.cols), *self.partial]
         for axis in named:
             if named.count(axis) > 1:
@@ -261,11 +274,21 @@ class Layout:
                 raise LayoutError(f"{self!r}: {cut!r} must be the outermost cut of its dimension")
 
     @cached_property
+    def _key(self) -> tuple:
+        return self.rows, self.cols, frozenset(self.partial)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self._hash == other._hash and self._key == other._key)
+
+    @cached_property
     def _hash(self) -> int:
-        return hash((self.rows, self.cols, self.partial))
+        return hash(self._key)
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple:
+        return Layout, (self.rows, self.cols, self.partial)  # not the hash, which is another in another process
 
     def __repr__(self) -> str:
         words = [f"{name}={_written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
@@ -305,13 +328,22 @@ class Layout:
             raise LayoutError(f"{cut!r}: source must be below {parts}, the size of the axis")
 
     def indices(
-        self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int]
+        self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None
     ) -> tuple[IndexSet, IndexSet]:
-        """The rows and the columns that the rank at `coords` holds."""
-        return share(shape[0], self.rows, sizes, coords), share(shape[1], self.cols, sizes, coords)
+        """The rows and the columns that the rank at `coords` holds; none where these are None, an idle rank's.
 
-    def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int]) -> Shape:
-        """Shape of the block that the rank at `coords` holds."""
+        LayoutError where this layout does not fit, as `check` says.
+        """
+        if coords is None:
+            return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
+        try:
+            return share(shape[0], self.rows, sizes, coords), share(shape[1], self.cols, sizes, coords)
+        except (KeyError, IndexError):
+            self.check(shape, sizes)
+            raise
+
+    def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None) -> Shape:
+        """Shape of the block that the rank at `coords` holds: see `indices`."""
         rows, cols = self.indices(shape, sizes, coords)
         return len(rows), len(cols)
 

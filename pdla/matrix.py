@@ -9,12 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdla.array import namespace
+from pdla.array.composed import widened
 from pdla.array.numpy import significant
-from pdla.comm.agree import agreed, amid
+from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
+
+STRIP = 1 << 20  # elements that are squared at once
 
 
 class DistMatrix:
@@ -57,8 +60,6 @@ class DistMatrix:
     @property
     def indices(self) -> tuple[IndexSet, IndexSet]:
         """The global rows and columns of the local block; empty on an idle rank."""
-        if self.grid.coords is None:
-            return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
         return self.layout.indices(self.shape, self.grid.sizes, self.grid.coords)
 
     def __repr__(self) -> str:
@@ -124,9 +125,10 @@ class DistMatrix:
         part = self[key]
         if isinstance(value, DistMatrix):
             part._match(value, "assignment")
+            value._keep_addends(self.dtype)
             part._write(value.local)
             return
-        if not isinstance(value, (Number, np.generic)):
+        if not _is_number(value):
             raise ShapeError(f"A[i:j, k:l] = a {type(value).__name__}: give a number or a DistMatrix, or write to its .local")
         if self.layout.partial or (isinstance(value, (complex, np.complexfloating)) and self.dtype.kind != "c"):
             raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: partial sums, and real ones, have no place for it")
@@ -143,8 +145,10 @@ class DistMatrix:
         return self.astype(self.dtype)
 
     def astype(self, dtype: Any) -> DistMatrix:
-        """A new matrix of another dtype; of partial sums LayoutError where their addends would be cut off."""
+        """A new matrix of another dtype. Raises ShapeError for one that is not of numbers; of partial sums LayoutError where their
+        addends would be cut off."""
         dtype = np.dtype(dtype)
+        check_numbers("astype", dtype)
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
         self.xp.copy(made, self.local.astype(dtype, copy=False))
@@ -159,14 +163,14 @@ class DistMatrix:
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             operands, other, partial_is_fine = [self, other], other.local, linear
-        elif isinstance(other, (Number, np.generic)):
+        elif _is_number(other):
             partial_is_fine = not linear
         else:
             return _foreign(other)
         if self.layout.partial and not partial_is_fine:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         made = operation(self.local, other)
-        if made.dtype == object:
+        if not numeric(made.dtype):
             raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
         for X in operands:
             X._keep_addends(made.dtype)
@@ -184,7 +188,7 @@ class DistMatrix:
     def _lies_as(self, other: DistMatrix) -> bool:
         """Whether every rank holds the same rows and columns of both, however the layouts say so."""
         one, two = self.layout, other.layout
-        return one == two or (one.partial == two.partial and one.same_cuts(two, self.shape, self.grid.sizes))
+        return one == two or (set(one.partial) == set(two.partial) and one.same_cuts(two, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
         if isinstance(other, DistMatrix):
@@ -258,11 +262,11 @@ class DistMatrix:
         with agreed(self.grid.comm, f"norm of {self.described}"):
             whole = self._checked_whole("norm")
         with amid(self.grid.comm, "norm"):
-            square = np.abs(whole.local.astype(np.result_type(self.dtype, np.float64))) ** 2
-            return float(np.sqrt(whole._sum_once(float(np.sum(square)) if whole.xp.name != "meta" else 0.0).real))
+            return float(np.sqrt(whole._sum_once(whole._squares() if whole.xp.name != "meta" else 0.0)))
 
     def trace(self) -> Any:
-        """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once.
+        """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once; 16-bit floats
+        are rounded once.
 
         Raises ShapeError where the matrix is not square.
         """
@@ -273,11 +277,18 @@ class DistMatrix:
         rows, cols = whole.indices
         here, there, _ = rows.overlay(cols)
         with amid(self.grid.comm, "trace"):
-            total = self.xp.take(whole.local, here, there).diagonal().sum().item() if self.xp.name != "meta" else 0.0
+            diagonal = self.xp.take(whole.stored, here, there).diagonal() if self.xp.name != "meta" else np.zeros(0)
+            total = widened(self.xp.reinterpret(diagonal, self.conjugated)).sum().item()
             total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
+
+    def _squares(self) -> float:
+        """The sum of this block's squares, some rows at a time: beside a large block there may be no room for its squares."""
+        step, wide = max(1, STRIP // max(1, self.base.shape[1])), np.result_type(self.dtype, np.float64)
+        strips = (self.base[lo : lo + step] for lo in range(0, len(self.base), step))
+        return sum((float(np.sum(np.abs(strip.astype(wide)) ** 2)) for strip in strips), 0.0)
 
     def _checked_whole(self, what: str) -> DistMatrix:
         if self.layout.partial:
@@ -296,6 +307,7 @@ class DistMatrix:
 
         if self.xp.name == "meta":
             return True
+        agree(self.grid.comm, f"check_copies of {self.described}")
         coords = self.grid.coords or {}
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
         seen: dict[Any, bytes] = {}
@@ -303,6 +315,20 @@ class DistMatrix:
             digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
             pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def numeric(dtype: np.dtype) -> bool:
+    """Whether elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
+    return dtype.kind in "biufcV" and dtype.type is not np.void
+
+
+def check_numbers(call: str, dtype: np.dtype) -> None:
+    if not numeric(dtype):
+        raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, Number) or (isinstance(x, np.generic) and numeric(x.dtype))
 
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:

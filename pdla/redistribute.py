@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
@@ -136,6 +137,7 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     """Collective: A without partial sums: each is scattered over its axis, along the dimension where it is wanted.
 
     Axes not wanted cut leave A cut innermost along its longer dimension; moving on from there makes an all-reduce.
+    16-bit floats are rounded once, when all axes have been added up.
     """
     layout, block = A.layout, A.stored
     order = [axis for axis in (*wanted.axes, *A.layout.partial) if axis in A.layout.partial]
@@ -145,18 +147,21 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
         cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and "Cuts" not in type(c).__name__), axis)
         layout = Layout((*layout.rows, cut), layout.cols, left) if by_rows else Layout(layout.rows, (*layout.cols, cut), left)
         block = scatter(A, block, layout, axis, by_rows)
+    if block.dtype != A.dtype:
+        total, block = block, buffer(A.xp, block.shape, A.dtype)
+        A.xp.copy(block, total)
     return DistMatrix(block, A.shape, A.grid, layout, conjugated=A.conjugated)
 
 
 def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool) -> Any:
-    """Collective: the addends in `block` summed along an axis, each rank getting its share in `layout`."""
+    """Collective: the addends in `block` summed along an axis, each rank getting its share in `layout`, not yet rounded."""
     grid, xp = A.grid, A.xp
     comm = grid[axis]
     if comm is None or grid.coords is None:
-        return xp.empty((0, 0), A.dtype)
+        return xp.empty((0, 0), summing(A.dtype))
     before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
     parts = xp.takes(block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
-    return comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, A.dtype)).wait()
+    return comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, summing(A.dtype))).wait()
 
 
 def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
@@ -172,7 +177,7 @@ def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
 
 def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
     """Shape of this rank's block; (0, 0) on an idle rank."""
-    return layout.local_shape(shape, grid.sizes, grid.coords) if grid.coords is not None else (0, 0)
+    return layout.local_shape(shape, grid.sizes, grid.coords)
 
 
 def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:

@@ -8,7 +8,7 @@ host(x)                    x as NumPy's array: itself or a copy
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
 copies(pairs)              many of them at once
 land(target, box)          the same for what a message has brought
-add, maximum(target, source)   target += source; the larger of both, into target
+add, maximum(target, source)   target += source, which may be narrower; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices

@@ -263,7 +263,7 @@ def _scalar(kernel: str) -> Any:
 
 
 def add(target: Any, source: Any) -> None:
-    cupy.add(target, source, out=target)
+    cupy.add(target, source.astype(target.dtype, copy=False), out=target)
 
 
 def maximum(target: Any, source: Any) -> None:

@@ -124,7 +124,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature:
             return NotImplemented
         shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
-        types = [x.dtype if isinstance(x, (Meta, np.ndarray, np.generic)) else type(x) for x in inputs]
+        types = [type(x) if type(x) in (int, float, complex) else _dtype(x) for x in inputs]  # Python's give way to arrays' dtypes
         made = Meta(_broadcast(*shapes), ufunc.resolve_dtypes((*types, None))[-1])
         _touch(made, *(x for x in inputs if isinstance(x, Meta)))
         return made
@@ -156,6 +156,10 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         return Meta(self.shape, self.dtype)
 
 
+def _dtype(x: Any) -> np.dtype:
+    return x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype
+
+
 def empty(shape: tuple[int, ...], dtype: Any) -> Meta:
     return Meta(shape, dtype)
 
@@ -173,7 +177,7 @@ def look(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Meta:
 
 
 def asarray(x: Any) -> Meta:
-    return x if isinstance(x, Meta) else Meta(np.shape(x), getattr(x, "dtype", np.float64))
+    return x if isinstance(x, Meta) else Meta(np.shape(x), _dtype(x))
 
 
 def host(x: Meta) -> Meta:

@@ -236,6 +236,7 @@ def significant(x: np.ndarray) -> bytes:
     x = np.ascontiguousarray(x)
     if x.dtype.char not in "gG" or np.finfo(np.longdouble).nmant != 63:
         return x.tobytes()
+    x = x.astype(x.dtype.newbyteorder("="), copy=False)  # in another byte order they are the first
     return x.view(np.longdouble).view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, :10].tobytes()
 
 

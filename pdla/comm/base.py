@@ -3,7 +3,8 @@
 A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the order of the lines:
 start the next panel, multiply this one, wait. Pieces may differ in size from rank to rank and may be empty; arrays may be
 strided views. Every verb but send and recv is collective: all ranks of the communicator call the same verbs in the same
-order. A world (MPI, threads, dry) provides one round of messages, `_exchange`, and overrides a verb where it knows better.
+order. 16-bit floats are added up in float32, and rounded once where `out` is of 16 bits, too. A world (MPI, threads, dry)
+provides one round of messages, `_exchange`, and overrides a verb where it knows better.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from pdla import config
 from pdla.array import namespace
+from pdla.array.composed import summing
 from pdla.comm import broadcast, ring
 from pdla.comm.board import Board
 from pdla.comm.broadcast import Messages
@@ -117,11 +119,11 @@ class Communicator(ABC):
         """How so many bytes, all pieces together, are gathered around the nodes; empty: directly."""
         return ring.way(nbytes, self.size, self.nodes)
 
-    def _relayed(self, nbytes: int) -> bool:
-        """Whether a sum of so many bytes, all pieces together, goes from node to node."""
+    def _relayed(self, nbytes: int, growth: int) -> bool:
+        """Whether a sum of so many bytes, all pieces together, goes from node to node, where it takes `growth` times as many."""
         if not (self.adds and self._around(nbytes)):
             return False
-        return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]))
+        return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
 
     def _far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""
@@ -333,13 +335,16 @@ class Communicator(ABC):
         """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out.
 
         Between nodes of several ranks long sums go from node to node (pdla/comm/relay.py): each rank receives, of all pieces at
-        its place on their nodes, all addends of its own node and a total, about as much.
+        its place on their nodes, all addends of its own node and a total, about as much; of 16-bit floats in float32.
         """
         self._one_each(verb, parts)
-        if self.nodes > 1 and self._relayed(sum(part.nbytes for part in parts)):
-            mine = Relay(self._circle, self.rank, parts, out, self.xp, op)
+        wide = summed_in(out.dtype, op)
+        if self.nodes > 1 and self._relayed(sum(part.nbytes for part in parts), wide.itemsize // parts[0].itemsize):
+            addends = [self._widened(part, wide) for part in parts]
+            total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
+            mine = Relay(self._circle, self.rank, addends, total, self.xp, op)
             arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
-            return self._pending(verb, arrivals, mine.recvs, lambda: out, "relay")
+            return self._pending(verb, arrivals, mine.recvs, lambda: self._given(out, total), "relay")
         sends = {r: part for r, part in enumerate(parts) if r != self.rank and part.size}
         return self._sum(verb, sends, parts[self.rank], out, op)
 
@@ -347,20 +352,34 @@ class Communicator(ABC):
         """Receive an addend from every other rank and sum them in rank order, so that every world gets the same bits."""
         others = [r for r in range(self.size) if r != self.rank and x.size]
         addends = {r: buffer(self.xp, x.shape, x.dtype) for r in others}
-        into = getattr(self.xp, op)
+        wide, into = summed_in(out.dtype, op), getattr(self.xp, op)
 
         def total() -> Array:
-            sum_ = addends.get(0, out)
-            if self.rank == 0 or not x.size:
-                self.xp.copy(out, x)
+            first = addends.get(0, x)
+            if first is not x and x.dtype == wide:
+                sum_ = first
+            else:
+                sum_ = out if out.dtype == wide else buffer(self.xp, x.shape, wide)
+                self.xp.copy(sum_, first)
             for r in range(1, self.size if x.size else 0):
                 into(sum_, x if r == self.rank else addends[r])
-            if sum_ is not out:
-                self.xp.copy(out, sum_)
             addends.clear()
-            return out
+            return self._given(out, sum_)
 
         return self._round(verb, sends, dict(addends), total)
+
+    def _widened(self, x: Array, dtype: Any) -> Array:
+        """x itself, or a copy in another dtype."""
+        if x.dtype == dtype:
+            return x
+        made = buffer(self.xp, x.shape, dtype)
+        self.xp.copy(made, x)
+        return made
+
+    def _given(self, out: Array, total: Array) -> Array:
+        if total is not out:
+            self.xp.copy(out, total)
+        return out
 
     def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
         """One message to each rank of `sends`, one from each of `recvs`, both sides knowing; ranks not named get none."""
@@ -390,6 +409,11 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Collective, at once: no rank goes on before every rank has come."""
         self.same("barrier")
+
+
+def summed_in(dtype: Any, op: str) -> Any:
+    """The dtype in which numbers are added up, or in which the largest is found."""
+    return summing(dtype) if op == "add" else dtype
 
 
 def _checked(tag: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pdla.array import meta
 from pdla.comm import current_world
-from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
+from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces, summed_in
 from pdla.comm.board import Board
 from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
@@ -87,7 +87,7 @@ class DryComm(Communicator):
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """As any world's, each half counted as one: thousands of ranks cost what two do."""
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
-        first, room, way = self._addends(x, own)
+        first, room, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
         addends = [buffer(meta, (room // x.itemsize,), x.dtype)]
 
         def add() -> None:
@@ -102,13 +102,15 @@ class DryComm(Communicator):
         outside = self._circle.carried(self.rank) if around else self._peers[1]
         yield self._half(self._spread(size, messages, outside), lambda: None, around)
 
-    def _addends(self, x: Array, own: int) -> tuple[Figures, int, str]:
-        """What a rank receives for its so many elements of a sum, bytes of buffers, and how that travels."""
-        if self._relayed(x.nbytes):
+    def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
+        """What a rank receives for its so many elements of a sum, made in `wide` bytes each; bytes of buffers; how it travels."""
+        growth, peers = wide // x.itemsize, self.size - 1
+        if self._relayed(x.nbytes, growth):
             lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
-            return *received(self._circle, self.rank, lengths, x.itemsize), "relay"
-        peers, size = self.size - 1, own * x.itemsize
-        return self._spread(size * peers, peers if own else 0, self._peers[1]), size * peers, ""
+            figures, room = received(self._circle, self.rank, lengths, wide)
+            return figures, room + (wide * (x.size + own) if growth > 1 else 0), "relay"
+        size = own * x.itemsize * peers
+        return self._spread(size, peers if own else 0, self._peers[1]), size + (wide * own if growth > 1 else 0), ""
 
     def _spread(self, size: int, messages: int, outside: int) -> Figures:
         """So many bytes of all other ranks, in so many messages; so many of the ranks are on other nodes."""

@@ -20,15 +20,16 @@ CHUNK, CHUNKS = 64 << 10, 4  # bytes of a chunk at least; chunks of a piece that
 STEP = 192 << 10  # bytes that a link would bring while a chunk is added to and sets out
 
 
-def pays(nbytes: int, nodes: int, ranks: int) -> bool:
+def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
     """Whether a sum of so many bytes, all pieces together, over nodes of so many ranks, is there sooner than one sent directly:
-    by the bytes on the busiest link.
+    by the bytes on the busiest link. growth: this way they become so many times as many.
     """
     if ranks == 1:
         return False
-    piece = nbytes // (nodes * ranks)
+    size = growth * nbytes
+    piece = size // (nodes * ranks)
     chunk = min(piece, _chunk(piece))
-    return ranks * (nodes - 1) * nbytes > (nodes + 1) * nbytes + nodes * (nodes - 1) * (ranks * chunk + STEP)
+    return ranks * (nodes - 1) * nbytes > (nodes + 1) * size + nodes * (nodes - 1) * (ranks * chunk + STEP)
 
 
 def cut(rows: int, nbytes: int) -> list[slice]:

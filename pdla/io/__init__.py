@@ -83,6 +83,8 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     if A.xp.name == "meta":
         return
     whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
+    if not whole.dtype.isnative:  # scipy writes these as integers, h5py complex long doubles as rubbish
+        whole = whole.astype(whole.dtype.newbyteorder("="))
     with together(comm, path):
         target = path.resolve()
     part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agree import agree, agreed
-from pdla.create import check_numbers, fingerprint, native
+from pdla.create import fingerprint, native
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of, block_bounds
 from pdla.matmul import plan_matmul
-from pdla.matrix import DistMatrix
+from pdla.matrix import DistMatrix, check_numbers
 
 
 class Stack:

@@ -140,6 +140,8 @@ def test_ranks_that_differ(comm):
     A = pdla.ones(SHAPE, grid, Layout())
     with pytest.raises(AgreementError, match=r"rank 1: redistribute .* to Layout\(cols='row'\)"):
         A.redistribute(Layout(cols="row") if comm.rank == 1 else Layout("row"))
+    with pytest.raises(AgreementError, match=r"check_copies of .*; rank 1: norm of"):
+        (A.norm if comm.rank == 1 else A.check_copies)()
     assert comm.same("still together")
 
 

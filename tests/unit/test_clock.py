@@ -110,10 +110,11 @@ def test_products_are_timed():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 @pytest.mark.parametrize("length", [0, 1, 2, 4, 7])
-def test_dry_halves_are_counted_as_threads_count_theirs(size, length):
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_dry_halves_are_counted_as_threads_count_theirs(size, length, dtype):
     def program(comm):
         with pdla.record() as ledger:
-            x = comm.xp.empty((length,), "float64")
+            x = comm.xp.empty((length,), dtype)
             for half in comm.halves(x, x):
                 half.wait()
         return [(e.what, e.bytes, e.messages, e.far) for e in ledger.events], ledger.peak_workspace

@@ -4,6 +4,7 @@ import itertools
 import time
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -48,6 +49,31 @@ def test_every_verb(size, way):
 
     with config.override(bcast=way, bcast_chunk=40):
         run(size, program)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+def test_16_bits_are_added_up_in_32_and_rounded_once(size, dtype):
+    dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
+
+    def program(comm):
+        parts = [(np.arange(1, 9, dtype=np.float32) / (3 + r) / (1 + 40 * comm.rank)).astype(dtype) for r in range(size)]
+        addends = [np.stack(one).astype(np.float32) for one in zip(*comm.share(parts), strict=True)]  # each rank's, by rank
+        total = addends[comm.rank][0].copy()
+        for one in addends[comm.rank][1:]:
+            total += one
+        assert np.array_equal(comm.reduce_scatter(parts, np.empty(8, np.float32)).wait(), total)
+        assert np.array_equal(comm.reduce_scatter(parts, np.empty(8, dtype)).wait(), total.astype(dtype))
+        first = comm.reduce(parts[0].copy(), size - 1).wait()
+        whole = comm.allreduce(parts[0].copy()).wait()
+        largest = parts[0].copy()
+        for half in comm.halves(largest, largest, "maximum"):
+            half.wait()
+        assert whole.dtype == largest.dtype == dtype and np.array_equal(largest, addends[0].max(axis=0).astype(dtype))
+        return whole.tolist(), first if first is None else first.tolist(), total.astype(dtype).tolist()
+
+    told = run(size, program)
+    assert all(whole == told[0][2] for whole, _, _ in told) and told[-1][1] == told[0][2]
 
 
 @pytest.mark.parametrize(("way", "messages"), [("mpi", 1), ("flat", 1), ("scatter", 5), ("chain", 6)])

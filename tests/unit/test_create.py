@@ -154,8 +154,29 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
                 lambda grid, how=how: pdla.random((4, 1), grid, Layout(cols="col"), distribution="integers", **how),
                 ValueError, f"integers as {how['dtype']} can be from",
             )
-            for how in ({"dtype": "int8", "high": 129}, {"dtype": "uint8", "low": -1}, {"dtype": "float64", "high": 2**63 + 1})
+            for how in (
+                {"dtype": "int8", "high": 129}, {"dtype": "uint8", "low": -1}, {"dtype": "float64", "high": 2**63 + 1},
+                {"dtype": "bool", "high": 3},
+            )
         ],
+        *[
+            (lambda grid, how=how: pdla.random((4, 1), grid, Layout(cols="col"), **how), ValueError, text)
+            for how, text in (
+                ({"low": -1e308, "high": 1e308}, "not so far apart"),
+                ({"dtype": "float16", "high": 1e6}, "float16 has no such numbers"),
+                ({"dtype": "float16", "high": 10**6, "distribution": "integers"}, "float16 has no such numbers"),
+                ({"low": 0.5, "high": 3, "distribution": "integers"}, "low=0.5, high=3: integers are drawn between whole numbers"),
+            )
+        ],
+        (lambda grid: pdla.from_function(lambda i, j: None, (3, 3), grid, Layout()), ShapeError, "f: elements of dtype object"),
+        (
+            lambda grid: pdla.from_function(lambda i, j: i + 1j * j, (3, 3), grid, Layout()), ShapeError,
+            "f gives complex128, the matrix has float64: give dtype=complex",
+        ),
+        (
+            lambda grid: pdla.from_local(np.ma.masked_equal(np.eye(3), 0), (3, 3), grid, Layout()), ShapeError,
+            "from_local: .*masked elements",
+        ),
         (lambda grid: pdla.from_global(np.ones(3), grid, Layout()), ShapeError, r"not shape \(3,\)"),
         (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(partial="row")), LayoutError, "partial sums"),
         (lambda grid: pdla.from_global(np.ones((3, 3)), grid, Layout(), root=4), GridError, "root=4"),
@@ -212,6 +233,14 @@ def test_from_local_of_different_dtypes():
             )
 
     pdla.run(3, program)
+
+
+def test_short_whole_numbers_of_numpy_s_do_not_wrap_around():
+    def program(comm):
+        x = pdla.random((60, 60), ProcessGrid((1, 1)), Layout(), low=np.int8(-100), high=np.int8(100)).gather()
+        assert -100 <= x.min() < -90 and 90 < x.max() < 100
+
+    pdla.run(1, program)
 
 
 def test_from_local_with_one_wrong_block():

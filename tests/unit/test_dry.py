@@ -20,6 +20,9 @@ MILLION = 10**6
         lambda x: -x,
         lambda x: abs(x),
         lambda x: x / 2,
+        lambda x: x * True,
+        lambda x: x * np.bool_(True),
+        lambda x: x * np.float32(2),
         lambda x: np.conjugate(x),
         lambda x: x.T,
         lambda x: x[2:5, ::2],
@@ -34,6 +37,12 @@ def test_a_meta_has_the_shape_and_dtype_that_numpy_gives(operation, dtype):
     real, dry = operation(np.ones((6, 4), dtype)), operation(Meta((6, 4), dtype))
     assert (dry.shape, dry.dtype, dry.nbytes, dry.size) == (real.shape, real.dtype, real.nbytes, real.size)
     assert len(dry) == len(real) and dry.ndim == real.ndim
+
+
+def test_a_list_is_of_the_dtype_that_numpy_gives_it():
+    for x in ([[1, 2]], [[True, False]], [[1, 2.5]], [[1j, 2]]):
+        A = pdla.dry_run(4, lambda comm, x=x: pdla.from_global(x, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col")))[0]
+        assert (A.shape, A.dtype) == ((1, 2), np.array(x).dtype)
 
 
 def test_metas_that_do_not_fit():

@@ -188,6 +188,19 @@ def test_byte_orders(tmp_path, ending, dtype):
     assert same(read(path), x.astype(np.dtype(dtype).newbyteorder("=")))
 
 
+@pytest.mark.parametrize(
+    ("ending", "dtype"), [(".npy", ">f8"), (".npy", ">i4"), (".mtx", ">f8"), (".mtx.gz", ">c16"), (".h5", ">c8"), (".h5", ">c32")]
+)
+def test_blocks_in_another_byte_order_are_saved_as_the_numbers_that_they_are(tmp_path, ending, dtype):
+    path, x = tmp_path / f"x{ending}", (numbers((6, 4), dtype) / 4).astype(dtype)
+
+    def program(comm):
+        save(path, pdla.from_local(x[comm.rank * 3 : comm.rank * 3 + 3], (6, 4), ProcessGrid((2, 1)), Layout("row")))
+
+    pdla.run(2, program)
+    assert same(loaded(1, path), x.astype(x.dtype.newbyteorder("=")))
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fortran_order(tmp_path, name):
     path, x = tmp_path / "x.npy", numbers((9, 8))

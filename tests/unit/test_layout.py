@@ -1,5 +1,9 @@
 """Who owns what: every index once, cuts within cuts, and the words for a layout, against counting by hand."""
 
+import os
+import pickle
+import subprocess
+import sys
 from itertools import chain, pairwise, product
 
 import numpy as np
@@ -208,6 +212,21 @@ def test_two_ways_of_writing_one_cut_are_one_cut():
     assert Layout("row", partial="col").summed == Layout("row")
 
 
+def test_a_layout_of_another_process_is_the_same_here():
+    make = "Layout(('row', Cyclic('col', 2)), partial='depth')"
+    send = f"import pickle, sys; from pdla import *; L = {make}; hash(L); sys.stdout.buffer.write(pickle.dumps(L))"
+    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
+    came = pickle.loads(subprocess.run([sys.executable, "-c", send], env=environment, capture_output=True, check=True).stdout)
+    here = Layout(("row", Cyclic("col", 2)), partial="depth")
+    assert came == here and {here: 1}[came] == 1
+
+
+def test_partial_sums_have_no_order():
+    one, two = Layout("row", partial=("col", "depth")), Layout("row", partial=["depth", "col"])
+    assert one == two and hash(one) == hash(two) and one != Layout("row", partial="col") and one != one.summed
+    assert repr(Layout(partial={"row", "depth", "col"})) == "Layout(partial=('col', 'depth', 'row'))"  # as a set on any rank
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -222,6 +241,11 @@ def test_two_ways_of_writing_one_cut_are_one_cut():
         (lambda: Cyclic("row", 1, -1), "source at least 0"),
         (lambda: Cyclic("row", 4, first=5), "the first block has at most 4 indices"),
         (lambda: Balanced("row", 0), "unit must be at least 1"),
+        (lambda: Balanced(("row", 3)), "the axis comes first, by its name"),
+        (lambda: Balanced(None), "the axis comes first, by its name"),
+        (lambda: Cuts("row", 5), "boundaries must begin with 0"),
+        (lambda: Layout(partial=None), "partial=None: give the name of an axis"),
+        (lambda: Layout(partial=("row", 1)), r"partial=\('row', 1\): give the name of an axis"),
     ],
 )
 def test_layouts_that_make_no_sense(make, message):
@@ -267,3 +291,16 @@ def test_a_first_block_as_long_as_the_others_is_none_of_its_own():
 def test_layouts_that_do_not_fit(layout, message):
     with pytest.raises(LayoutError, match=message):
         layout.check((9, 5), SIZES)
+
+
+@pytest.mark.parametrize("layout", [Layout("x"), Layout("row", "x"), Layout(Cuts("row", (0, 9)))])
+def test_a_share_in_a_layout_that_does_not_fit_is_told(layout):
+    for ask in (layout.indices, layout.local_shape):
+        with pytest.raises(LayoutError, match=r"names the axis 'x'; the grid has row|needs 3 boundaries from 0 to 9"):
+            ask((9, 5), SIZES, {"row": 1, "col": 0, "depth": 0})
+
+
+@pytest.mark.parametrize("layout", [Layout("row", "col"), Layout()])
+def test_an_idle_rank_holds_nothing(layout):
+    assert layout.local_shape((9, 5), SIZES, None) == (0, 0)
+    assert [len(held) for held in layout.indices((9, 5), SIZES, None)] == [0, 0]

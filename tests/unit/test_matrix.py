@@ -3,8 +3,10 @@
 import copy
 import operator
 import pickle
+import tracemalloc
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -216,6 +218,18 @@ def test_norm_and_trace_count_copies_once(layout, dtype):
     assert len(set(on_a_grid(program))) == 1
 
 
+def test_a_norm_needs_no_second_block():
+    def program(comm):
+        A = pdla.ones((4096, 2048), ProcessGrid((1, 1)), Layout(), dtype="float32")
+        tracemalloc.start()
+        assert A.norm() == A.T.norm() == (4096 * 2048) ** 0.5
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes
+
+    pdla.run(1, program)
+
+
 def test_norm_and_trace_of_nothing():
     def program(grid):
         A = pdla.zeros((0, 0), grid, Layout("row", "col"))
@@ -235,6 +249,14 @@ def test_a_trace_is_of_numpy_s_dtype_and_wraps_around_as_there(dtype):
         assert trace == whole.trace() and type(trace) is type(whole.trace())
 
     on_a_grid(program)
+
+
+@pytest.mark.parametrize("P", [1, 4])
+def test_a_trace_of_16_bits_is_rounded_once(P):
+    def program(comm):
+        return pdla.eye(4096, ProcessGrid((P, 1)), Layout("row"), dtype=ml_dtypes.bfloat16).trace()
+
+    assert set(pdla.run(P, program)) == {ml_dtypes.bfloat16(4096)}
 
 
 def test_trace_wants_a_square_on_every_rank():
@@ -265,6 +287,23 @@ def test_partial_sums():
     on_a_grid(program)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_partial_sums_of_16_bits_are_rounded_once(dtype):
+    """The addends of one or two ranks are less than half of the way to the next number, all together more."""
+    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    first = 2.0 ** (1 - np.log2(float(ml_dtypes.finfo(dtype).eps)))  # the next number is two more
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.from_local(np.full((4, 6), 0.4 if comm.rank else first, dtype), (4, 6), grid, Layout(partial=("row", "col")))
+        back = [A.redistribute(layout) for layout in (Layout("row", "col"), Layout(("col", "row")), Layout())]
+        assert {X.dtype for X in back} == {dtype}
+        return [X.gather() for X in (A, A.T, *back)]
+
+    for whole in np.concatenate([x.ravel() for one in pdla.run(4, program) for x in one]):
+        assert whole == first + 2
+
+
 def test_check_copies():
     def program(grid):
         A = pdla.random((6, 8), grid, Layout("row"))
@@ -277,6 +316,12 @@ def test_check_copies():
         assert B.check_copies()
         for dtype in (np.longdouble, np.clongdouble):  # whose unused bytes hold anything
             assert (pdla.random((6, 8), grid, Layout("row"), dtype=dtype) / 3).check_copies()
+            x = np.ones((6, 8), np.dtype(dtype).newbyteorder())
+            x.view(np.uint8).reshape(-1, 16)[:, : 6 * (np.finfo(dtype).nmant == 63)] = grid.comm.rank
+            C = pdla.from_local(x, (6, 8), grid, Layout())
+            assert C.check_copies()
+            C.local[1:2, 1:2] += (grid.comm.rank == 1) * np.finfo(np.longdouble).eps
+            assert not C.check_copies()
 
     on_a_grid(program)
 
@@ -405,6 +450,16 @@ def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
     pdla.run(2, program)
 
 
+def test_partial_sums_go_together_in_any_order_of_their_axes():
+    def program(grid):
+        A = pdla.ones((4, 6), grid, Layout(partial=("row", "col")))
+        B = pdla.ones((4, 6), grid, Layout(partial=("col", "row")))
+        A[:, :] = B
+        return ((A + B).gather() == 2).all() and (A.redistribute(B.layout).gather() == 1).all()
+
+    assert all(on_a_grid(program))
+
+
 def test_layouts_that_say_the_same_go_together():
     def program(comm):
         grid = ProcessGrid((1, 2))
@@ -425,18 +480,32 @@ def test_addends_that_wrap_around_keep_their_dtype():
         grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")
         P, Q = (pdla.from_local(np.full((2, 2), 200).astype(dtype), (2, 2), grid, layout) for dtype in (np.uint8, np.int16))
         assert ((P + P).gather() == 800 % 256).all() and (P.copy().gather() == 144).all() and ((P * 2).gather() == 32).all()
-        for widened in (lambda: P * 1.5, lambda: P / 2, lambda: P + Q, lambda: Q - P, lambda: P * np.int32(2)):
+        R = pdla.zeros((2, 2), grid, layout)
+        for widened in (
+            lambda: P * 1.5, lambda: P / 2, lambda: P + Q, lambda: Q - P, lambda: P * np.int32(2),
+            lambda: R.__setitem__(np.s_[:, :], P),
+        ):
             with pytest.raises(LayoutError, match="redistribute to sum them first"):
                 widened()
 
     pdla.run(2, program)
 
 
-def test_numbers_that_would_make_objects_are_refused():
+def test_what_would_be_no_matrix_of_numbers_is_refused():
     def program(comm):
-        A = pdla.ones((2, 2), ProcessGrid((1, 1)), LAYOUT)
-        with pytest.raises(ShapeError, match=r"multiply of float64 and Fraction\(1, 3\), a Fraction: give a float"):
+        A = pdla.ones((2, 2), ProcessGrid((1, 1)), LAYOUT, dtype=int)
+        with pytest.raises(ShapeError, match=r"multiply of int64 and Fraction\(1, 3\), a Fraction: give a float"):
             A * Fraction(1, 3)
+        with pytest.raises(ShapeError, match="a timedelta64: give a float"):
+            A * np.timedelta64(3, "s")
+        for dtype in (object, "U3", "M8[s]", "V8"):
+            with pytest.raises(ShapeError, match=r"astype: elements of dtype .*: give booleans, integers"):
+                A.astype(dtype)
+        for value in (np.str_("3"), np.datetime64("2020-01-01"), None):
+            with pytest.raises(ShapeError, match="give a number or a DistMatrix"):
+                A[:, :] = value
+        A[:, :] = ml_dtypes.bfloat16(3)
+        assert (A.gather() == 3).all()
 
     pdla.run(1, program)
 

@@ -29,15 +29,15 @@ def always(monkeypatch):
     monkeypatch.setattr(relay, "CHUNK", 64)
 
 
-def summing(comm, homes, op="add", turned=False):
+def summing(comm, homes, op="add", turned=False, dtype="float64"):
     """This rank's piece of the sum of random addends, and the event."""
     comm.homes = homes
     real, shapes = comm.xp.name == "numpy", [SHAPES[r % len(SHAPES)] for r in range(comm.size)]
     rng = np.random.default_rng(comm.rank)
-    parts = [rng.standard_normal(shape) if real else comm.xp.empty(shape, "float64") for shape in shapes]
+    parts = [rng.standard_normal(shape).astype(dtype) if real else comm.xp.empty(shape, dtype) for shape in shapes]
     kept = [part.copy() for part in parts] if real else []
     shape = shapes[comm.rank]
-    out = comm.xp.empty(shape[::-1], "float64").T if turned else comm.xp.empty(shape, "float64")
+    out = comm.xp.empty(shape[::-1], dtype).T if turned else comm.xp.empty(shape, dtype)
     with record() as ledger:
         comm.reduce_scatter(parts, out, op=op).wait()
     assert all(np.array_equal(part, before) for part, before in zip(parts, kept, strict=bool(real)))
@@ -48,8 +48,9 @@ def summing(comm, homes, op="add", turned=False):
 @every_place
 @pytest.mark.parametrize("op", ["add", "maximum"])
 @pytest.mark.parametrize("turned", [False, True], ids=["C", "transposed"])
-def test_a_sum_has_the_same_bits_as_on_one_node(always, homes, op, turned):
-    here, there = run(len(homes), summing, (), op, turned), run(len(homes), summing, homes, op, turned)
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_a_sum_has_the_same_bits_as_on_one_node(always, homes, op, turned, dtype):
+    here, there = run(len(homes), summing, (), op, turned, dtype), run(len(homes), summing, homes, op, turned, dtype)
     assert [x for x, *_ in there] == [x for x, *_ in here]
     assert {event[-1] for _, event, _ in there} == {"relay"} and {event[-1] for _, event, _ in here} == {""}
 
@@ -70,12 +71,13 @@ def test_each_piece_comes_to_a_node_once_and_its_own_once_more(always, homes):
 
 @every_place
 @pytest.mark.parametrize("length", [0, 1, 7, 200])
-def test_all_reduces_go_the_same_way_dry_or_not(always, homes, length):
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_all_reduces_go_the_same_way_dry_or_not(always, homes, length, dtype):
     def program(comm, homes):
         comm.homes = homes
         real = comm.xp.name == "numpy"
-        x = np.random.default_rng(comm.rank).standard_normal(length) if real else comm.xp.empty((length,), "float64")
-        out = comm.xp.empty((length,), "float64")
+        x = np.random.default_rng(comm.rank).standard_normal(length).astype(dtype) if real else comm.xp.empty((length,), dtype)
+        out = comm.xp.empty((length,), dtype)
         with record() as ledger:
             for half in comm.halves(x, out):
                 half.wait()
@@ -97,6 +99,7 @@ def test_nodes_that_do_not_follow_each_other_are_sent_to_directly(always, homes)
 def test_it_is_for_long_sums_on_nodes_of_several_ranks():
     assert not relay.pays(2**30, 2, 2) and not relay.pays(2**30, 64, 1) and not relay.pays(2**16, 4, 4)
     assert relay.pays(2**21, 4, 4) and relay.pays(2**21, 16, 4) and relay.pays(2**30, 64, 16)
+    assert relay.pays(2**30, 4, 4, growth=2) and relay.pays(2**30, 4, 2) and not relay.pays(2**30, 4, 2, growth=2)
 
 
 def test_several_sums_may_be_under_way():
