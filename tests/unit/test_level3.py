@@ -431,6 +431,22 @@ def test_addends_of_16_bits_are_summed_in_32(kind):
     pdla.run(2, program)
 
 
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_copies_are_rounded_alike_where_16_bits_are_added_to(kind, monkeypatch):
+    """Also the copy on the rank that made the addend, which has more of its bits."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.random((9, 30), grid, BLOCKS, dtype=kind, distribution="normal")
+        for wanted in (Layout(), Layout("row"), Layout(cols="col")):
+            C = pdla.random((9, 9), grid, wanted, dtype=kind, seed=1, distribution="normal")
+            assert pdla.syrk(A, beta=1, out=C).check_copies(), wanted
+
+    for cover in covers(4):
+        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        pdla.run(4, program)
+
+
 def test_addends_of_integers_times_a_vector_of_floats():
     def program(comm):
         A = pdla.from_local(np.full((2, 2), 200, np.uint8), (2, 2), ProcessGrid((1, 2)), Layout("row", partial="col"))
