@@ -399,6 +399,16 @@ def test_a_chain_takes_the_order_of_fewest_multiplications():
     assert sum(pdla.run(4, program)) == 2 * 2 * 40 * 40 * 2
 
 
+def test_a_chain_of_addends_that_are_not_to_be_cast():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        A = pdla.from_local(np.full((2, 2), 200, np.uint8), (2, 2), grid, Layout("row", partial="col"))
+        B = pdla.ones((2, 2), grid, BLOCKS)
+        assert np.array_equal(pdla.einsum("ij,kj->ik", A, B).gather(), A.gather() @ np.ones((2, 2)))
+
+    pdla.run(2, program)
+
+
 def test_a_chain_is_multiplied_in_the_dtype_of_all():
     def program(comm):
         grid = ProcessGrid((2, 2))
