@@ -27,7 +27,7 @@ from pdla.linalg.mirror import make_real, reflect
 from pdla.linalg.stairs import Block, packed, unpack, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.travel import held_by, travel, wanted_by
-from pdla.matmul.checks import matrix, scalars
+from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape, summed
@@ -70,10 +70,9 @@ def herk(
 
 
 def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
-    matrix(A)
-    hermitian = name == "herk" and A.dtype.kind == "c"
-    shape = (A.shape[0], A.shape[0])
-    with agreed(A.grid.comm, checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+    with agreed(communicator((A, out)), checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+        hermitian = matrix(A).dtype.kind == "c" and name == "herk"
+        shape = (A.shape[0], A.shape[0])
         checks.result(A, shape, A.dtype, out, layout)
         checks.flags(lower=lower, mirror=mirror)
         scalars(A.dtype, alpha, beta, out)

@@ -496,7 +496,7 @@ def test_errors_are_the_same_on_every_rank():
         A, W = exact((4, 6), grid, BLOCKS), exact((4, 6), other, BLOCKS)
         Z, S = exact((4, 6), grid, BLOCKS, complex), exact((4, 4), grid, BLOCKS)
         batch = pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"), "col")
-        odd = np.ones(6) * (1 + (comm.rank == 3))
+        odd, v = np.ones(6) * (1 + (comm.rank == 3)), exact((6, 1), grid, BLOCKS)
         cases = [
             (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
             (errors.ShapeError, r"out is \(4, 4\) float64, the result \(4, 4\) complex", lambda: pdla.herk(Z, out=S)),
@@ -531,6 +531,18 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "mirror=1: True or False", lambda: pdla.herk(A, mirror=1)),
             (errors.ShapeError, r"multi_dot\(\[A, B, C\]\)", lambda: pdla.multi_dot(A)),
             (errors.LayoutError, "layout='rows': a Layout", lambda: pdla.multi_dot([A], layout="rows")),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matmul(1 if comm.rank == 1 else S, A)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matvec(1 if comm.rank == 1 else A, v)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.syrk(1 if comm.rank == 1 else A, out=S)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.hemm(1 if comm.rank == 1 else S, A)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.batched_matmul(1 if comm.rank == 1 else batch, batch)),
+            (errors.ShapeError, "rank 1: B is a int", lambda: pdla.batched_matmul(batch, 1 if comm.rank == 1 else batch)),
+            (ValueError, "rank 1: .*inhomogeneous", lambda: pdla.matvec(A, [[1], [1, 2]] if comm.rank == 1 else odd)),
+            (errors.ShapeError, "elements of dtype object", lambda: pdla.matvec(A, odd.astype(object))),
+            (errors.ShapeError, "masked elements", lambda: pdla.matvec(A, np.ma.masked_greater(np.arange(6), 3))),
+            (errors.ShapeError, "masked elements", lambda: pdla.stack(np.ma.masked_all((2, 4, 4)), grid, BLOCKS)),
+            (errors.GridError, "stack: grid=None", lambda: pdla.stack(np.ones((2, 2, 2)), None, BLOCKS)),
+            (errors.ShapeError, "the letters come first", lambda: pdla.einsum(None, A, A)),
             (errors.ShapeError, "rank 1: matrix 1 is a NoneType", lambda: pdla.multi_dot([A, None if comm.rank == 1 else S])),
             (errors.ShapeError, "rank 1: matrix 0 is a int", lambda: pdla.einsum("ij,kj->ik", 1 if comm.rank == 1 else A, A)),
             (errors.ShapeError, "no matrices", lambda: pdla.multi_dot([])),
