@@ -79,7 +79,10 @@ class Stack:
         return self._like(conjugated=not self.conjugated)
 
     def matrices(self) -> list[DistMatrix]:
-        """Collective: this layer's matrices, on the layer's own grid over its own communicator; none on idle ranks."""
+        """Collective: this layer's matrices, on the layer's own grid over its own communicator; none on idle ranks.
+
+        Ask for them anew where they are used: the communicator is one of the stack's grid's, `grid[axes]`.
+        """
         layer = layer_of(self.grid, self.axis)
         if layer is None:
             return []
