@@ -291,6 +291,17 @@ def test_so_many_plans_are_kept(monkeypatch, kept):
     pdla.run(4, program)
 
 
+def test_a_plan_that_was_dropped_is_to_be_paid_for_again(monkeypatch):
+    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, plans=1, pblas_flops=100))
+
+    def program(comm):
+        context = Context(comm, (2, 2), divmod(comm.rank, 2))
+        met = [context.find(key, 250, simple) is not None for key in (b"one", b"one", b"two", b"two", b"one", b"one")]
+        assert met == [False, True] * 3
+
+    pdla.run(4, program)
+
+
 def test_processes_that_disagree_are_told():
     def program(comm):
         context = Context(comm, (2, 2), divmod(comm.rank, 2))
