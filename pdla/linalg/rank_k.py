@@ -127,7 +127,10 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
 
 
 def _fetch(A: DistMatrix, deal: Deal, places: dict[int, int]) -> tuple[Block, Any]:
-    """Collective: a rank's row blocks of A; its own where they lie, if it holds them all."""
+    """Collective: a rank's row blocks of A; its own where they lie, if it holds them all.
+
+    Where C stays, only if they lie as what is fetched: its copies are computed each for itself, alike bit by bit.
+    """
     parts = _parts(A, deal.c)
 
     def wanted(rank: int) -> Block | None:
@@ -136,8 +139,9 @@ def _fetch(A: DistMatrix, deal: Deal, places: dict[int, int]) -> tuple[Block, An
 
     mine = wanted(A.grid.comm.rank) or Block(*A.indices)
     rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
-    here = rows[2] == len(mine.rows) and cols[2] == len(mine.cols)
-    a = A.xp.take(A.stored, rows[0], cols[0]) if here else buffer(A.xp, (len(mine.rows), len(mine.cols)), A.dtype)
+    own = A.xp.take(A.stored, rows[0], cols[0]) if (rows[2], cols[2]) == (len(mine.rows), len(mine.cols)) else None
+    here = own is not None and (isinstance(deal, Cover) or A.xp.contiguous(own))
+    a = own if here else buffer(A.xp, (len(mine.rows), len(mine.cols)), A.dtype)
 
     def asked(rank: int) -> Block | None:
         return None if here and rank == A.grid.comm.rank else wanted(rank)

@@ -235,6 +235,19 @@ def test_C_stays_where_that_is_cheaper():
             assert verbs.get("alltoall", 0) <= 8 * stay.Stay(TURNS, (("row", shape[0]), ("col", shape[1]))).words(96, 1)
 
 
+def test_copies_of_a_C_that_stays_agree_however_A_lies():
+    """Half of the ranks hold all the rows that they need, here with gaps between the columns."""
+
+    def program(comm):
+        grid, rows = ProcessGrid((2, 2)), Layout("row")
+        held = pdla.random((37, 2), grid, Layout("col"), dtype=complex, distribution="normal").local
+        A = pdla.from_local(np.repeat(held, 2, axis=1)[:, ::2], (37, 2), grid, Layout("col"))
+        assert isinstance(triangle.choose(37, 2, rows, tuple(grid.sizes.items())), stay.Stay)
+        assert pdla.syrk(A, layout=rows).check_copies()
+
+    pdla.run(4, program)
+
+
 def test_mirroring_moves_the_other_half():
     def program(comm):
         grid = ProcessGrid((3, 3))
