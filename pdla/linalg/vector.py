@@ -95,7 +95,7 @@ def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
         part = x.local
     else:
         part = xp.take(x.reshape(x.size, 1), A.indices[1].indices(), slice(None))
-    y = xp.empty((A.stored.shape[0], 1), summing(dtype))
+    y = xp.empty((A.stored.shape[0], part.shape[1]), summing(dtype))
     part = xp.reinterpret(part.astype(dtype, copy=False), A.conjugated)
     multiply(xp, A.stored.astype(dtype, copy=False), part, y, 1, 0)
     return DistMatrix(xp.reinterpret(y, A.conjugated), (m, 1), A.grid, layout)

@@ -322,6 +322,14 @@ def test_matvec_words_by_formula(shape):
     assert pdla.run(ranks, program) == [round(8 * pdla.matvec_words(m, k, shape))] * ranks
 
 
+def test_an_idle_rank_times_a_vector_dry():
+    def program(comm):
+        A = pdla.zeros((6, 4), ProcessGrid((1, 2)), BLOCKS)
+        return pdla.matvec(A, pdla.zeros((4, 1), A.grid, BLOCKS)).local.shape, pdla.matvec(A, np.ones(4)).shape
+
+    assert pdla.dry_run(3, program, rank=2)[0] == pdla.run(3, program)[2] == ((0, 0), (6,))
+
+
 def test_dtypes_of_a_vector_promote():
     def program(comm):
         A = exact((5, 4), ProcessGrid((2, 2)), BLOCKS, np.float32)
