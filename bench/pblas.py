@@ -2,7 +2,8 @@
 
 A C program (bench/clients/gemm.c) calls pdgemm_ in turns: taken by libpdla_pblas.so, and passed on to ScaLAPACK. Native pdla
 multiplies matrices dealt out as it likes best, from Python, under the same MPI. The two jobs alternate, --rounds times; figures are
-medians over all, of the slowest process; every process has one BLAS thread. Each product is compared with ScaLAPACK's, element for
+medians over all, of the slowest process; every process has one BLAS thread, and its BLAS libraries, the system's and NumPy's, are
+told the processor alike where the system's is older than that. Each product is compared with ScaLAPACK's, element for
 element. Builds what it runs in a scratch folder: needs Debian's libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
 """
 
@@ -21,7 +22,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sides.launch import AS_ROOT, BENCH, OPEN_MPI, Job, no_scalapack
+from sides.launch import AS_ROOT, BENCH, OPEN_MPI, Job, core_type, no_scalapack
 
 START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PDLA_THREADS": "1"}
@@ -52,7 +53,7 @@ def built(folder: Path) -> Path:
 
 def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> dict[str, Any]:
     command = [*START, str(asked.ranks), program, str(n), str(block), str(asked.turns)]
-    environment = os.environ | ONE_THREAD | AS_ROOT | {"PDLA_PBLAS_FLOPS": "0"}
+    environment = os.environ | ONE_THREAD | AS_ROOT | core_type() | {"PDLA_PBLAS_FLOPS": "0"}
     said = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
     return json.loads(said[said.index("{") :])
 
@@ -60,7 +61,7 @@ def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> d
 def native(asked: argparse.Namespace, n: int, folder: Path) -> list[float]:
     results = folder / "native.json"
     results.unlink(missing_ok=True)
-    start, environment = (lambda ranks: [*START, str(ranks), sys.executable]), (lambda: OPEN_MPI | AS_ROOT)
+    start, environment = (lambda ranks: [*START, str(ranks), sys.executable]), (lambda: OPEN_MPI | AS_ROOT | core_type())
     job = Job("pdla", (("ours", "native"),), start, environment=environment)
     work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
     spec = {"work": work, "check": True, "turns": 4, "turn": 0.1, "results": str(results)}

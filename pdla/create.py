@@ -13,6 +13,7 @@ from pdla.array import namespace
 from pdla.array.draw import TILE, Draw
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
+from pdla.comm.base import Communicator
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
@@ -100,12 +101,10 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
         check_root(comm, root)
         if layout.partial:
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
-        whole = comm.xp.asarray(native(array)) if root in (None, comm.rank) else None
+        whole = whole_array("from_global", comm, array) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
             raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
-        _check_unmasked("from_global", array)
         if whole is not None:
-            check_numbers("from_global", whole.dtype)
             layout.check(whole.shape, grid.sizes)
     if root is None:
         return _block_of(whole, grid, layout)
@@ -119,10 +118,13 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
         return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
 
 
-def native(array: Any) -> Any:
-    """In this machine's byte order, which files may not have."""
+def whole_array(call: str, comm: Communicator, array: Any) -> Any:
+    """What a user gives for one, if it is of numbers: in this machine's byte order, which files may not have."""
+    _check_unmasked(call, array)
     foreign = isinstance(array, np.ndarray) and not array.dtype.isnative
-    return array.astype(array.dtype.newbyteorder("=")) if foreign else array
+    whole = comm.xp.asarray(array.astype(array.dtype.newbyteorder("=")) if foreign else array)
+    check_numbers(call, whole.dtype)
+    return whole
 
 
 def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:

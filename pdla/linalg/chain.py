@@ -17,8 +17,9 @@ from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
-from pdla.matmul.checks import matrix
-from pdla.matrix import DistMatrix
+from pdla.matmul.checks import communicator, matrix
+from pdla.matrix import DistMatrix, sum_alike
+from pdla.redistribute import summed
 
 TAKEN = "taken is a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
 
@@ -34,7 +35,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     chain = list(matrices)
     if not chain:
         raise ShapeError("multi_dot of no matrices: at least one")
-    with agreed(_first(chain).grid.comm, checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
+    with agreed(communicator(chain, "matrix 0"), checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
         _are_matrices(chain)
         _check(chain)
         if len(chain) == 1 and layout not in (None, "native"):
@@ -46,11 +47,6 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
         product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
         chain[step : step + 2] = [product]
     return chain[0]
-
-
-def _first(matrices: Sequence[Any]) -> DistMatrix:
-    """The first that is a matrix, by which ranks can tell each other that another is none."""
-    return next((X for X in matrices if isinstance(X, DistMatrix)), None) or matrix(matrices[0], "matrix 0")
 
 
 def _are_matrices(matrices: Sequence[Any]) -> None:
@@ -105,17 +101,26 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     """
     if not matrices:
         raise ShapeError(f"einsum({subscripts!r}) without matrices")
-    with agreed(_first(matrices).grid.comm, checks.words("einsum", subscripts, *matrices)):
+    with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
         chain = parsed(subscripts, len(matrices))
         kind = np.result_type(*(X.dtype for X in matrices))
-    alike = [X if X.dtype == kind else X.astype(kind) for X in matrices]  # as NumPy's: not by pairs, which could overflow
+    alike = [_cast(X, kind) for X in matrices]  # as NumPy's: not by pairs, which could overflow
     ordered = [alike[i].T if t else alike[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)
 
 
+def _cast(X: DistMatrix, kind: np.dtype) -> DistMatrix:
+    """Collective: X in another dtype, summed first where its addends are not to be cast."""
+    if X.dtype == kind:
+        return X
+    return (X if sum_alike(X.dtype, kind) else summed(X, X.layout.summed)).astype(kind)
+
+
 def parsed(subscripts: str, count: int) -> Chain:
     """The chain from the result's first letter to its second."""
+    if not isinstance(subscripts, str):
+        raise ShapeError(f"einsum({subscripts!r}, ...): the letters come first, as in einsum('ij,jk->ik', A, B)")
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
     operands = inputs.split(",")
     letters = "".join(operands) + result

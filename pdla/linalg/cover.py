@@ -74,10 +74,13 @@ class Cover:
             made.append(Block(rows, cols))
         return made
 
+    @lru_cache(maxsize=2)  # noqa: B019  # this place's, and another's in turn: `travel` asks so
     def sums(self, n: int, place: int) -> list[Block]:
         """The parts of those tiles whose addends, from the c parts of k, are summed here: each c-th row."""
         turn = Cyclic("", 1)
         tiles = self.tiles(n, place)
+        if self.c == 1:
+            return tiles
         return [Block(t.rows.select(turn.share(len(t.rows), self.c, place % self.c)), t.cols) for t in tiles]
 
     def gives(self, n: int, giver: int, taker: int) -> list[Block]:

@@ -27,7 +27,7 @@ from pdla.linalg.mirror import make_real, reflect
 from pdla.linalg.stairs import Block, packed, unpack, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.travel import held_by, travel, wanted_by
-from pdla.matmul.checks import matrix, scalars
+from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape, summed
@@ -70,10 +70,9 @@ def herk(
 
 
 def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix:
-    matrix(A)
-    hermitian = name == "herk" and A.dtype.kind == "c"
-    shape = (A.shape[0], A.shape[0])
-    with agreed(A.grid.comm, checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+    with agreed(communicator((A, out)), checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
+        hermitian = matrix(A).dtype.kind == "c" and name == "herk"
+        shape = (A.shape[0], A.shape[0])
         checks.result(A, shape, A.dtype, out, layout)
         checks.flags(lower=lower, mirror=mirror)
         scalars(A.dtype, alpha, beta, out)
@@ -129,7 +128,10 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
 
 
 def _fetch(A: DistMatrix, deal: Deal, places: dict[int, int]) -> tuple[Block, Any]:
-    """Collective: a rank's row blocks of A; its own where they lie, if it holds them all."""
+    """Collective: a rank's row blocks of A; its own where they lie, if it holds them all.
+
+    Where C stays, only if they lie as what is fetched: its copies are computed each for itself, alike bit by bit.
+    """
     parts = _parts(A, deal.c)
 
     def wanted(rank: int) -> Block | None:
@@ -138,8 +140,9 @@ def _fetch(A: DistMatrix, deal: Deal, places: dict[int, int]) -> tuple[Block, An
 
     mine = wanted(A.grid.comm.rank) or Block(*A.indices)
     rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
-    here = rows[2] == len(mine.rows) and cols[2] == len(mine.cols)
-    a = A.xp.take(A.stored, rows[0], cols[0]) if here else buffer(A.xp, (len(mine.rows), len(mine.cols)), A.dtype)
+    own = A.xp.take(A.stored, rows[0], cols[0]) if (rows[2], cols[2]) == (len(mine.rows), len(mine.cols)) else None
+    here = own is not None and (isinstance(deal, Cover) or A.xp.contiguous(own))
+    a = own if here else buffer(A.xp, (len(mine.rows), len(mine.cols)), A.dtype)
 
     def asked(rank: int) -> Block | None:
         return None if here and rank == A.grid.comm.rank else wanted(rank)

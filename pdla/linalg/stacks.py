@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agree import agree, agreed
-from pdla.create import fingerprint, native
+from pdla.create import fingerprint, whole_array
 from pdla.errors import GridError, LayoutError, ShapeError
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, on_grid
 from pdla.layout import Layout, axes_of, block_bounds
 from pdla.matmul import plan_matmul
 from pdla.matrix import DistMatrix, check_numbers
@@ -79,7 +79,10 @@ class Stack:
         return self._like(conjugated=not self.conjugated)
 
     def matrices(self) -> list[DistMatrix]:
-        """Collective: this layer's matrices, on the layer's own grid over its own communicator; none on idle ranks."""
+        """Collective: this layer's matrices, on the layer's own grid over its own communicator; none on idle ranks.
+
+        Ask for them anew where they are used: the communicator is one of the stack's grid's, `grid[axes]`.
+        """
         layer = layer_of(self.grid, self.axis)
         if layer is None:
             return []
@@ -143,12 +146,12 @@ def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None
 
     Raises ShapeError, LayoutError or GridError, on every rank.
     """
+    on_grid("stack", grid)
     comm = grid.comm
     with agreed(comm, f"stack on {grid!r}, {layout!r}, axis={axis!r}"):
-        whole = comm.xp.asarray(native(array))
+        whole = whole_array("stack", comm, array)
         if whole.ndim != 3:
             raise ShapeError(f"stack: an array (batch, m, n) has three dimensions, not shape {whole.shape}")
-        check_numbers("stack", whole.dtype)
         _check_layout(layout, whole.shape[1:], grid, axis)
     agree(comm, f"stack of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     empty = Stack((), whole.shape, grid, layout, axis, whole.dtype)
@@ -163,7 +166,7 @@ def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None
 
 
 def _check_layout(layout: Any, shape: tuple[int, int], grid: ProcessGrid, axis: str | None) -> None:
-    if axis is not None and axis not in grid.sizes:
+    if axis is not None and axis not in grid.axes:
         raise GridError(f"axis={axis!r}: {grid!r} has no such axis to cut the batch along")
     if not isinstance(layout, Layout) or layout.partial:
         raise LayoutError(f"layout={layout!r}: a Layout without partial sums")
@@ -180,12 +183,10 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
 
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
-    for name, S in (("A", A), ("B", B)):
-        if not isinstance(S, Stack):
-            raise ShapeError(f"{name} is a {type(S).__name__}, not a Stack: make one with pdla.stack")
-    comm = A.grid.comm
-    with agreed(comm, f"batched_matmul({A.described}; {B.described}; {layout!r}; {algorithm!r})"):
-        _check(A, B)
+    comm = (next((S for S in (A, B) if isinstance(S, Stack)), None) or _stack(A, "A")).grid.comm
+    said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in (A, B))
+    with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
+        _check(_stack(A, "A"), _stack(B, "B"))
         wanted = layout or Layout(A.layout.rows, tuple(cut for cut in B.layout.cols if cut.axis not in axes_of(A.layout.rows)))
         shape = (*A.shape[:2], B.shape[2])
         _check_layout(wanted, shape[1:], A.grid, A.axis)
@@ -194,6 +195,13 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
         plan = plan_matmul(*pairs[0], layout=wanted, algorithm=algorithm) if pairs else None
     products = [plan(X, Y).stored for X, Y in pairs] if plan else []
     return Stack(products, shape, A.grid, wanted, A.axis, np.result_type(A.dtype, B.dtype))
+
+
+def _stack(S: Any, name: str) -> Stack:
+    """S, if it is a stack."""
+    if not isinstance(S, Stack):
+        raise ShapeError(f"{name} is a {type(S).__name__}, not a Stack: make one with pdla.stack")
+    return S
 
 
 def _check(A: Stack, B: Stack) -> None:

@@ -56,6 +56,8 @@ def _within(selection: Selection, lo: int, hi: int) -> Selection:
 
 def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stairs] | None:
     """What two blocks share of the elements (i, j) with i - j >= below (None: of all): positions in each; None: nothing."""
+    if _apart(here.rows, there.rows) or _apart(here.cols, there.cols):
+        return None
     rows, their_rows, m = here.rows.overlay(there.rows)
     cols, their_cols, n = here.cols.overlay(there.cols)
     if not m or not n:
@@ -65,6 +67,11 @@ def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stair
         i, j = here.rows.indices()[rows], here.cols.indices()[cols]
         counts = np.searchsorted(j, i - below, "right")
     return (Stairs(rows, cols, counts), Stairs(their_rows, their_cols, counts)) if counts.any() else None
+
+
+def _apart(one: IndexSet, other: IndexSet) -> bool:
+    """Whether one ends before the other begins, or has nothing: of many ranks' blocks most do."""
+    return not (one.starts.size and other.starts.size and one.starts[0] < other.stops[-1] and other.starts[0] < one.stops[-1])
 
 
 def whole(block: Block) -> Stairs:

@@ -13,7 +13,7 @@ from pdla.linalg import checks
 from pdla.linalg.mirror import make_real, reflect
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
-from pdla.matmul.checks import matrix
+from pdla.matmul.checks import communicator, matrix
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
 
@@ -43,9 +43,8 @@ def hemm(
 
 
 def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> DistMatrix:
-    matrix(A)
-    with agreed(A.grid.comm, checks.words(name, A, B, side=side, lower=lower)):
-        if A.shape[0] != A.shape[1]:
+    with agreed(communicator((A, B, out)), checks.words(name, A, B, side=side, lower=lower)):
+        if matrix(A).shape[0] != A.shape[1]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
         if side not in ("left", "right"):
             raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")

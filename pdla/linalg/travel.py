@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pdla.array.composed import summing
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
@@ -48,12 +49,14 @@ def travel(
     xp: Any, comm: Communicator, held: Holding, arrays: Sequence[Any], wanted: Wanting, target: Any,
     below: int | None = None, beta: complex = 0, conjugate: bool = False,
 ) -> None:  # fmt: skip
-    """Collective: target = beta target + what comes, where something comes.
+    """Collective: target = beta target + what comes, where something comes. What is added travels as it is added up: copies of
+    a target, one of them where it comes from, are rounded alike.
 
     arrays  this rank's blocks, as `held` lists them for this rank;  target: the array of the block that it wants
     below   of all elements (i, j) only those with i - j >= below;  conjugate: on the way
     """
     me, mine = comm.rank, wanted(comm.rank)
+    dtype = target.dtype if beta == 0 else summing(target.dtype)
     sends, recvs, own = {}, {}, []
     for peer in range(comm.size):
         theirs = wanted(peer)
@@ -61,10 +64,10 @@ def travel(
         if peer == me:
             own = going
         elif going:
-            sends[peer] = packed(xp, [(x, here) for here, _, x in going], target.dtype)
+            sends[peer] = packed(xp, [(x, here) for here, _, x in going], dtype)
         if coming := [there for _, there, _ in _stairs(held(peer, me), mine, below)] if peer != me else []:
             recvs[peer] = coming
-    rooms = {peer: buffer(xp, (sum(s.size for s in coming),), target.dtype) for peer, coming in recvs.items()}
+    rooms = {peer: buffer(xp, (sum(s.size for s in coming),), dtype) for peer, coming in recvs.items()}
     pending = comm.alltoall(sends, rooms)
     for here, there, x in own:
         for (rows, cols, _), (to_rows, to_cols, _) in zip(here.pieces(), there.pieces(), strict=True):

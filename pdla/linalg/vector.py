@@ -9,12 +9,14 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.numpy import significant
-from pdla.comm.agree import agreed, amid
+from pdla.comm.agree import agree, amid
+from pdla.comm.base import Communicator
+from pdla.create import whole_array
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
-from pdla.matmul.checks import matrix
+from pdla.matmul.checks import communicator, matrix
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix, sum_alike
 from pdla.redistribute import converted, summed
@@ -30,12 +32,8 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     A is not moved; `matvec_words` has the rest. dtypes promote as NumPy's do. Raises ShapeError, LayoutError or GridError,
     AgreementError where ranks bring different vectors, on every rank.
     """
-    matrix(A)
-    comm, distributed = A.grid.comm, isinstance(x, DistMatrix)
-    if not distributed:
-        x = comm.xp.asarray(x)
-    with agreed(comm, checks.words("matvec", A, x if distributed else _digest(x), layout=layout)):
-        _check(A, x, distributed, layout)
+    comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
+    x = _agreed(comm, A, x, distributed, layout)
     dtype = np.result_type(A.dtype, x.dtype)
     with amid(comm, "matvec"):
         if A.layout.partial and not sum_alike(A.dtype, dtype):
@@ -48,6 +46,20 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
         everyone = ProcessGrid.trusted((comm.size,), comm, list(range(comm.size)))
         whole = converted(y, Layout(), everyone).local
         return whole.astype(dtype, copy=False).reshape(whole.size)
+
+
+def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) -> Any:
+    """Collective: x, a vector as an array, once every rank has checked the call: of that it is the digest that is compared."""
+    call, error = "", None
+    try:
+        matrix(A)
+        x = x if distributed else whole_array("matvec", comm, x)
+        _check(A, x, distributed, layout)
+        call = checks.words("matvec", A, x if distributed else _digest(x), layout=layout)
+    except Exception as raised:
+        error = raised
+    agree(comm, call, error)
+    return x
 
 
 def _digest(x: Any) -> str:
@@ -84,7 +96,7 @@ def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
         part = x.local
     else:
         part = xp.take(x.reshape(x.size, 1), A.indices[1].indices(), slice(None))
-    y = xp.empty((A.stored.shape[0], 1), summing(dtype))
+    y = xp.empty((A.stored.shape[0], part.shape[1]), summing(dtype))
     part = xp.reinterpret(part.astype(dtype, copy=False), A.conjugated)
     multiply(xp, A.stored.astype(dtype, copy=False), part, y, 1, 0)
     return DistMatrix(xp.reinterpret(y, A.conjugated), (m, 1), A.grid, layout)

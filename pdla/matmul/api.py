@@ -31,6 +31,7 @@ def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
 
 
 def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
+    checks.matrix(A)
     checks.matrix(B, "B")
     if out is not None:
         checks.matrix(out, "out")
@@ -188,8 +189,7 @@ def _agreed(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Wish
 ) -> tuple[Plan, Kept]:
     """Collective: the plan of a call that every rank has checked, made or found; and what is kept with it."""
-    checks.matrix(A)
-    with agreed(A.grid.comm, _call(A, B, layout, out, alpha, beta, wish)):
+    with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
         _check(A, B, out, layout)
         _check_wish(wish, A, B, out)
         dtype = np.result_type(A.dtype, B.dtype)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 
+from pdla.comm.base import Communicator
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
@@ -19,6 +21,12 @@ def matrix(X: Any, name: str = "A") -> DistMatrix:
     if not isinstance(X, DistMatrix):
         raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
     return X
+
+
+def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
+    """That of the first one that is a matrix: on it ranks tell each other that another is none. `name` is that of operands[0]."""
+    known = next((X for X in operands if isinstance(X, DistMatrix)), None)
+    return (known or matrix(operands[0], name)).grid.comm
 
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:

@@ -66,6 +66,8 @@ def layout_of(text: str) -> Layout:
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
     """The caller's memory as an array."""
     rows, cols = shape
+    if min(shape) and not address:
+        raise ShapeError(f"local is NULL: this process has a block of {rows} x {cols}")
     if min(shape) and min(down, across) < 1:
         raise ShapeError(f"down={down}, across={across}: elements from one row, and column, to the next: at least 1")
     common = gcd(down, across)
@@ -110,13 +112,13 @@ class Interface:
 
     @contextmanager
     def _told(self, *handles: int) -> Iterator[None]:
-        """A handle or op that is wrong on one process alone: the others, who are about to agree on the call, hear of it.
+        """An argument that is wrong on one process alone: the others, who are about to agree on the call, hear of it.
 
         By the first of the handles that is a matrix; where none is, there is nobody to tell.
         """
         try:
             yield
-        except PdlaError as error:
+        except Exception as error:
             for matrix in map(self.handles.kept.get, handles):
                 if isinstance(matrix, DistMatrix):
                     agree(matrix.grid.comm, "", error)
@@ -131,11 +133,11 @@ class Interface:
         rows[0], cols[0] = local_shape((m, n), how, there)
 
     def matrix(self, grid: int, type: bytes, m: int, n: int, layout: Any, local: Any, down: int, across: int, made: Any) -> None:
-        there, kind, text = self.handles.get(grid, ProcessGrid), type.decode("latin-1").lower(), self._words(layout)
-        with agreed(there.comm, f"pdla_matrix({kind}, {m}, {n}, {text!r}, {there!r})"):
+        there, kind = self.handles.get(grid, ProcessGrid), type.decode("latin-1").lower()
+        with agreed(there.comm, f"pdla_matrix({kind}, {m}, {n}, {there!r})"):  # from_local compares the layouts
             if kind not in DTYPES:
                 raise ShapeError(f"type={kind!r}: s, d, c or z")
-            how, dtype = layout_of(text), np.dtype(DTYPES[kind])
+            how, dtype = layout_of(self._words(layout)), np.dtype(DTYPES[kind])
             how.check((m, n), there.sizes)
             address = int(self.ffi.cast("uintptr_t", local))
             block = block_at(address, local_shape((m, n), how, there), dtype, down, across)
@@ -150,7 +152,8 @@ class Interface:
     def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
         with self._told(a, b, c):
             A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
-        matmul(A, B, alpha=number(self.ffi, alpha, C.dtype), beta=number(self.ffi, beta, C.dtype), out=C)
+            first, second = (number(self.ffi, pointer, C.dtype) for pointer in (alpha, beta))
+        matmul(A, B, alpha=first, beta=second, out=C)
 
     def copy(self, op: bytes, a: int, c: int) -> None:
         with self._told(c, a):

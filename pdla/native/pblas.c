@@ -75,7 +75,12 @@ static double least_of_all(void)
 {
     if (least < 0) {
         const char *asked = getenv("PDLA_PBLAS_LEAST");
-        least = asked && *asked ? atof(asked) : 1e8;
+        char *end;
+        least = asked && *asked ? strtod(asked, &end) : 1e8;
+        if (asked && *asked && (*end || !(least >= 0))) {
+            fprintf(stderr, "pdla: PDLA_PBLAS_LEAST=%s is no number of at least 0: taken is 1e8\n", asked);
+            least = 1e8;
+        }
     }
     return least;
 }

@@ -59,7 +59,10 @@ class Descriptor:
         """As C integers: nine, or eleven where a first block is shorter."""
         short = (self.imb, self.inb) != (self.mb, self.nb)
         first = (SHORT, self.context, self.m, self.n, self.imb, self.inb) if short else (USUAL, self.context, self.m, self.n)
-        return np.array([*first, self.mb, self.nb, self.rsrc, self.csrc, self.lld], np.intc)
+        words = [*first, self.mb, self.nb, self.rsrc, self.csrc, self.lld]
+        if max(words) > np.iinfo(np.intc).max:
+            raise LayoutError(f"desc={words}: a descriptor's integers are C's, at most {np.iinfo(np.intc).max}")
+        return np.array(words, np.intc)
 
     def layout(self, axes: Sequence[str]) -> Layout:
         """As pdla writes it, on a grid with these two axes."""
@@ -69,9 +72,11 @@ class Descriptor:
 def _integers(desc: Any) -> list[int]:
     """Its words; empty where it is no sequence of integers."""
     try:
-        return [int(word) for word in desc]
-    except (TypeError, ValueError):
+        given = list(desc)
+        words = [int(word) for word in given]
+    except (TypeError, ValueError, OverflowError):
         return []
+    return words if words == given else []
 
 
 def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMatrix:

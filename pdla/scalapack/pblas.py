@@ -82,6 +82,7 @@ class Context:
             if len(self.met) > REMEMBERED:
                 self.met.clear()
             return None
+        del self.met[key]  # should its plan be dropped, another is to be paid for again
         call = read()
         agree(self.grid.comm, call.said)
         run = self.calls[key] = BIND[call.routine](self, [Window.of(call, i, self.grid) for i in range(3)], call)

@@ -145,6 +145,8 @@ def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(pro
     subprocess.run(["mpicc.openmpi", "none.c", "-o", "none", *flags], cwd=tmp_path, check=True)
     output = run([tmp_path / "none"], 2, limit=30, **ALL)
     assert "c = 12\n" in output and counted(output) == 1
+    output = run([tmp_path / "none"], 2, limit=30, **ALL | {"PDLA_PBLAS_LEAST": "all"})
+    assert "c = 12\n" in output and "PDLA_PBLAS_LEAST=all is no number" in output and counted(output) == 0
 
 
 OUTSIDE = r"""

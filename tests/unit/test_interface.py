@@ -61,6 +61,24 @@ def test_what_is_wrong_on_one_rank_is_answered_on_all(function, wrong, everywher
     assert answers(program) == (status, text if everywhere else f"rank 1: {text}")
 
 
+@pytest.mark.parametrize(("null", "says"), [
+    ("layout", (7, "rank 1: ")), ("local", (SHAPE, "rank 1: local is NULL: this process has a block of 4 x 4")),
+    ("alpha", (7, "rank 1: ")),
+])  # fmt: skip
+def test_a_pointer_that_is_null_on_one_rank_is_answered_on_all(null, says):
+    def program(client, comm):
+        ffi, x, made = client.ffi, np.eye(4), client.ffi.new("int64_t *")
+        a, c = client.matrix(np.eye(4), ""), client.matrix(np.eye(4), "")
+        given = {"layout": ffi.new("char[]", b""), "local": ffi.cast("void *", x.ctypes.data), "alpha": ffi.new("double *", 1)}
+        given |= {null: ffi.NULL} if comm.rank == 1 else {}
+        if null == "alpha":
+            return client.call("gemm", b"N", b"N", given["alpha"], a, a, ffi.new("double *", 1), c)
+        return client.call("matrix", client.grid, b"d", 4, 4, given["layout"], given["local"], 4, 1, made)
+
+    status, text = answers(program)
+    assert status == says[0] and says[1] in text
+
+
 def test_partial_sums_cannot_be_made_by_a_copy():
     def program(client, comm):
         whole, sums = client.matrix(np.eye(4), ""), client.matrix(np.eye(4), "partial='col'")

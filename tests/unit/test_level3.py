@@ -235,6 +235,19 @@ def test_C_stays_where_that_is_cheaper():
             assert verbs.get("alltoall", 0) <= 8 * stay.Stay(TURNS, (("row", shape[0]), ("col", shape[1]))).words(96, 1)
 
 
+def test_copies_of_a_C_that_stays_agree_however_A_lies():
+    """Half of the ranks hold all the rows that they need, here with gaps between the columns."""
+
+    def program(comm):
+        grid, rows = ProcessGrid((2, 2)), Layout("row")
+        held = pdla.random((37, 2), grid, Layout("col"), dtype=complex, distribution="normal").local
+        A = pdla.from_local(np.repeat(held, 2, axis=1)[:, ::2], (37, 2), grid, Layout("col"))
+        assert isinstance(triangle.choose(37, 2, rows, tuple(grid.sizes.items())), stay.Stay)
+        assert pdla.syrk(A, layout=rows).check_copies()
+
+    pdla.run(4, program)
+
+
 def test_mirroring_moves_the_other_half():
     def program(comm):
         grid = ProcessGrid((3, 3))
@@ -307,6 +320,14 @@ def test_matvec_words_by_formula(shape):
         return ledger.bytes_received
 
     assert pdla.run(ranks, program) == [round(8 * pdla.matvec_words(m, k, shape))] * ranks
+
+
+def test_an_idle_rank_times_a_vector_dry():
+    def program(comm):
+        A = pdla.zeros((6, 4), ProcessGrid((1, 2)), BLOCKS)
+        return pdla.matvec(A, pdla.zeros((4, 1), A.grid, BLOCKS)).local.shape, pdla.matvec(A, np.ones(4)).shape
+
+    assert pdla.dry_run(3, program, rank=2)[0] == pdla.run(3, program)[2] == ((0, 0), (6,))
 
 
 def test_dtypes_of_a_vector_promote():
@@ -399,6 +420,16 @@ def test_a_chain_takes_the_order_of_fewest_multiplications():
     assert sum(pdla.run(4, program)) == 2 * 2 * 40 * 40 * 2
 
 
+def test_a_chain_of_addends_that_are_not_to_be_cast():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        A = pdla.from_local(np.full((2, 2), 200, np.uint8), (2, 2), grid, Layout("row", partial="col"))
+        B = pdla.ones((2, 2), grid, BLOCKS)
+        assert np.array_equal(pdla.einsum("ij,kj->ik", A, B).gather(), A.gather() @ np.ones((2, 2)))
+
+    pdla.run(2, program)
+
+
 def test_a_chain_is_multiplied_in_the_dtype_of_all():
     def program(comm):
         grid = ProcessGrid((2, 2))
@@ -429,6 +460,22 @@ def test_addends_of_16_bits_are_summed_in_32(kind):
         assert C.dtype == kind and C.gather()[1, 0] == 0
 
     pdla.run(2, program)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_copies_are_rounded_alike_where_16_bits_are_added_to(kind, monkeypatch):
+    """Also the copy on the rank that made the addend, which has more of its bits."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.random((9, 30), grid, BLOCKS, dtype=kind, distribution="normal")
+        for wanted in (Layout(), Layout("row"), Layout(cols="col")):
+            C = pdla.random((9, 9), grid, wanted, dtype=kind, seed=1, distribution="normal")
+            assert pdla.syrk(A, beta=1, out=C).check_copies(), wanted
+
+    for cover in covers(4):
+        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        pdla.run(4, program)
 
 
 def test_addends_of_integers_times_a_vector_of_floats():
@@ -470,7 +517,7 @@ def test_errors_are_the_same_on_every_rank():
         A, W = exact((4, 6), grid, BLOCKS), exact((4, 6), other, BLOCKS)
         Z, S = exact((4, 6), grid, BLOCKS, complex), exact((4, 4), grid, BLOCKS)
         batch = pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"), "col")
-        odd = np.ones(6) * (1 + (comm.rank == 3))
+        odd, v = np.ones(6) * (1 + (comm.rank == 3)), exact((6, 1), grid, BLOCKS)
         cases = [
             (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
             (errors.ShapeError, r"out is \(4, 4\) float64, the result \(4, 4\) complex", lambda: pdla.herk(Z, out=S)),
@@ -505,6 +552,18 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "mirror=1: True or False", lambda: pdla.herk(A, mirror=1)),
             (errors.ShapeError, r"multi_dot\(\[A, B, C\]\)", lambda: pdla.multi_dot(A)),
             (errors.LayoutError, "layout='rows': a Layout", lambda: pdla.multi_dot([A], layout="rows")),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matmul(1 if comm.rank == 1 else S, A)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matvec(1 if comm.rank == 1 else A, v)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.syrk(1 if comm.rank == 1 else A, out=S)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.hemm(1 if comm.rank == 1 else S, A)),
+            (errors.ShapeError, "rank 1: A is a int", lambda: pdla.batched_matmul(1 if comm.rank == 1 else batch, batch)),
+            (errors.ShapeError, "rank 1: B is a int", lambda: pdla.batched_matmul(batch, 1 if comm.rank == 1 else batch)),
+            (ValueError, "rank 1: .*inhomogeneous", lambda: pdla.matvec(A, [[1], [1, 2]] if comm.rank == 1 else odd)),
+            (errors.ShapeError, "elements of dtype object", lambda: pdla.matvec(A, odd.astype(object))),
+            (errors.ShapeError, "masked elements", lambda: pdla.matvec(A, np.ma.masked_greater(np.arange(6), 3))),
+            (errors.ShapeError, "masked elements", lambda: pdla.stack(np.ma.masked_all((2, 4, 4)), grid, BLOCKS)),
+            (errors.GridError, "stack: grid=None", lambda: pdla.stack(np.ones((2, 2, 2)), None, BLOCKS)),
+            (errors.ShapeError, "the letters come first", lambda: pdla.einsum(None, A, A)),
             (errors.ShapeError, "rank 1: matrix 1 is a NoneType", lambda: pdla.multi_dot([A, None if comm.rank == 1 else S])),
             (errors.ShapeError, "rank 1: matrix 0 is a int", lambda: pdla.einsum("ij,kj->ik", 1 if comm.rank == 1 else A, A)),
             (errors.ShapeError, "no matrices", lambda: pdla.multi_dot([])),

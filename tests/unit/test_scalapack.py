@@ -117,6 +117,15 @@ def test_layouts_that_it_cannot(layout, order, message):
     pdla.run(6, program)
 
 
+def test_a_matrix_with_more_rows_than_a_descriptor_s_integers_go():
+    def program(comm):
+        A = pdla.from_local(np.empty((3 * 10**9, 0)), (3 * 10**9, 0), ProcessGrid((1, 1)), Layout("row", "col"))
+        with pytest.raises(LayoutError, match=r"3000000000, .* at most 2147483647"):
+            to_descriptor(A)
+
+    pdla.run(1, program)
+
+
 @pytest.mark.parametrize(
     ("words", "size", "error", "message"),
     [
@@ -150,6 +159,8 @@ def test_contexts_are_a_rank_s_own_affair():
 @pytest.mark.parametrize(("wrong", "error", "message"), [
     (None, LayoutError, "^rank 1: desc=None: a dense matrix has nine integers"),
     ("words", LayoutError, "^rank 1: desc='words': a dense matrix has nine integers"),
+    ((1, 0, 4, 4, 2, float("inf"), 0, 0, 2), LayoutError, "^rank 1: .*a dense matrix has nine integers"),
+    ((1, 0, 4, 4, 2.5, 2, 0, 0, 2), LayoutError, "^rank 1: .*a dense matrix has nine integers"),
     ((1, 0, 4, 5, 2, 2, 0, 0, 2), AgreementError, r"rank 1: from_descriptor\(\[1, 4, 5, 2, 2, 0, 0\] without context and lld"),
 ])  # fmt: skip
 def test_a_descriptor_that_is_wrong_on_one_rank(wrong, error, message):
@@ -287,6 +298,17 @@ def test_so_many_plans_are_kept(monkeypatch, kept):
         context = Context(comm, (2, 2), divmod(comm.rank, 2))
         assert all(context.find(key, 1e30, simple) is not None for key in (b"one", b"two", b"two"))
         assert len(context.calls) == kept
+
+    pdla.run(4, program)
+
+
+def test_a_plan_that_was_dropped_is_to_be_paid_for_again(monkeypatch):
+    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, plans=1, pblas_flops=100))
+
+    def program(comm):
+        context = Context(comm, (2, 2), divmod(comm.rank, 2))
+        met = [context.find(key, 250, simple) is not None for key in (b"one", b"one", b"two", b"two", b"one", b"one")]
+        assert met == [False, True] * 3
 
     pdla.run(4, program)
 
