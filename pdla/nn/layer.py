@@ -153,6 +153,7 @@ class Layer:
             if training:
                 self._check_uses()
         self.passes += training
+        self._trip, self._left, self._shards = None, None, []  # an error amid this pass leaves none before it to go back
         trip = Trip(self, x, self.passes, training)
         shards = trip.shards()
         parts = together(self._forward(_part(x, at), at) for at in shards)
@@ -182,11 +183,12 @@ class Layer:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             assert y is not None
             check_like(dy, y, "dy", "the layer's output")
-        self._trip, self._left = None, None
+        shards, self._trip, self._left, self._shards = self._shards, None, None, []
+        for parameter in self.all_parameters():
+            parameter.gradient = None  # an error amid this pass leaves none to step by
         trip.turn()
-        dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), self._shards, strict=True))
+        dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), shards, strict=True))
         trip.settle()
-        self._shards = []
         return _joined(dx)
 
 

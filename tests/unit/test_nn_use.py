@@ -14,6 +14,7 @@ from nets import FEW, PLACES, SERIAL, Model, check_close, learned, linear_case, 
 import pdla
 from pdla import nn
 from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, ShapeError
+from pdla.nn.pointwise import Pointwise
 
 somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
 everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
@@ -588,6 +589,49 @@ def test_backward_passes_that_are_refused():
             criterion.backward()
 
     pdla.run(4, program)
+
+
+class Failing(Pointwise):
+    """Hands on what it is given, or fails on one way through."""
+
+    way = ""
+
+    def _apply(self, x, at):
+        assert self.way != "forward"
+        return x
+
+    def _turned(self, dy, at):
+        assert self.way != "backward"
+        return dy
+
+
+def test_an_error_amid_a_pass_leaves_nothing_of_it_nor_of_the_one_before():
+    def program(scheme):
+        failing = Failing(scheme)
+        layer = nn.Sequential(scheme, [nn.Linear(scheme, 20, 9), failing, nn.Linear(scheme, 9, 20, kind="second")])
+        x, optimizer, found = scheme.shard(X), nn.SGD(layer, 0.1), []
+        layer.backward(layer.forward(x))
+        layer.forward(x)
+        failing.way = "forward"
+        with pytest.raises(AssertionError):
+            layer.forward(2 * x)
+        assert layer.kept_bytes() == 0
+        with pytest.raises(PdlaError, match="without a forward pass"):
+            layer.backward(x)
+        failing.way = "backward"
+        y = layer.forward(x)
+        with pytest.raises(AssertionError):
+            layer.backward(y)
+        assert layer.kept_bytes() == 0
+        with pytest.raises(PdlaError, match="has no gradient"):
+            optimizer.step()
+        failing.way = ""
+        for _ in range(2):
+            found.append(layer.backward(layer.forward(x)).gather())
+        return found
+
+    first, second = run(SERIAL, program)
+    assert np.array_equal(first, second)
 
 
 def grid(comm, shape, axes=None):
