@@ -14,7 +14,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_sequence
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.scheme import Scheme, sequence_of
 from pdla.nn.steps import Steps
@@ -37,10 +37,11 @@ class SelfAttention(Layer):
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:  # fmt: skip
+        with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}, causal={causal}"):
+            if heads < 1 or hidden % heads:
+                raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
+            check_sequence("SelfAttention", sequence)
         super().__init__(scheme)
-        if heads < 1 or hidden % heads:
-            raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
-        check_sequence("SelfAttention", sequence)
         self.hidden, self.heads, self.sequence, self.causal = hidden, heads, sequence, causal
         self.takes = self.gives = scheme.first.X
         self.widths = hidden, hidden

@@ -12,14 +12,13 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_floats, check_sequence, like, rows_of
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
 from pdla.nn.steps import Steps, begun, gathered, settled
@@ -38,7 +37,8 @@ class Embedding(Layer):
         self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
         dtype: Any = np.float64, name: str = "embedding",
     ) -> None:  # fmt: skip
-        check_sequence("Embedding", sequence)
+        with made("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
+            check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
         self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
@@ -103,13 +103,13 @@ class Positions(Layer):
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
     ) -> None:  # fmt: skip
-        check_sequence("Positions", sequence)
+        with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, {name} of {dtype!r}"):
+            check_sequence("Positions", sequence)
+            check_floats(f"{name} positions", np.dtype(dtype))
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X
         self.widths = features, features
-        with agreed(scheme.grid.comm, f"{name} positions of {dtype!r}"):
-            check_floats(f"{name} positions", np.dtype(dtype))
         layout, own = Layout(None, scheme.residual().cols), seeded(seed, f"{name} positions")
         drawn = random((sequence, features), scheme.grid, layout, seed=own, distribution="normal")
         self.table = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))

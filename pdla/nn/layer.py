@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -46,8 +47,7 @@ class Layer:
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
 
     def __init__(self, scheme: Scheme) -> None:
-        if not isinstance(scheme, Scheme):
-            raise GridError(f"{type(self).__name__}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
+        check_scheme(type(self).__name__, scheme)
         self.scheme = scheme
         self._trip: Trip | None = None
         self._shards: list[Shard] = []
@@ -190,6 +190,20 @@ class Layer:
         dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), shards, strict=True))
         trip.settle()
         return _joined(dx)
+
+
+def check_scheme(kind: str, scheme: Any) -> None:
+    """Raise unless a layer of this kind is made in a scheme."""
+    if not isinstance(scheme, Scheme):
+        raise GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
+
+
+@contextmanager
+def made(kind: str, scheme: Scheme, numbers: str) -> Iterator[None]:
+    """Collective: checks of the numbers that a layer is made by; what is wrong on one rank, or differs, is an error on all."""
+    check_scheme(kind, scheme)
+    with agreed(scheme.grid.comm, f"{kind}({numbers})"):
+        yield
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:

@@ -14,7 +14,7 @@ from pdla.layout import Layout
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_floats, like, rows_of
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
 from pdla.nn.steps import Steps, begun, gathered, settled
@@ -26,7 +26,7 @@ def weights(
     scheme: Scheme, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
 ) -> Parameter:
     """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
-    with agreed(scheme.grid.comm, f"{name} of {dtype!r}"):
+    with agreed(scheme.grid.comm, f"{name} times {scale} of {dtype!r}"):
         check_floats(name, np.dtype(dtype))
     meeting = scheme.meeting(table, 1, units)
     value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")
@@ -93,9 +93,10 @@ class Linear(Layer):
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
         scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
     ) -> None:  # fmt: skip
+        with made("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}, bias={bias}"):
+            self.table: Table = scheme.table(kind)
         super().__init__(scheme)
         self.k, self.n, self.units, self.name = k, n, units, name
-        self.table: Table = scheme.table(kind)
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (k, n)
         scale = max(k, 1) ** -0.5 if scale is None else scale
         self.weight = weights(scheme, self.table, (k, n), units, scale, seed, dtype, name)

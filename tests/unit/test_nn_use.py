@@ -681,7 +681,7 @@ MAKING = {
     "weights of integers": (lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype=int), ShapeError, "linear is of real floats, .* int64"),
     "complex weights": (lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype="c8"), ShapeError, "linear .* not of complex64"),
     "weights of two dtypes": (
-        lambda c: nn.Linear(SUMMA.make(c), 4, 4, bias=False, dtype="fd"[c.rank % 2]), AgreementError, "linear of 'f'; .* of 'd'"
+        lambda c: nn.Linear(SUMMA.make(c), 4, 4, bias=False, dtype="fd"[c.rank % 2]), AgreementError, "linear .* of 'f'; .* of 'd'"
     ),
     "gains of integers": (lambda c: nn.LayerNorm(SUMMA.make(c), 4, dtype=int), ShapeError, "not of int64"),
     "positions of integers": (
@@ -693,6 +693,9 @@ MAKING = {
     "a rate that is none": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), "a"), PdlaError, "rate='a', .*numbers of at least 0"),
     "betas of 1": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=(1, 1)), PdlaError, "two betas below 1"),
     "seeds that differ": (lambda c: nn.Dropout(SUMMA.make(c), P, seed=c.rank), AgreementError, "rank 0: .*seed=0.*; rank 1: "),
+    "layers that differ": (
+        lambda c: chain(c, nn.GeLU, nn.ReLU if c.rank else nn.GeLU), AgreementError, r"rank 0: Sequential.*; ranks 1, 2, 3: "
+    ),
     "two schemes": (
         lambda c: nn.Sequential(SUMMA.make(c), [nn.GeLU(SUMMA.make(c))]), GridError, "GeLU on .* was made in another scheme"
     ),
@@ -797,6 +800,53 @@ def test_schemes_and_layers_that_are_refused(what):
     assert raised is kind, text
     with pytest.raises(kind, match=words):
         raise raised(text)
+
+
+ONE = {  # what a rank has, what the others have, and a layer that is made of it
+    "heads": (3, 4, lambda s, heads: nn.SelfAttention(s, 20, heads, sequence=5)),
+    "sequences": (0, 5, lambda s, sequence: nn.SelfAttention(s, 20, 4, sequence=sequence)),
+    "sequences of a mean": (0, 5, lambda s, sequence: nn.MeanOverSequence(s, sequence=sequence)),
+    "sequences of an embedding": (0, 5, lambda s, sequence: nn.Embedding(s, 9, 4, sequence=sequence)),
+    "sequences of positions": (0, 5, lambda s, sequence: nn.Positions(s, 4, sequence=sequence)),
+    "sequences of x": (0, 5, lambda s, sequence: s.shard(X, sequence=sequence)),
+    "kinds": ("third", "first", lambda s, kind: nn.Linear(s, 4, 4, kind=kind)),
+    "kinds of a norm": ("third", "first", lambda s, kind: nn.RMSNorm(s, 4, kind=kind)),
+    "groups": (3, 5, lambda s, groups: nn.GroupNorm(s, 20, groups=groups, pixels=4)),
+    "kernels": (0, 1, lambda s, kernel: nn.Conv2d(s, 4, 4, kernel, height=4, width=4)),
+    "factors": (0, 2, lambda s, factor: nn.Upsample(s, height=4, width=4, factor=factor)),
+    "kernels of a block": (2, 3, lambda s, kernel: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, kernel=kernel)),
+    "levels": (0, 1, lambda s, levels: nn.UNetBlock(s, 4, groups=1, height=4, width=4, levels=levels)),
+    "layers": ([], [None], lambda s, some: nn.Sequential(s, [nn.GeLU(s) for _ in some])),
+}
+
+
+@pytest.mark.parametrize("what", ONE)
+def test_numbers_that_are_wrong_on_one_rank_are_refused_on_all(what):
+    wrong, right, make = ONE[what]
+    raised, text = refusal(4, lambda comm: make(SUMMA.make(comm), wrong if comm.rank == 1 else right))
+    assert raised is ShapeError and text.startswith("rank 1: "), text
+
+
+TWO = {  # numbers that are right, but not together
+    "causal": ((True, False), lambda s, causal: nn.TransformerLayer(s, 20, 4, sequence=5, causal=causal)),
+    "recompute": ((True, False), lambda s, recompute: nn.TransformerLayer(s, 20, 4, sequence=5, recompute=recompute)),
+    "sequences": ((1, 5), lambda s, sequence: nn.SelfAttention(s, 20, 4, sequence=sequence)),
+    "eps": ((1e-5, 1e-6), lambda s, eps: nn.LayerNorm(s, 20, eps=eps)),
+    "groups": ((2, 4), lambda s, groups: nn.GroupNorm(s, 20, groups=groups, pixels=4)),
+    "scales": ((1, 2), lambda s, scale: nn.Linear(s, 4, 4, scale=scale)),
+    "scales of an embedding": ((1, 2), lambda s, scale: nn.Embedding(s, 9, 4, scale=scale)),
+    "scales of positions": ((1, 2), lambda s, scale: nn.Positions(s, 4, sequence=5, scale=scale)),
+    "strides": ((1, 2), lambda s, stride: nn.Conv2d(s, 4, 4, 2, height=2, width=2, padding=0, stride=stride)),
+    "heights": ((2, 4), lambda s, height: nn.Upsample(s, height=height, width=8 // height)),
+    "sequences of x": ((1, 5), lambda s, sequence: s.shard(X, sequence=sequence)),
+}
+
+
+@pytest.mark.parametrize("what", TWO)
+def test_numbers_that_differ_between_ranks_are_refused(what):
+    numbers, make = TWO[what]
+    raised, text = refusal(4, lambda comm: make(SUMMA.make(comm), numbers[comm.rank == 1]))
+    assert raised is AgreementError and "ranks disagree: ranks 0, 2, 3: " in text, text
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
