@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing, widened
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
@@ -92,10 +93,10 @@ class Conv2d(Linear):
             y, x = divmod(place, self.kernel)
             yield around[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
 
-    def _around(self, x: DistMatrix, samples: int, channels: int) -> tuple[Any, Any]:
+    def _around(self, xp: Any, samples: int, channels: int, dtype: np.dtype) -> tuple[Any, Any]:
         """Samples of 0, with their padding; and a view of their inside."""
         p, h, w = self.padding, self.height, self.width
-        around = x.xp.empty((samples, h + 2 * p, w + 2 * p, channels), x.dtype)
+        around = xp.empty((samples, h + 2 * p, w + 2 * p, channels), dtype)
         around[...] = 0
         return around, around[:, p : p + h, p : p + w]
 
@@ -103,7 +104,7 @@ class Conv2d(Linear):
         """Unfolded: for each pixel put out a row, for each channel and place in the kernel a column."""
         rows, channels = x.stored.shape
         samples = rows // self.sequence
-        around, inside = self._around(x, samples, channels)
+        around, inside = self._around(x.xp, samples, channels, x.dtype)
         inside[...] = x.stored.reshape(samples, self.height, self.width, channels)
         unfolded = x.xp.empty((samples, self.height_out, self.width_out, channels, self.kernel**2), x.dtype)
         for pixels, place in self._views(around, unfolded):
@@ -116,7 +117,7 @@ class Conv2d(Linear):
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
         samples = rows // pixels_out
-        around, inside = self._around(addends, samples, channels)
+        around, inside = self._around(addends.xp, samples, channels, summing(addends.dtype))
         unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
         for pixels, place in self._views(around, unfolded):
             pixels[...] += place
@@ -159,9 +160,10 @@ class Upsample(Pointwise):
     def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
-        block = dy.stored.reshape(rows // self.sequence, h, f, w, f, channels).sum(axis=4).sum(axis=2)
+        block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
         layout = self.scheme.residual(max(sequence_of(dy.layout) // area, self.sequence))
-        return DistMatrix(block.reshape(rows, channels), (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)
+        block = block.reshape(rows, channels).astype(dy.dtype, copy=False)
+        return DistMatrix(block, (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)
 
 
 class ResidualBlock(Layer):

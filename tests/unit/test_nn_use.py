@@ -14,6 +14,7 @@ from nets import FEW, PLACES, SERIAL, Model, check_close, learned, linear_case, 
 import pdla
 from pdla import nn
 from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, ShapeError
+from pdla.nn import attention
 from pdla.nn.pointwise import Pointwise
 
 somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
@@ -1076,6 +1077,7 @@ OF_MANY = {  # tokens, features, the layer
     "Positions": (LONG, 4, lambda s, dtype: nn.Positions(s, 4, sequence=2, dtype=dtype)),
     "MeanOverSequence": (LONG, 4, lambda s, dtype: nn.MeanOverSequence(s, sequence=LONG // 2)),
     "SelfAttention": (600, 4, lambda s, dtype: nn.SelfAttention(s, 4, 2, sequence=300, causal=False, dtype=dtype)),
+    "Upsample": (1, 4, lambda s, dtype: nn.Upsample(s, height=1, width=1, factor=160)),
 }
 
 
@@ -1098,6 +1100,35 @@ def test_layers_of_16_bit_floats_add_up_in_32(place, what, dtype):
     for name in ("dx", "gain") if "Norm" in what else ():  # differences of what is rounded
         assert np.abs(found.pop(name, 0) - wanted.pop(name, 0)).max() < 0.05 * (1 if name == "dx" else tokens)
     check_close(found, wanted, 0.05)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_values_of_16_bit_floats_that_many_queries_see(dtype, monkeypatch):
+    """More than bfloat16 counts, one after the other: a value's gradient is what its token has put out."""
+    monkeypatch.setattr(attention, "SCORES", 1)
+    tokens = 1024
+
+    def program(scheme):
+        layer = nn.SelfAttention(scheme, 1, 1, sequence=tokens, causal=False, bias=False, dtype=dtype)
+        layer.load_state_dict({"qkv.weight": np.array([[0, 1, 1]]), "out.weight": np.ones((1, 1))})  # all attend to all
+        x = scheme.shard(np.ones((tokens, 1), dtype), sequence=tokens)
+        return layer.backward(layer.forward(x)).gather().astype(float)
+
+    np.testing.assert_allclose(run(SERIAL, program), 1, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_pixels_of_16_bit_floats_under_many_places_of_a_kernel(dtype):
+    """More than bfloat16 counts."""
+    kernel = 20
+
+    def program(scheme):
+        layer = nn.Conv2d(scheme, 1, 1, kernel, height=kernel, width=kernel, padding=kernel - 1, bias=False, dtype=dtype)
+        layer.load_state_dict({"weight": np.ones((kernel**2, 1))})
+        y = layer.forward(scheme.shard(np.zeros((kernel**2, 1), dtype), sequence=kernel**2))
+        return layer.backward(pdla.from_global(np.ones(y.shape, dtype), scheme.grid, y.layout)).gather().astype(float)
+
+    np.testing.assert_allclose(run(SERIAL, program), kernel**2, rtol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
