@@ -14,7 +14,7 @@ from pdla.array import namespace
 from pdla.array.composed import widened
 from pdla.comm.ledger import tagged
 from pdla.create import random
-from pdla.errors import ShapeError
+from pdla.errors import PdlaError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_floats, check_sequence, like, rows_of
@@ -161,6 +161,8 @@ class TiedHead(Linear):
     """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut; both layers add to its gradient."""
 
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
+        if not isinstance(embedding, Embedding):
+            raise PdlaError(f"TiedHead of a {type(embedding).__name__}: give the Embedding whose weight it multiplies by")
         Layer.__init__(self, embedding.scheme)
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
         self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None

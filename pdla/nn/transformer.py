@@ -91,6 +91,11 @@ class Sequential(Layer):
     def _takes(self, x: Any) -> None:
         telling = (layer for layer in self.layers if layer.takes or layer.gives)  # those before it leave x where it lies
         next(telling, self.layers[0])._takes(x)
+        if isinstance(x, DistMatrix):  # what the first layer leaves open those behind it may not
+            (features, _), own = self.widths, (parameter.value.dtype for parameter in self.all_parameters())
+            wanted = x.shape[1] if features is None else features, next(own, x.dtype)
+            if wanted != (x.shape[1], x.dtype):
+                raise ShapeError(f"{self!r} takes (tokens, {wanted[0]}) of {wanted[1]}, not {x.shape} of {x.dtype}")
 
     def _forward(self, x: Any, at: Shard) -> Steps[Any]:
         for layer in self.layers:

@@ -457,6 +457,14 @@ INPUTS = {
         lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.Sequential(s, [nn.GeLU(s), nn.Linear(s, 20, 5)])),
         LayoutError, r"x lies as Layout\(\), Linear\(20, 5\) .* takes",
     ),
+    "width, of a layer behind one that takes any": (
+        lambda s: forward(s, s.shard(X, sequence=5), nn.Sequential(s, [nn.MeanOverSequence(s, sequence=5), nn.Linear(s, 9, 9)])),
+        ShapeError, r"Sequential of 2 layers on .* takes \(tokens, 9\) of float64, not \(15, 20\) of float64",
+    ),
+    "dtype, of a layer behind one that takes any": (
+        lambda s: forward(s, s.shard(X.astype("f")), nn.Sequential(s, [nn.Upsample(s, height=1, width=1), nn.Linear(s, 20, 9)])),
+        ShapeError, r"Sequential of 2 layers on .* takes \(tokens, 20\) of float64, not \(15, 20\) of float32",
+    ),
     "a layer in two places": (
         lambda s: forward(s, s.shard(X), nn.Sequential(s, [gelu := nn.GeLU(s), nn.Linear(s, 20, 20), gelu])), PdlaError,
         "GeLU on .* comes 2 times in a Sequential: make a layer for each place",
@@ -688,6 +696,11 @@ MAKING = {
     "positions of integers": (
         lambda c: nn.Positions(SUMMA.make(c), 4, sequence=4, dtype=int), ShapeError, "positions is of real floats, .* int64"
     ),
+    "weights of long doubles": (
+        lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype=np.longdouble), ShapeError, "or bfloat16, not of f.*128"
+    ),
+    "a head of a linear": (lambda c: nn.TiedHead(nn.Linear(SUMMA.make(c), 4, 4)), PdlaError, "TiedHead of a Linear: give the Emb"),
+    "one beta": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=0.9), PdlaError, "betas=0.9, .*: two betas below 1"),
     "rates that differ": (
         lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), 0.5 + c.rank), AgreementError, r"rank 0: SGD\(rate=0.5.*SGD\(rate=1.5",
     ),
@@ -739,6 +752,10 @@ MAKING = {
         lambda c: chain(c, lambda s: nn.Linear(s, 20, 20, dtype="f"), lambda s: nn.LayerNorm(s, 20)), ShapeError,
         "layers of float32 and float64: give all one dtype",
     ),
+    "a loss where ranks are idle": (
+        lambda c: nn.CrossEntropy().forward(pdla.zeros((2, 3), grid(c, (1, 2)), pdla.Layout(cols="col")), np.arange(2)), GridError,
+        "CrossEntropy on .* leaves ranks idle",
+    ),
     "step before backward": (lambda c: nn.SGD(layer_of(SUMMA.make(c)), 0.1).step(), PdlaError, "norm1.gain .* has no gradient"),
     "an optimizer of parameters": (
         lambda c: nn.SGD(layer_of(SUMMA.make(c)).parameters(), 0.1), PdlaError, "^SGD of a dict: give the layer itself"
@@ -783,6 +800,15 @@ MAKING = {
     "an optimizer's state for another": (
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1, "weight.0": np.ones((20, 5))}), ShapeError,
         r"it lacks \[\], it has besides \['weight.0'\]",
+    ),
+    "an optimizer's state of steps that differ": (
+        lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1 + c.rank // 3}), AgreementError, "rank 3: .* at step 2"
+    ),
+    "an optimizer's state of half a step": (
+        lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 0.5}), ShapeError, "steps=0.5 in the state: a whole number"
+    ),
+    "an optimizer's state of steps below 0": (
+        lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": -1}), ShapeError, "steps=-1 in the state: a whole number"
     ),
     "an optimizer's state of nobody": (
         lambda c: resumed(c, nn.AdamW, {"steps": 0, "nobody.0": np.ones((1, 1))}), ShapeError, r"it has besides \['nobody.0'\]"
