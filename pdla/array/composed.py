@@ -32,7 +32,10 @@ def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any
     number, wide = x.dtype.type, summing(x.dtype)  # no erf is made for 16 bits
     integral = number(0.5) + number(0.5) * erf((x * number(sqrt(0.5))).astype(wide, copy=False)).astype(x.dtype, copy=False)
     density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
-    return x * integral, None if density is None else integral + density
+    if density is not None:
+        density += integral
+    integral *= x
+    return integral, density
 
 
 def product_sums(x: Any, y: Any) -> tuple[Any, Any]:

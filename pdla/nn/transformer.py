@@ -170,8 +170,9 @@ class MLP(Sequential):
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         first, gelu, second = self.layers
-        inner = yield from first.without_bias(x, at)
-        return (yield from second._forward(gelu.biased(inner, first.bias, at), at))
+        x = yield from first.without_bias(x, at)
+        x = gelu.biased(x, first.bias, at)  # nobody holds what was spent
+        return (yield from second._forward(x, at))
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         first, gelu, second = self.layers
