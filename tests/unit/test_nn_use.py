@@ -1129,6 +1129,20 @@ def test_layers_of_16_bit_floats_add_up_in_32(place, what, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_gelu_of_16_bit_floats_is_that_of_32_rounded(dtype):
+    """Below 0 too, where it is a small part of x."""
+    given = np.linspace(-6, 6, 1000).reshape(1, -1).astype(dtype)
+
+    def program(scheme, kind):
+        layer, x = nn.GeLU(scheme), scheme.shard(given.astype(kind))
+        y = layer.forward(x)
+        return [z.gather().astype(dtype) for z in (y, layer.backward(pdla.from_global(np.ones(y.shape, kind), y.grid, y.layout)))]
+
+    found, wanted = (run(SERIAL, lambda scheme, kind=kind: program(scheme, kind)) for kind in (dtype, np.float32))
+    assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_values_of_16_bit_floats_that_many_queries_see(dtype, monkeypatch):
     """More than bfloat16 counts, one after the other: a value's gradient is what its token has put out."""
     monkeypatch.setattr(attention, "SCORES", 1)
