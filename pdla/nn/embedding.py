@@ -78,7 +78,7 @@ class Embedding(Layer):
         at.release(self.weight)
         at.keep(self, ids)
         with tagged(f"{self.name} forward"):
-            coming = begun(settled(DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx), meeting.X))
+            coming = begun(settled(DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx), meeting.X, w.dtype))
         x = yield from coming
         return x if self.positions is None else (yield from self.positions._forward(x, at))
 
@@ -136,12 +136,9 @@ def _add_at(places: Any, rows: Any):
     """What adds rows into a block's rows of those numbers, any number of them into one."""
 
     def write(block: Any, first: bool) -> None:
-        sums = widened(block)
         if first:
-            sums[...] = 0
-        namespace(sums).add_at(sums, places, widened(rows))
-        if sums.dtype != block.dtype:
-            block[...] = sums
+            block[...] = 0
+        namespace(block).add_at(block, places, widened(rows))
 
     return write
 

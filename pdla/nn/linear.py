@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import widened
+from pdla.array.composed import summing, widened
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
@@ -42,10 +42,11 @@ def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any
 
 
 def product(a: DistMatrix, b: DistMatrix, layout: Layout, at: Shard) -> Steps[DistMatrix]:
-    """This rank's part of a b, as addends of that layout. Where there are other shards it gives way half-way: an all-reduce of
-    theirs has come to its second half, which travels while the rest is computed."""
+    """This rank's part of a b, as addends of that layout, in the dtype that ranks add up in. Where there are other shards it gives
+    way half-way: an all-reduce of theirs has come to its second half, which travels while the rest is computed."""
     shape = (a.shape[0], b.shape[1])
-    block = a.xp.empty(local_shape(shape, layout, a.grid), a.dtype)
+    several = any(a.grid.sizes[axis] > 1 for axis in layout.partial)
+    block = a.xp.empty(local_shape(shape, layout, a.grid), summing(a.dtype) if several else a.dtype)
     rows = block.shape[0]
     half = rows if at.trip.scheme.shards == 1 else rows // 2
     multiply(a.xp, a.stored[:half], b.stored, block[:half], 1, 0)
@@ -164,7 +165,7 @@ class Linear(Layer):
             made = begun(product(self._spread(seen, meeting), at.trip.gathered(self.weight), meeting.y, at))
         addends = yield from made
         with tagged(f"{self.name} forward"):
-            y_coming = begun(settled(addends, meeting.Y))
+            y_coming = begun(settled(addends, meeting.Y, x.dtype))
         at.release(self.weight)
         at.keep(self, seen if self.scheme.keep else x)
         return (yield from y_coming)
@@ -181,7 +182,7 @@ class Linear(Layer):
             made = begun(product(dy, at.trip.gathered(self.weight).T, layout, at))
         addends = yield from made
         with tagged(f"{self.name} backward"):
-            dx_coming = begun(settled(self._folded(addends, meeting), meeting.X))
+            dx_coming = begun(settled(self._folded(addends, meeting), meeting.X, dy.dtype))
         at.release(self.weight)
         x = yield from x_coming
         with tagged(f"{self.name} backward"):

@@ -1128,6 +1128,24 @@ def test_layers_of_16_bit_floats_add_up_in_32(place, what, dtype):
     check_close(found, wanted, 0.05)
 
 
+@everywhere
+@pytest.mark.parametrize("kind", ["first", "second"])
+def test_sums_of_16_bit_floats_over_ranks_are_rounded_once(place, kind):
+    """bfloat16 has no 257: what each rank adds to 256 would be lost."""
+    draw = np.random.default_rng(0)
+    x, dy, weight = (draw.integers(0, 257, shape).astype(ml_dtypes.bfloat16) for shape in ((17, 19), (17, 23), (19, 23)))
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 19, 23, kind=kind, dtype=ml_dtypes.bfloat16)
+        layer.load_state_dict({"weight": weight, "bias": np.zeros((1, 23))})
+        y = layer.forward(pdla.from_global(x, scheme.grid, scheme.activation(layer.takes)))
+        dx = layer.backward(pdla.from_global(dy, scheme.grid, y.layout))
+        return [value.gather().astype("f") for value in (y, dx, *layer.gradients().values())]
+
+    for found, wanted in zip(run(place, program), run(SERIAL, program), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_gelu_of_16_bit_floats_is_that_of_32_rounded(dtype):
     """Below 0 too, where it is a small part of x."""
