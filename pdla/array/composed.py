@@ -29,10 +29,15 @@ def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any
     wanted, else None. bias=None: of x; else x is spent."""
     if bias is not None:
         x += bias
-    number, wide = x.dtype.type, summing(x.dtype)  # no erf is made for 16 bits
-    integral = number(0.5) + number(0.5) * erf((x * number(sqrt(0.5))).astype(wide, copy=False)).astype(x.dtype, copy=False)
+    dtype, x = x.dtype, widened(x)  # in 16 bits what is left of 1 where x is below 0 would be rounding
+    number = x.dtype.type
+    integral = number(0.5) + number(0.5) * erf(x * number(sqrt(0.5)))
     density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
-    return x * integral, None if density is None else integral + density
+    if density is not None:
+        density += integral
+        density = density.astype(dtype, copy=False)
+    integral *= x
+    return integral.astype(dtype, copy=False), density
 
 
 def product_sums(x: Any, y: Any) -> tuple[Any, Any]:

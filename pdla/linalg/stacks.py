@@ -18,7 +18,7 @@ from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, on_grid
 from pdla.layout import Layout, axes_of, block_bounds
 from pdla.matmul import plan_matmul
-from pdla.matrix import DistMatrix, check_numbers
+from pdla.matrix import DistMatrix
 
 
 class Stack:

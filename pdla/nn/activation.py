@@ -63,14 +63,15 @@ def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec:
 
 
 def check_floats(what: object, dtype: np.dtype) -> None:
-    """Raise unless numbers are real floats: integers would be rounded, complex numbers have other gradients."""
-    if dtype.kind != "f" and dtype.name != "bfloat16":
+    """Raise unless numbers are real floats: integers would be rounded, complex numbers have other gradients; and no long doubles,
+    for which there is no error function."""
+    if (dtype.kind != "f" or dtype.itemsize > 8) and dtype.name != "bfloat16":
         raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}")
 
 
 def check_reals(what: str, dtype: np.dtype) -> None:
     """Raise unless a parameter may be set to such numbers: to floats, or what floats are made of."""
-    if dtype.kind not in "biu":
+    if dtype.kind not in "biuf":
         check_floats(what, dtype)
 
 

@@ -14,7 +14,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_sequence
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.scheme import Scheme, sequence_of
 from pdla.nn.steps import Steps
@@ -37,10 +37,11 @@ class SelfAttention(Layer):
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:  # fmt: skip
+        with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}, causal={causal}"):
+            if heads < 1 or hidden % heads:
+                raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
+            check_sequence("SelfAttention", sequence)
         super().__init__(scheme)
-        if heads < 1 or hidden % heads:
-            raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
-        check_sequence("SelfAttention", sequence)
         self.hidden, self.heads, self.sequence, self.causal = hidden, heads, sequence, causal
         self.takes = self.gives = scheme.first.X
         self.widths = hidden, hidden
@@ -88,13 +89,14 @@ class SelfAttention(Layer):
         q, k, v = (split[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
         return q, k, v
 
-    def _pieces(self, q: Any) -> Iterator[tuple[tuple[slice, slice, slice], tuple[slice, slice, slice]]]:
-        """The sequences, heads and queries whose scores are held at a time, and the keys they see: whole heads where they fit."""
+    def _pieces(self, q: Any) -> Iterator[tuple[tuple[slice, slice], list[tuple[slice, slice]]]]:
+        """Sequences and heads, and of these the queries whose scores are held at a time, with the keys they see: whole heads where
+        they fit."""
         fit = SCORES // self.sequence  # queries
         heads = max(1, min(q.shape[1], fit // self.sequence))
-        at_a_time = fit // (self.sequence * heads), heads, fit
-        for some, those, queries in product(*map(_slices, q.shape, at_a_time)):
-            yield (some, those, queries), (some, those, slice(queries.stop if self.causal else None))
+        queries = [(few, slice(few.stop if self.causal else None)) for few in _slices(q.shape[2], fit)]
+        for some, those in product(_slices(q.shape[0], fit // (self.sequence * heads)), _slices(q.shape[1], heads)):
+            yield (some, those), queries
 
     def _scores(self, xp: Any, q: Any, k: Any) -> Any:
         """The scores of some queries and the keys they see, of which the last are their own where each sees no later one."""
@@ -110,13 +112,15 @@ class SelfAttention(Layer):
         mixed = xp.empty((sequences * tokens, heads * size), q.dtype)
         out = mixed.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         normal = xp.empty((sequences, heads, tokens, 1), summing(q.dtype))
-        for queries, keys in self._pieces(q):
-            scores = self._scores(xp, q[queries], k[keys])
-            top = scores.max(axis=3, keepdims=True)
-            weights = np.exp(scores - top)
-            total = widened(weights).sum(axis=3, keepdims=True)
-            out[queries] = weights @ v[keys] / total
-            normal[queries] = top + np.log(total)
+        for part, pieces in self._pieces(q):
+            for queries, keys in pieces:
+                here, there = (*part, queries), (*part, keys)
+                scores = self._scores(xp, q[here], k[there])
+                top = scores.max(axis=3, keepdims=True)
+                weights = np.exp(scores - top)
+                total = widened(weights).sum(axis=3, keepdims=True)
+                out[here] = weights @ v[there] / total
+                normal[here] = top + np.log(total)
         return mixed, normal
 
     def _unmixed(self, dmixed: DistMatrix, qkv: tuple[Any, Any, Any], normal: Any, into: tuple[Any, Any, Any]) -> None:
@@ -124,15 +128,19 @@ class SelfAttention(Layer):
         (q, k, v), (dq, dk, dv), xp = qkv, into, dmixed.xp
         sequences, heads, tokens, size = q.shape
         d = dmixed.stored.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
-        dk[...], dv[...] = 0, 0
-        for queries, keys in self._pieces(q):
-            weights = np.exp(self._scores(xp, q[queries], k[keys]) - normal[queries]).astype(q.dtype, copy=False)
-            dv[keys] += weights.transpose(0, 1, 3, 2) @ d[queries]
-            slope = d[queries] @ v[keys].transpose(0, 1, 3, 2)
-            slope = weights * (slope - widened(slope * weights).sum(axis=3, keepdims=True)) * q.dtype.type(size**-0.5)
-            slope = slope.astype(q.dtype, copy=False)
-            dq[queries] = slope @ k[keys]
-            dk[keys] += slope.transpose(0, 1, 3, 2) @ q[queries]
+        for part, pieces in self._pieces(q):
+            k_sums, v_sums = sums = xp.empty((2, *k[part].shape), summing(k.dtype))
+            sums[...] = 0
+            for queries, keys in pieces:
+                here, there = (*part, queries), (*part, keys)
+                weights = np.exp(self._scores(xp, q[here], k[there]) - normal[here]).astype(q.dtype, copy=False)
+                v_sums[:, :, keys] += weights.transpose(0, 1, 3, 2) @ d[here]
+                slope = d[here] @ v[there].transpose(0, 1, 3, 2)
+                slope = weights * (slope - widened(slope * weights).sum(axis=3, keepdims=True)) * q.dtype.type(size**-0.5)
+                slope = slope.astype(q.dtype, copy=False)
+                dq[here] = slope @ k[there]
+                k_sums[:, :, keys] += slope.transpose(0, 1, 3, 2) @ q[here]
+            dk[part], dv[part] = k_sums, v_sums
 
 
 @lru_cache(maxsize=8)

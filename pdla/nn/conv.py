@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing, widened
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_whole, like
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.norms import GroupNorm
 from pdla.nn.pointwise import Pointwise, ReLU
@@ -47,12 +48,14 @@ class Conv2d(Linear):
         padding: int | None = None, kind: str = "first", bias: bool = True, seed: int = 0, dtype: Any = np.float64,
         name: str = "conv",
     ) -> None:  # fmt: skip
-        padding, area = kernel // 2 if padding is None else padding, kernel * kernel
-        if min(kernel, stride, height, width, padding + 1) < 1 or min(height, width) + 2 * padding < kernel:
-            raise ShapeError(
-                f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {padding} around: "
-                "kernel and stride are at least 1, and the kernel fits in"
-            )
+        call = f"{inputs}, {outputs}, {kernel}, {height} x {width}, stride={stride}, padding={padding}"
+        with made("Conv2d", scheme, call):
+            padding, area = kernel // 2 if padding is None else padding, kernel * kernel
+            if min(kernel, stride, height, width, padding + 1) < 1 or min(height, width) + 2 * padding < kernel:
+                raise ShapeError(
+                    f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {padding} around: "
+                    "kernel and stride are at least 1, and the kernel fits in"
+                )
         super().__init__(
             scheme, inputs * area, outputs, kind=kind, bias=bias, units=(area, 1), seed=seed, dtype=dtype, name=name
         )
@@ -90,10 +93,10 @@ class Conv2d(Linear):
             y, x = divmod(place, self.kernel)
             yield around[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
 
-    def _around(self, x: DistMatrix, samples: int, channels: int) -> tuple[Any, Any]:
+    def _around(self, xp: Any, samples: int, channels: int, dtype: np.dtype) -> tuple[Any, Any]:
         """Samples of 0, with their padding; and a view of their inside."""
         p, h, w = self.padding, self.height, self.width
-        around = x.xp.empty((samples, h + 2 * p, w + 2 * p, channels), x.dtype)
+        around = xp.empty((samples, h + 2 * p, w + 2 * p, channels), dtype)
         around[...] = 0
         return around, around[:, p : p + h, p : p + w]
 
@@ -101,7 +104,7 @@ class Conv2d(Linear):
         """Unfolded: for each pixel put out a row, for each channel and place in the kernel a column."""
         rows, channels = x.stored.shape
         samples = rows // self.sequence
-        around, inside = self._around(x, samples, channels)
+        around, inside = self._around(x.xp, samples, channels, x.dtype)
         inside[...] = x.stored.reshape(samples, self.height, self.width, channels)
         unfolded = x.xp.empty((samples, self.height_out, self.width_out, channels, self.kernel**2), x.dtype)
         for pixels, place in self._views(around, unfolded):
@@ -114,7 +117,7 @@ class Conv2d(Linear):
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
         samples = rows // pixels_out
-        around, inside = self._around(addends, samples, channels)
+        around, inside = self._around(addends.xp, samples, channels, summing(addends.dtype))
         unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
         for pixels, place in self._views(around, unfolded):
             pixels[...] += place
@@ -125,11 +128,12 @@ class Conv2d(Linear):
 
 
 class Upsample(Pointwise):
-    """Each pixel as `factor` x `factor` pixels, between pairs of layers; nothing is sent."""
+    """Each pixel as `factor` x `factor` pixels, between pairs of layers; nothing is sent. Collective to make."""
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
-        if min(height, width, factor) < 1:
-            raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are at least 1")
+        with made("Upsample", scheme, f"{height} x {width}, by {factor}"):
+            if min(height, width, factor) < 1:
+                raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are at least 1")
         super().__init__(scheme)
         self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
         self.scale, self.takes, self.gives = Fraction(factor**2), scheme.first.X, scheme.first.X
@@ -156,9 +160,10 @@ class Upsample(Pointwise):
     def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
-        block = dy.stored.reshape(rows // self.sequence, h, f, w, f, channels).sum(axis=4).sum(axis=2)
+        block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
         layout = self.scheme.residual(max(sequence_of(dy.layout) // area, self.sequence))
-        return DistMatrix(block.reshape(rows, channels), (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)
+        block = block.reshape(rows, channels).astype(dy.dtype, copy=False)
+        return DistMatrix(block, (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)
 
 
 class ResidualBlock(Layer):
@@ -172,8 +177,9 @@ class ResidualBlock(Layer):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
     ) -> None:  # fmt: skip
-        if kernel % 2 == 0:
-            raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be odd")
+        with made("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}"):
+            if kernel % 2 == 0:
+                raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be odd")
         super().__init__(scheme)
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.sizes = (height, width), (height, width)
@@ -218,9 +224,10 @@ class UNetBlock(Layer):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, levels: int = 1, kernel: int = 3,
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
     ) -> None:  # fmt: skip
+        with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}"):
+            if height % 2 or width % 2 or levels < 1:
+                raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
         super().__init__(scheme)
-        if height % 2 or width % 2 or levels < 1:
-            raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.sizes = (height, width), (height, width)
         self.takes = self.gives = scheme.first.X

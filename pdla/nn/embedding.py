@@ -12,14 +12,13 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random
-from pdla.errors import ShapeError
+from pdla.errors import PdlaError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_floats, check_sequence, like, rows_of
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
 from pdla.nn.steps import Steps, begun, gathered, settled
@@ -38,7 +37,8 @@ class Embedding(Layer):
         self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
         dtype: Any = np.float64, name: str = "embedding",
     ) -> None:  # fmt: skip
-        check_sequence("Embedding", sequence)
+        with made("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
+            check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
         self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
@@ -78,7 +78,7 @@ class Embedding(Layer):
         at.release(self.weight)
         at.keep(self, ids)
         with tagged(f"{self.name} forward"):
-            coming = begun(settled(DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx), meeting.X))
+            coming = begun(settled(DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx), meeting.X, w.dtype))
         x = yield from coming
         return x if self.positions is None else (yield from self.positions._forward(x, at))
 
@@ -103,13 +103,13 @@ class Positions(Layer):
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
     ) -> None:  # fmt: skip
-        check_sequence("Positions", sequence)
+        with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, {name} of {dtype!r}"):
+            check_sequence("Positions", sequence)
+            check_floats(f"{name} positions", np.dtype(dtype))
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X
         self.widths = features, features
-        with agreed(scheme.grid.comm, f"{name} positions of {dtype!r}"):
-            check_floats(f"{name} positions", np.dtype(dtype))
         layout, own = Layout(None, scheme.residual().cols), seeded(seed, f"{name} positions")
         drawn = random((sequence, features), scheme.grid, layout, seed=own, distribution="normal")
         self.table = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))
@@ -136,12 +136,9 @@ def _add_at(places: Any, rows: Any):
     """What adds rows into a block's rows of those numbers, any number of them into one."""
 
     def write(block: Any, first: bool) -> None:
-        sums = widened(block)
         if first:
-            sums[...] = 0
-        namespace(sums).add_at(sums, places, widened(rows))
-        if sums.dtype != block.dtype:
-            block[...] = sums
+            block[...] = 0
+        namespace(block).add_at(block, places, widened(rows))
 
     return write
 
@@ -161,6 +158,8 @@ class TiedHead(Linear):
     """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut; both layers add to its gradient."""
 
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
+        if not isinstance(embedding, Embedding):
+            raise PdlaError(f"TiedHead of a {type(embedding).__name__}: give the Embedding whose weight it multiplies by")
         Layer.__init__(self, embedding.scheme)
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
         self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Any
@@ -46,8 +47,7 @@ class Layer:
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
 
     def __init__(self, scheme: Scheme) -> None:
-        if not isinstance(scheme, Scheme):
-            raise GridError(f"{type(self).__name__}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
+        check_scheme(type(self).__name__, scheme)
         self.scheme = scheme
         self._trip: Trip | None = None
         self._shards: list[Shard] = []
@@ -153,6 +153,7 @@ class Layer:
             if training:
                 self._check_uses()
         self.passes += training
+        self._trip, self._left, self._shards = None, None, []  # an error amid this pass leaves none before it to go back
         trip = Trip(self, x, self.passes, training)
         shards = trip.shards()
         with amid(self.scheme.grid.comm, "a forward pass"):
@@ -183,13 +184,28 @@ class Layer:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             assert y is not None
             check_like(dy, y, "dy", "the layer's output")
-        self._trip, self._left = None, None
+        shards, self._trip, self._left, self._shards = self._shards, None, None, []
+        for parameter in self.all_parameters():
+            parameter.gradient = None  # an error amid this pass leaves none to step by
         trip.turn()
         with amid(self.scheme.grid.comm, "a backward pass"):
-            dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), self._shards, strict=True))
+            dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), shards, strict=True))
             trip.settle()
-        self._shards = []
         return _joined(dx)
+
+
+def check_scheme(kind: str, scheme: Any) -> None:
+    """Raise unless a layer of this kind is made in a scheme."""
+    if not isinstance(scheme, Scheme):
+        raise GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
+
+
+@contextmanager
+def made(kind: str, scheme: Scheme, numbers: str) -> Iterator[None]:
+    """Collective: checks of the numbers that a layer is made by; what is wrong on one rank, or differs, is an error on all."""
+    check_scheme(kind, scheme)
+    with agreed(scheme.grid.comm, f"{kind}({numbers})"):
+        yield
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:

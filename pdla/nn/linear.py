@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.composed import widened
+from pdla.array.composed import summing, widened
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
@@ -14,7 +14,7 @@ from pdla.layout import Layout
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_floats, like, rows_of
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
 from pdla.nn.steps import Steps, begun, gathered, settled
@@ -26,7 +26,7 @@ def weights(
     scheme: Scheme, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
 ) -> Parameter:
     """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
-    with agreed(scheme.grid.comm, f"{name} of {dtype!r}"):
+    with agreed(scheme.grid.comm, f"{name} times {scale} of {dtype!r}"):
         check_floats(name, np.dtype(dtype))
     meeting = scheme.meeting(table, 1, units)
     value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")
@@ -42,10 +42,11 @@ def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any
 
 
 def product(a: DistMatrix, b: DistMatrix, layout: Layout, at: Shard) -> Steps[DistMatrix]:
-    """This rank's part of a b, as addends of that layout. Where there are other shards it gives way half-way: an all-reduce of
-    theirs has come to its second half, which travels while the rest is computed."""
+    """This rank's part of a b, as addends of that layout, in the dtype that ranks add up in. Where there are other shards it gives
+    way half-way: an all-reduce of theirs has come to its second half, which travels while the rest is computed."""
     shape = (a.shape[0], b.shape[1])
-    block = a.xp.empty(local_shape(shape, layout, a.grid), a.dtype)
+    several = any(a.grid.sizes[axis] > 1 for axis in layout.partial)
+    block = a.xp.empty(local_shape(shape, layout, a.grid), summing(a.dtype) if several else a.dtype)
     rows = block.shape[0]
     half = rows if at.trip.scheme.shards == 1 else rows // 2
     multiply(a.xp, a.stored[:half], b.stored, block[:half], 1, 0)
@@ -93,9 +94,10 @@ class Linear(Layer):
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
         scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
     ) -> None:  # fmt: skip
+        with made("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}, bias={bias}"):
+            self.table: Table = scheme.table(kind)
         super().__init__(scheme)
         self.k, self.n, self.units, self.name = k, n, units, name
-        self.table: Table = scheme.table(kind)
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (k, n)
         scale = max(k, 1) ** -0.5 if scale is None else scale
         self.weight = weights(scheme, self.table, (k, n), units, scale, seed, dtype, name)
@@ -163,7 +165,7 @@ class Linear(Layer):
             made = begun(product(self._spread(seen, meeting), at.trip.gathered(self.weight), meeting.y, at))
         addends = yield from made
         with tagged(f"{self.name} forward"):
-            y_coming = begun(settled(addends, meeting.Y))
+            y_coming = begun(settled(addends, meeting.Y, x.dtype))
         at.release(self.weight)
         at.keep(self, seen if self.scheme.keep else x)
         return (yield from y_coming)
@@ -180,7 +182,7 @@ class Linear(Layer):
             made = begun(product(dy, at.trip.gathered(self.weight).T, layout, at))
         addends = yield from made
         with tagged(f"{self.name} backward"):
-            dx_coming = begun(settled(self._folded(addends, meeting), meeting.X))
+            dx_coming = begun(settled(self._folded(addends, meeting), meeting.X, dy.dtype))
         at.release(self.weight)
         x = yield from x_coming
         with tagged(f"{self.name} backward"):

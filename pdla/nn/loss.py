@@ -9,7 +9,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
-from pdla.errors import LayoutError, PdlaError, ShapeError
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
 from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_floats, cols_of, like, rows_of
@@ -31,12 +31,14 @@ class CrossEntropy:
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
         """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count.
 
-        LayoutError for partial sums, ShapeError for logits that are no real floats and for targets that do not fit them,
-        AgreementError for targets that differ between ranks.
+        LayoutError for partial sums, GridError for a grid that leaves ranks idle, ShapeError for logits that are no real floats and
+        for targets that do not fit them, AgreementError for targets that differ between ranks.
         """
         if not isinstance(logits, DistMatrix):
             raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not a {type(logits).__name__}")
         with agreed(logits.grid.comm, f"CrossEntropy of {logits.described} and {described(targets)}"):
+            if logits.grid.size < logits.grid.comm.size:
+                raise GridError(f"CrossEntropy on {logits.grid!r}, which leaves ranks idle, as no scheme does")
             if logits.layout.partial:
                 raise LayoutError(
                     f"CrossEntropy of partial sums {logits.layout!r}: redistribute to {logits.layout.summed!r} first"

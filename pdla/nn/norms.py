@@ -17,7 +17,7 @@ from pdla.errors import ShapeError
 from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_whole, cols_of, like, rows_of
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.linear import add_sums, vector
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, begun, summed
@@ -31,9 +31,10 @@ class Norm(Layer):
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:  # fmt: skip
+        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}"):
+            self.takes = self.gives = self.spec = scheme.table(kind).X
         super().__init__(scheme)
         self.features, self.eps, self.name = features, eps, name
-        self.takes = self.gives = self.spec = scheme.table(kind).X
         self.widths = features, features
         self.gain = vector(scheme, features, self.spec, 1, 1, dtype)
         self.offset = vector(scheme, features, self.spec, 1, 0, dtype) if offset else None
@@ -121,10 +122,11 @@ class GroupNorm(Norm):
         self, scheme: Scheme, channels: int, *, groups: int, pixels: int, kind: str = "first", eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:  # fmt: skip
-        if groups < 1 or channels % groups:
-            raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
-        if pixels < 1:
-            raise ShapeError(f"GroupNorm: pixels={pixels}: tokens of a sample, at least 1")
+        with made("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
+            if groups < 1 or channels % groups:
+                raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
+            if pixels < 1:
+                raise ShapeError(f"GroupNorm: pixels={pixels}: tokens of a sample, at least 1")
         super().__init__(scheme, channels, kind=kind, eps=eps, dtype=dtype, name=name)
         self.groups, self.sequence = groups, pixels
 

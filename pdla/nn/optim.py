@@ -13,7 +13,7 @@ from pdla.array.composed import summing
 from pdla.comm.agree import agree, agreed
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
-from pdla.errors import PdlaError
+from pdla.errors import PdlaError, ShapeError
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import like
 from pdla.nn.layer import Layer, check_state
@@ -40,9 +40,10 @@ class Optimizer:
     def _check(self, call: str, numbers: Iterable[Any], betas: tuple[Any, ...] = (0, 0)) -> None:
         """Collective: that ranks make the same optimizer, by numbers that it can go by."""
         with agreed(self.layer.scheme.grid.comm, f"{call} of {self.layer!r}"):
-            if not all(isinstance(number, Real) and float(number) >= 0 for number in (*numbers, *betas)):
+            two = betas if np.shape(betas) == (2,) else (1, 1)
+            if not all(isinstance(number, Real) and float(number) >= 0 for number in (*numbers, *two)):
                 raise PdlaError(f"{call}: numbers of at least 0")
-            if len(betas) != 2 or max(betas) >= 1:
+            if max(two) >= 1:
                 raise PdlaError(f"{call}: two betas below 1")
 
     def step(self) -> None:
@@ -72,10 +73,13 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Collective: go on from a state, which every rank has, and from nothing else. ShapeError where it is not of this kind
         of optimizer and of the layer's parameters."""
-        with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}"):
-            places = self._places(state.get("steps", 0) if isinstance(state, Mapping) else 0)
+        steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
+        with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
+            places = self._places(steps)
             shapes: dict[str, tuple[int, ...]] = {key: parameter.value.shape for key, parameter in places.items()}
             check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
+            if not (float(steps) >= 0 and float(steps).is_integer()):
+                raise ShapeError(f"steps={steps} in the state: a whole number of them")
         self.steps, self.state = int(state["steps"]), {}
         for key, parameter in places.items():
             value = parameter.value

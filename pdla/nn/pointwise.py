@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_floats, like
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps
 from pdla.nn.trip import Parameter, Shard, seeded
@@ -92,10 +91,10 @@ class Dropout(Pointwise):
     """
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:
-        super().__init__(scheme)
-        with agreed(scheme.grid.comm, f"Dropout({probability}, seed={seed}, name={name!r})"):
+        with made("Dropout", scheme, f"{probability}, seed={seed}, name={name!r}"):
             if not 0 <= probability < 1:
                 raise ShapeError(f"probability={probability}: from 0 to below 1")
+        super().__init__(scheme)
         self.probability, self.seed, self.name = probability, seed, name
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:

@@ -187,8 +187,9 @@ class Scheme:
         sequence  tokens of a sequence, which attention wants whole: tokens are rows, a sequence's one after the other
         root      the rank that has x; None: every rank has it
         """
-        if sequence < 1:
-            raise ShapeError(f"sequence={sequence}: tokens of a sequence, at least 1")
+        with agreed(self.grid.comm, f"shard(sequence={sequence})"):
+            if not _counts(sequence):
+                raise ShapeError(f"sequence={sequence}: tokens of a sequence, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
 
 

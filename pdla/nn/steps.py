@@ -87,8 +87,9 @@ def gathered(X: DistMatrix, layout: Layout) -> Steps[DistMatrix]:
     return end()
 
 
-def settled(addends: DistMatrix, layout: Layout) -> Steps[DistMatrix]:
-    """Collective: the addends summed: scattered over the axes that the layout cuts, the same on all ranks of the others."""
+def settled(addends: DistMatrix, layout: Layout, dtype: Any) -> Steps[DistMatrix]:
+    """Collective: the addends summed, in their dtype, then cast to that one: scattered over the axes that the layout cuts, the same
+    on all ranks of the others."""
     grid, block = addends.grid, addends.stored
     partial = [axis for axis in addends.layout.partial if grid.sizes[axis] > 1]
     cut = tuple(axis for axis in layout.axes if axis in partial)
@@ -97,7 +98,7 @@ def settled(addends: DistMatrix, layout: Layout) -> Steps[DistMatrix]:
     whole = tuple(axis for axis in partial if axis not in cut)
     if whole:
         block = yield from summed(block, grid, whole)
-    return DistMatrix(block, addends.shape, grid, layout)
+    return DistMatrix(block.astype(dtype, copy=False), addends.shape, grid, layout)
 
 
 def _scattered(addends: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Steps[Any]:

@@ -16,7 +16,7 @@ from pdla.layout import Block, Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_sequence, like
 from pdla.nn.attention import SelfAttention
-from pdla.nn.layer import Layer
+from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.norms import LayerNorm
 from pdla.nn.pointwise import Dropout, GeLU
@@ -32,7 +32,7 @@ HANDED_ON = {  # what a layer says of x and of y, and how it is said
 
 
 class Sequential(Layer):
-    """Layers one after the other, which together make one pass: shards stay apart from the first to the last.
+    """Layers one after the other, which together make one pass: shards stay apart from the first to the last. Collective to make.
 
     LayoutError where a layer takes x otherwise than the one before it gives it, ShapeError where it takes other features, units of
     them, sequences or samples, or where dtypes of parameters differ, GridError for layers of another scheme, PdlaError for a layer
@@ -42,12 +42,13 @@ class Sequential(Layer):
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
         super().__init__(scheme)
         self.layers = list(layers)
-        self._check_layers()
-        self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
-        self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1
-        self._whole = Fraction(1)  # tokens of a sequence behind the layers so far; 1: no layer has told
-        for layer in self.layers:
-            self._follow(layer)
+        with made("Sequential", scheme, f"{self.layers}"):
+            self._check_layers()
+            self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
+            self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1
+            self._whole = Fraction(1)  # tokens of a sequence behind the layers so far; 1: no layer has told
+            for layer in self.layers:
+                self._follow(layer)
 
     def _check_layers(self) -> None:
         if not self.layers:
@@ -90,6 +91,11 @@ class Sequential(Layer):
     def _takes(self, x: Any) -> None:
         telling = (layer for layer in self.layers if layer.takes or layer.gives)  # those before it leave x where it lies
         next(telling, self.layers[0])._takes(x)
+        if isinstance(x, DistMatrix):  # what the first layer leaves open those behind it may not
+            (features, _), own = self.widths, (parameter.value.dtype for parameter in self.all_parameters())
+            wanted = x.shape[1] if features is None else features, next(own, x.dtype)
+            if wanted != (x.shape[1], x.dtype):
+                raise ShapeError(f"{self!r} takes (tokens, {wanted[0]}) of {wanted[1]}, not {x.shape} of {x.dtype}")
 
     def _forward(self, x: Any, at: Shard) -> Steps[Any]:
         for layer in self.layers:
@@ -109,12 +115,16 @@ def _check_next(layer: Layer, words: str, wanted: Any, given: Any) -> None:
 
 
 class MeanOverSequence(Layer):
-    """Each sequence's mean, a row instead of its tokens, where a first layer has put them out: nothing is sent."""
+    """Each sequence's mean, a row instead of its tokens, where a first layer has put them out; nothing is sent.
+
+    Collective to make.
+    """
 
     sizes = None, (1, 1)
 
     def __init__(self, scheme: Scheme, *, sequence: int) -> None:
-        check_sequence("MeanOverSequence", sequence)
+        with made("MeanOverSequence", scheme, f"sequence={sequence}"):
+            check_sequence("MeanOverSequence", sequence)
         super().__init__(scheme)
         self.sequence, self.scale = sequence, Fraction(1, sequence)
         self.takes = self.gives = scheme.first.Y
@@ -160,8 +170,9 @@ class MLP(Sequential):
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         first, gelu, second = self.layers
-        inner = yield from first.without_bias(x, at)
-        return (yield from second._forward(gelu.biased(inner, first.bias, at), at))
+        x = yield from first.without_bias(x, at)
+        x = gelu.biased(x, first.bias, at)  # nobody holds what was spent
+        return (yield from second._forward(x, at))
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         first, gelu, second = self.layers
@@ -183,8 +194,9 @@ class TransformerLayer(Layer):
         dropout: float = 0.0, bias: bool = True, recompute: bool = False, seed: int = 0, dtype: Any = np.float64,
         name: str = "layer",
     ) -> None:  # fmt: skip
+        with made("TransformerLayer", scheme, f"{hidden}, {heads} heads, sequence={sequence}, recompute={recompute}"):
+            self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         super().__init__(scheme)
-        self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         self.takes = self.gives = scheme.first.X
         self.widths = hidden, hidden
         self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")

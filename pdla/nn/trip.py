@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pdla.array.composed import summing
 from pdla.comm.ledger import tagged
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
@@ -116,7 +117,7 @@ class Trip:
         over ranks begin."""
         value, layout = parameter.value, Layout(parameter.used.rows, parameter.used.cols, partial)
         if parameter not in self.addends:
-            block = value.xp.empty(local_shape(value.shape, layout, value.grid), value.dtype)
+            block = value.xp.empty(local_shape(value.shape, layout, value.grid), summing(value.dtype))
             self.addends[parameter] = DistMatrix(block, value.shape, value.grid, layout), 0
         addends, count = self.addends[parameter]
         write(addends.stored, count == 0)
@@ -124,7 +125,7 @@ class Trip:
         if count + 1 == self.scheme.shards * parameter.layers:
             self.settle()
             del self.addends[parameter]
-            self.debts.append((parameter, begun(settled(addends, value.layout))))
+            self.debts.append((parameter, begun(settled(addends, value.layout, value.dtype))))
 
     def settle(self) -> None:
         """End the sums that have been begun."""

@@ -14,6 +14,8 @@ from nets import FEW, PLACES, SERIAL, Model, check_close, learned, linear_case, 
 import pdla
 from pdla import nn
 from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, ShapeError
+from pdla.nn import attention
+from pdla.nn.pointwise import Pointwise
 
 somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
 everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
@@ -455,6 +457,14 @@ INPUTS = {
         lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.Sequential(s, [nn.GeLU(s), nn.Linear(s, 20, 5)])),
         LayoutError, r"x lies as Layout\(\), Linear\(20, 5\) .* takes",
     ),
+    "width, of a layer behind one that takes any": (
+        lambda s: forward(s, s.shard(X, sequence=5), nn.Sequential(s, [nn.MeanOverSequence(s, sequence=5), nn.Linear(s, 9, 9)])),
+        ShapeError, r"Sequential of 2 layers on .* takes \(tokens, 9\) of float64, not \(15, 20\) of float64",
+    ),
+    "dtype, of a layer behind one that takes any": (
+        lambda s: forward(s, s.shard(X.astype("f")), nn.Sequential(s, [nn.Upsample(s, height=1, width=1), nn.Linear(s, 20, 9)])),
+        ShapeError, r"Sequential of 2 layers on .* takes \(tokens, 20\) of float64, not \(15, 20\) of float32",
+    ),
     "a layer in two places": (
         lambda s: forward(s, s.shard(X), nn.Sequential(s, [gelu := nn.GeLU(s), nn.Linear(s, 20, 20), gelu])), PdlaError,
         "GeLU on .* comes 2 times in a Sequential: make a layer for each place",
@@ -590,6 +600,49 @@ def test_backward_passes_that_are_refused():
     pdla.run(4, program)
 
 
+class Failing(Pointwise):
+    """Hands on what it is given, or fails on one way through."""
+
+    way = ""
+
+    def _apply(self, x, at):
+        assert self.way != "forward"
+        return x
+
+    def _turned(self, dy, at):
+        assert self.way != "backward"
+        return dy
+
+
+def test_an_error_amid_a_pass_leaves_nothing_of_it_nor_of_the_one_before():
+    def program(scheme):
+        failing = Failing(scheme)
+        layer = nn.Sequential(scheme, [nn.Linear(scheme, 20, 9), failing, nn.Linear(scheme, 9, 20, kind="second")])
+        x, optimizer, found = scheme.shard(X), nn.SGD(layer, 0.1), []
+        layer.backward(layer.forward(x))
+        layer.forward(x)
+        failing.way = "forward"
+        with pytest.raises(AssertionError):
+            layer.forward(2 * x)
+        assert layer.kept_bytes() == 0
+        with pytest.raises(PdlaError, match="without a forward pass"):
+            layer.backward(x)
+        failing.way = "backward"
+        y = layer.forward(x)
+        with pytest.raises(AssertionError):
+            layer.backward(y)
+        assert layer.kept_bytes() == 0
+        with pytest.raises(PdlaError, match="has no gradient"):
+            optimizer.step()
+        failing.way = ""
+        for _ in range(2):
+            found.append(layer.backward(layer.forward(x)).gather())
+        return found
+
+    first, second = run(SERIAL, program)
+    assert np.array_equal(first, second)
+
+
 def grid(comm, shape, axes=None):
     return pdla.ProcessGrid(shape, None if axes is None else tuple(axes.split()), comm)
 
@@ -637,18 +690,26 @@ MAKING = {
     "weights of integers": (lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype=int), ShapeError, "linear is of real floats, .* int64"),
     "complex weights": (lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype="c8"), ShapeError, "linear .* not of complex64"),
     "weights of two dtypes": (
-        lambda c: nn.Linear(SUMMA.make(c), 4, 4, bias=False, dtype="fd"[c.rank % 2]), AgreementError, "linear of 'f'; .* of 'd'"
+        lambda c: nn.Linear(SUMMA.make(c), 4, 4, bias=False, dtype="fd"[c.rank % 2]), AgreementError, "linear .* of 'f'; .* of 'd'"
     ),
     "gains of integers": (lambda c: nn.LayerNorm(SUMMA.make(c), 4, dtype=int), ShapeError, "not of int64"),
     "positions of integers": (
         lambda c: nn.Positions(SUMMA.make(c), 4, sequence=4, dtype=int), ShapeError, "positions is of real floats, .* int64"
     ),
+    "weights of long doubles": (
+        lambda c: nn.Linear(SUMMA.make(c), 4, 4, dtype=np.longdouble), ShapeError, "or bfloat16, not of f.*128"
+    ),
+    "a head of a linear": (lambda c: nn.TiedHead(nn.Linear(SUMMA.make(c), 4, 4)), PdlaError, "TiedHead of a Linear: give the Emb"),
+    "one beta": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=0.9), PdlaError, "betas=0.9, .*: two betas below 1"),
     "rates that differ": (
         lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), 0.5 + c.rank), AgreementError, r"rank 0: SGD\(rate=0.5.*SGD\(rate=1.5",
     ),
     "a rate that is none": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), "a"), PdlaError, "rate='a', .*numbers of at least 0"),
     "betas of 1": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=(1, 1)), PdlaError, "two betas below 1"),
     "seeds that differ": (lambda c: nn.Dropout(SUMMA.make(c), P, seed=c.rank), AgreementError, "rank 0: .*seed=0.*; rank 1: "),
+    "layers that differ": (
+        lambda c: chain(c, nn.GeLU, nn.ReLU if c.rank else nn.GeLU), AgreementError, r"rank 0: Sequential.*; ranks 1, 2, 3: "
+    ),
     "two schemes": (
         lambda c: nn.Sequential(SUMMA.make(c), [nn.GeLU(SUMMA.make(c))]), GridError, "GeLU on .* was made in another scheme"
     ),
@@ -690,6 +751,10 @@ MAKING = {
     "dtypes": (
         lambda c: chain(c, lambda s: nn.Linear(s, 20, 20, dtype="f"), lambda s: nn.LayerNorm(s, 20)), ShapeError,
         "layers of float32 and float64: give all one dtype",
+    ),
+    "a loss where ranks are idle": (
+        lambda c: nn.CrossEntropy().forward(pdla.zeros((2, 3), grid(c, (1, 2)), pdla.Layout(cols="col")), np.arange(2)), GridError,
+        "CrossEntropy on .* leaves ranks idle",
     ),
     "step before backward": (lambda c: nn.SGD(layer_of(SUMMA.make(c)), 0.1).step(), PdlaError, "norm1.gain .* has no gradient"),
     "an optimizer of parameters": (
@@ -736,6 +801,15 @@ MAKING = {
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1, "weight.0": np.ones((20, 5))}), ShapeError,
         r"it lacks \[\], it has besides \['weight.0'\]",
     ),
+    "an optimizer's state of steps that differ": (
+        lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1 + c.rank // 3}), AgreementError, "rank 3: .* at step 2"
+    ),
+    "an optimizer's state of half a step": (
+        lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 0.5}), ShapeError, "steps=0.5 in the state: a whole number"
+    ),
+    "an optimizer's state of steps below 0": (
+        lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": -1}), ShapeError, "steps=-1 in the state: a whole number"
+    ),
     "an optimizer's state of nobody": (
         lambda c: resumed(c, nn.AdamW, {"steps": 0, "nobody.0": np.ones((1, 1))}), ShapeError, r"it has besides \['nobody.0'\]"
     ),
@@ -753,6 +827,53 @@ def test_schemes_and_layers_that_are_refused(what):
     assert raised is kind, text
     with pytest.raises(kind, match=words):
         raise raised(text)
+
+
+ONE = {  # what a rank has, what the others have, and a layer that is made of it
+    "heads": (3, 4, lambda s, heads: nn.SelfAttention(s, 20, heads, sequence=5)),
+    "sequences": (0, 5, lambda s, sequence: nn.SelfAttention(s, 20, 4, sequence=sequence)),
+    "sequences of a mean": (0, 5, lambda s, sequence: nn.MeanOverSequence(s, sequence=sequence)),
+    "sequences of an embedding": (0, 5, lambda s, sequence: nn.Embedding(s, 9, 4, sequence=sequence)),
+    "sequences of positions": (0, 5, lambda s, sequence: nn.Positions(s, 4, sequence=sequence)),
+    "sequences of x": (0, 5, lambda s, sequence: s.shard(X, sequence=sequence)),
+    "kinds": ("third", "first", lambda s, kind: nn.Linear(s, 4, 4, kind=kind)),
+    "kinds of a norm": ("third", "first", lambda s, kind: nn.RMSNorm(s, 4, kind=kind)),
+    "groups": (3, 5, lambda s, groups: nn.GroupNorm(s, 20, groups=groups, pixels=4)),
+    "kernels": (0, 1, lambda s, kernel: nn.Conv2d(s, 4, 4, kernel, height=4, width=4)),
+    "factors": (0, 2, lambda s, factor: nn.Upsample(s, height=4, width=4, factor=factor)),
+    "kernels of a block": (2, 3, lambda s, kernel: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, kernel=kernel)),
+    "levels": (0, 1, lambda s, levels: nn.UNetBlock(s, 4, groups=1, height=4, width=4, levels=levels)),
+    "layers": ([], [None], lambda s, some: nn.Sequential(s, [nn.GeLU(s) for _ in some])),
+}
+
+
+@pytest.mark.parametrize("what", ONE)
+def test_numbers_that_are_wrong_on_one_rank_are_refused_on_all(what):
+    wrong, right, make = ONE[what]
+    raised, text = refusal(4, lambda comm: make(SUMMA.make(comm), wrong if comm.rank == 1 else right))
+    assert raised is ShapeError and text.startswith("rank 1: "), text
+
+
+TWO = {  # numbers that are right, but not together
+    "causal": ((True, False), lambda s, causal: nn.TransformerLayer(s, 20, 4, sequence=5, causal=causal)),
+    "recompute": ((True, False), lambda s, recompute: nn.TransformerLayer(s, 20, 4, sequence=5, recompute=recompute)),
+    "sequences": ((1, 5), lambda s, sequence: nn.SelfAttention(s, 20, 4, sequence=sequence)),
+    "eps": ((1e-5, 1e-6), lambda s, eps: nn.LayerNorm(s, 20, eps=eps)),
+    "groups": ((2, 4), lambda s, groups: nn.GroupNorm(s, 20, groups=groups, pixels=4)),
+    "scales": ((1, 2), lambda s, scale: nn.Linear(s, 4, 4, scale=scale)),
+    "scales of an embedding": ((1, 2), lambda s, scale: nn.Embedding(s, 9, 4, scale=scale)),
+    "scales of positions": ((1, 2), lambda s, scale: nn.Positions(s, 4, sequence=5, scale=scale)),
+    "strides": ((1, 2), lambda s, stride: nn.Conv2d(s, 4, 4, 2, height=2, width=2, padding=0, stride=stride)),
+    "heights": ((2, 4), lambda s, height: nn.Upsample(s, height=height, width=8 // height)),
+    "sequences of x": ((1, 5), lambda s, sequence: s.shard(X, sequence=sequence)),
+}
+
+
+@pytest.mark.parametrize("what", TWO)
+def test_numbers_that_differ_between_ranks_are_refused(what):
+    numbers, make = TWO[what]
+    raised, text = refusal(4, lambda comm: make(SUMMA.make(comm), numbers[comm.rank == 1]))
+    assert raised is AgreementError and "ranks disagree: ranks 0, 2, 3: " in text, text
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -982,6 +1103,7 @@ OF_MANY = {  # tokens, features, the layer
     "Positions": (LONG, 4, lambda s, dtype: nn.Positions(s, 4, sequence=2, dtype=dtype)),
     "MeanOverSequence": (LONG, 4, lambda s, dtype: nn.MeanOverSequence(s, sequence=LONG // 2)),
     "SelfAttention": (600, 4, lambda s, dtype: nn.SelfAttention(s, 4, 2, sequence=300, causal=False, dtype=dtype)),
+    "Upsample": (1, 4, lambda s, dtype: nn.Upsample(s, height=1, width=1, factor=160)),
 }
 
 
@@ -1004,6 +1126,67 @@ def test_layers_of_16_bit_floats_add_up_in_32(place, what, dtype):
     for name in ("dx", "gain") if "Norm" in what else ():  # differences of what is rounded
         assert np.abs(found.pop(name, 0) - wanted.pop(name, 0)).max() < 0.05 * (1 if name == "dx" else tokens)
     check_close(found, wanted, 0.05)
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["first", "second"])
+def test_sums_of_16_bit_floats_over_ranks_are_rounded_once(place, kind):
+    """bfloat16 has no 257: what each rank adds to 256 would be lost."""
+    draw = np.random.default_rng(0)
+    x, dy, weight = (draw.integers(0, 257, shape).astype(ml_dtypes.bfloat16) for shape in ((17, 19), (17, 23), (19, 23)))
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 19, 23, kind=kind, dtype=ml_dtypes.bfloat16)
+        layer.load_state_dict({"weight": weight, "bias": np.zeros((1, 23))})
+        y = layer.forward(pdla.from_global(x, scheme.grid, scheme.activation(layer.takes)))
+        dx = layer.backward(pdla.from_global(dy, scheme.grid, y.layout))
+        return [value.gather().astype("f") for value in (y, dx, *layer.gradients().values())]
+
+    for found, wanted in zip(run(place, program), run(SERIAL, program), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_gelu_of_16_bit_floats_is_that_of_32_rounded(dtype):
+    """Below 0 too, where it is a small part of x."""
+    given = np.linspace(-6, 6, 1000).reshape(1, -1).astype(dtype)
+
+    def program(scheme, kind):
+        layer, x = nn.GeLU(scheme), scheme.shard(given.astype(kind))
+        y = layer.forward(x)
+        return [z.gather().astype(dtype) for z in (y, layer.backward(pdla.from_global(np.ones(y.shape, kind), y.grid, y.layout)))]
+
+    found, wanted = (run(SERIAL, lambda scheme, kind=kind: program(scheme, kind)) for kind in (dtype, np.float32))
+    assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_values_of_16_bit_floats_that_many_queries_see(dtype, monkeypatch):
+    """More than bfloat16 counts, one after the other: a value's gradient is what its token has put out."""
+    monkeypatch.setattr(attention, "SCORES", 1)
+    tokens = 1024
+
+    def program(scheme):
+        layer = nn.SelfAttention(scheme, 1, 1, sequence=tokens, causal=False, bias=False, dtype=dtype)
+        layer.load_state_dict({"qkv.weight": np.array([[0, 1, 1]]), "out.weight": np.ones((1, 1))})  # all attend to all
+        x = scheme.shard(np.ones((tokens, 1), dtype), sequence=tokens)
+        return layer.backward(layer.forward(x)).gather().astype(float)
+
+    np.testing.assert_allclose(run(SERIAL, program), 1, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_pixels_of_16_bit_floats_under_many_places_of_a_kernel(dtype):
+    """More than bfloat16 counts."""
+    kernel = 20
+
+    def program(scheme):
+        layer = nn.Conv2d(scheme, 1, 1, kernel, height=kernel, width=kernel, padding=kernel - 1, bias=False, dtype=dtype)
+        layer.load_state_dict({"weight": np.ones((kernel**2, 1))})
+        y = layer.forward(scheme.shard(np.zeros((kernel**2, 1), dtype), sequence=kernel**2))
+        return layer.backward(pdla.from_global(np.ones(y.shape, dtype), scheme.grid, y.layout)).gather().astype(float)
+
+    np.testing.assert_allclose(run(SERIAL, program), kernel**2, rtol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
