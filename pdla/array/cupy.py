@@ -58,6 +58,11 @@ def use(number: int) -> None:
     cupy.cuda.Device(number % count).use()
 
 
+def joining() -> Callable[[], Any]:
+    """What another thread is to call so that it uses the device of this one."""
+    return cupy.cuda.Device().use
+
+
 def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     return cupy.empty(shape, dtype)
 

@@ -73,7 +73,7 @@ class NCCLComm(MPIComm):
             for group in groups:
                 self._make(group.calls, stream)
                 events.append(self.xp.mark())
-        self._held[id(events)] = groups, landings
+        self._held[id(events)] = events, groups, landings  # with them, so that no others have their number
         return self._arrive(call, events, groups, landings)
 
     def _make(self, calls: Sequence[Call], stream: Any) -> None:

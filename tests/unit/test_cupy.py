@@ -1,6 +1,8 @@
 """CuPy's namespace against NumPy's, function by function: on a GPU, or here on a stand-in that runs the kernels themselves."""
 
+import threading
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -634,6 +636,28 @@ def test_namespaces(monkeypatch):
     assert chosen() is host
     with config.override(array="cupy"):
         assert chosen() is xp
+
+
+@pytest.mark.skipif(GPU, reason="what is played here is a machine with two GPUs")
+def test_the_thread_that_lets_mpi_work_uses_its_ranks_device(monkeypatch):
+    import cupy
+
+    from pdla.comm import rounds
+
+    monkeypatch.setattr(cupy, "DEVICES", 2)
+    seen, looked = [], threading.Event()
+
+    def look():
+        seen.append(cupy.cuda.runtime.getDevice())
+        looked.set()
+
+    xp.use(1)
+    progress = rounds.Progress(SimpleNamespace(crowding=1), xp)
+    progress.begin(SimpleNamespace(advance=look))
+    assert looked.wait(60)
+    progress.end()
+    xp.use(0)
+    assert set(seen) == {1}
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")
