@@ -1,6 +1,7 @@
 """CuPy's namespace against NumPy's, function by function: on a GPU, or here on a stand-in that runs the kernels themselves."""
 
 import threading
+from importlib.resources import files
 from itertools import product
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from pdla import Balanced, Cuts, Cyclic, Layout, config
 from pdla.array import chosen, composed, namespace
 from pdla.array import numpy as host
 from pdla.array.draw import Draw
+from pdla.array.quantile import normal
 from pdla.bench.cli import main
 from pdla.errors import DeviceError
 from pdla.indices import IndexSet
@@ -352,6 +354,7 @@ TILED = {
 DRAWN = [
     ("uniform", 0, 1), ("uniform", -3, 9.7), ("uniform", 4.0, 4.0), ("integers", -3, 9), ("integers", 5, 6),
     ("integers", 7, 7 + 2**32), ("integers", -(2**63), 5 - 2**63), ("integers", 2**63 - 10**7, 2**63), ("integers", -2, 3 * 2**30),
+    ("normal", 0, 1),
 ]  # fmt: skip
 
 
@@ -403,7 +406,8 @@ def test_a_number_passed_over_shifts_what_comes_after_it(tile, row, host_draws):
 def test_philox_reads_and_writes_nothing_past_its_block(dtype, n):
     rows, cols = (xp.asarray(np.arange(20) * step) for step in (128, 1))
     made = xp.asarray(np.full((20, n), 7, dtype))
-    for kernel, low, count in (("uniform", np.float64(0), np.float64(1)), ("integers", np.int64(-4), np.uint64(8))):
+    for kernel, low, count in (("uniform", np.float64(0), np.float64(1)), ("normal", np.float64(0), np.float64(1)),
+                               ("integers", np.int64(-4), np.uint64(8))):  # fmt: skip
         args = rows, cols, np.uint64(3), made, np.int64(3 * n), np.int64(n), low, count
         xp.launch("philox.cu", f"{kernel}_{dtype}", (2,), (64,), *args)
         draw = Draw(128, np.dtype(dtype), 3, kernel, int(low), int(low) + int(count))
@@ -411,10 +415,23 @@ def test_philox_reads_and_writes_nothing_past_its_block(dtype, n):
         bits_same(made, np.concatenate([wanted, np.full((17, n), 7, dtype)]))
 
 
+def test_a_normal_number_has_the_bits_of_the_processors_wherever_it_is():
+    """Far out in the tails, too, where one in 10^11 is."""
+    import cupy
+
+    ends = np.concatenate([np.geomspace(1, 2**52, 500).astype(np.int64), 2**52 - np.arange(5)]) - 1
+    x = np.concatenate([ends, 2**53 - 1 - ends]) * 2.0**-53
+    source = files("pdla.cuda").joinpath("philox.cu").read_text()
+    source += 'extern "C" __global__ void quantiles(double* x) { x[blockIdx.x] = quantile(x[blockIdx.x]); }'
+    found = xp.asarray(x)
+    cupy.RawModule(code=source, options=("--std=c++17", "--fmad=false")).get_function("quantiles")((len(x),), (1,), (found,))
+    bits_same(found, normal(x))
+
+
 @pytest.mark.parametrize(
     ("dtype", "distribution", "low", "high"),
     [
-        ("float64", "normal", 0, 1), ("int8", "integers", -3, 9), ("int64", "integers", 0, 2**40), ("float16", "uniform", -1, 1),
+        ("float16", "normal", 0, 1), ("int8", "integers", -3, 9), ("int64", "integers", 0, 2**40), ("float16", "uniform", -1, 1),
         ("float64", "integers", 0, 2**32 + 1), ("float32", "integers", -(2**63), 2**63), ("complex64", "uniform", -0.0, -5e-324),
         ("float64", "uniform", np.float32(0.1), 1), ("bool", "uniform", 0, 1),
     ],
