@@ -718,6 +718,31 @@ def test_a_code_s_own_blocks_by_their_descriptor(flat):
             np.testing.assert_array_equal(came, whole[:, 2:] @ whole[2:])
 
 
+@pytest.mark.parametrize(("array", "says"), [("cupy", "array of numpy's"), ("numpy", "array of cupy's")])
+def test_a_block_that_lies_elsewhere_than_matrices_is_refused(array, says):
+    """No kernel reads the host's memory; and no message of a device's arrays is staged where matrices are the host's."""
+
+    def program(comm):
+        block = np.ones((2, 4))
+        pdla.from_local(there(block) if array == "numpy" else block, (4, 4), pdla.ProcessGrid(2), Layout("row"))
+
+    with config.override(array=array), pytest.raises(DeviceError, match=says):
+        pdla.run(2, program)
+
+
+def test_idle_ranks_have_arrays_of_the_same_kind_as_others():
+    whole = np.arange(24.0).reshape(4, 6)
+
+    def program(comm):
+        one, both = pdla.ProcessGrid(1), pdla.ProcessGrid(2)
+        A = pdla.from_local(None if comm.rank else there(whole), (4, 6), one, Layout("row"))
+        return A.redistribute(Layout("row"), both).local
+
+    with config.override(array="cupy"):
+        for came, wanted in zip(pdla.run(2, program), (whole[:2], whole[2:]), strict=True):
+            same(came, wanted)
+
+
 @pytest.mark.parametrize("words", [["--dry-run", "-P", "4"], ["calibrate"]])
 def test_what_has_no_device_arrays(words, capsys):
     assert main([*words, "--array", "cupy"]) == 2
