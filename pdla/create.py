@@ -153,10 +153,11 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 
 
 def fingerprint(whole: Any) -> str:
-    """Words that differ where ranks bring different arrays, as each does that draws its own; of host arrays up to FINGERPRINTED."""
-    if not isinstance(whole, np.ndarray) or whole.nbytes > FINGERPRINTED:
+    """Words that differ where ranks bring different arrays, as each does that draws its own; of arrays up to FINGERPRINTED."""
+    xp = namespace(whole)
+    if xp.name == "meta" or whole.nbytes > FINGERPRINTED:
         return ""
-    return f", digest {blake2b(significant(whole), digest_size=8).hexdigest()}"
+    return f", digest {blake2b(significant(xp.host(whole)), digest_size=8).hexdigest()}"
 
 
 def _filled(

@@ -17,7 +17,7 @@ from pdla.array import numpy as host
 from pdla.array.draw import Draw
 from pdla.array.quantile import normal
 from pdla.bench.cli import main
-from pdla.errors import DeviceError
+from pdla.errors import AgreementError, DeviceError
 from pdla.indices import IndexSet
 
 xp = cupy_namespace()
@@ -716,6 +716,41 @@ def test_a_code_s_own_blocks_by_their_descriptor(flat):
     with config.override(array="cupy"):
         for came in pdla.run(4, program):
             np.testing.assert_array_equal(came, whole[:, 2:] @ whole[2:])
+
+
+def test_parts_of_one_array_overlap_where_they_have_elements_in_common():
+    x = xp.empty((6, 8), "float64")
+    for one, two in [(x[:, :5], x[:, 4:]), (x[::-2], x[1]), (x[2:4], x[:, 3:4]), (x, x[5:, 7:].T)]:
+        assert xp.overlap(one, two) and xp.overlap(two, one)
+    for one, two in [(x[:, :4], x[:, 4:]), (x[::-2], x[::2]), (x[2:4], x[4:]), (x[:0], x), (x, xp.empty((6, 8), "float64"))]:
+        assert not xp.overlap(one, two) and not xp.overlap(two, one)
+
+
+def test_parts_of_one_matrix_multiply_into_another():
+    def program(comm):
+        A = pdla.random((8, 8), pdla.ProcessGrid((2, 2)), Layout("row", "col"), distribution="integers", high=9)
+        whole = A.gather().get()
+        pdla.gemm(-1, A[4:, :4], A[:4, 4:], 1, A[4:, 4:])
+        return whole, A.gather().get()
+
+    with config.override(array="cupy"):
+        for whole, found in pdla.run(4, program):
+            whole[4:, 4:] -= whole[4:, :4] @ whole[:4, 4:]
+            np.testing.assert_array_equal(found, whole)
+
+
+def test_arrays_that_differ_between_ranks_are_told_apart():
+    def program(comm):
+        grid, x = pdla.ProcessGrid(2), np.full((4, 4), float(comm.rank))
+        for call in (lambda: pdla.from_global(x, grid, Layout("row")), lambda: pdla.from_global(there(x), grid, Layout("row"))):
+            with pytest.raises(AgreementError, match="digest"):
+                call()
+        A = pdla.from_global(x * 0, grid, Layout("row"))
+        with pytest.raises(AgreementError, match="digest"):
+            pdla.matvec(A, x[0])
+
+    with config.override(array="cupy"):
+        pdla.run(2, program)
 
 
 @pytest.mark.parametrize(("array", "says"), [("cupy", "array of numpy's"), ("numpy", "array of cupy's")])
