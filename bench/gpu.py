@@ -4,7 +4,7 @@ gemm    pdla's local product against PyTorch's (cuBLAS, too), 2 m n k operations
 pack    block-cyclic rectangles picked, turned and added, bytes read and written a second, against the device's own copy: goal 0.85
 fused   the layers' work, each in as few passes as its kernels make, against the same composed of CuPy's functions, and PyTorch's
 message through pinned memory, from one rank to itself: bytes a second, in pieces and whole
-fill    random matrices, drawn as every grid and the host draw them, against CuPy's own uniform numbers: seconds, bytes a second
+fill    random matrices, drawn as every grid and the host draw them, against CuPy's own numbers: seconds, bytes a second
 layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
 Each is the median of some runs; a run is repeated until it takes a tenth of a second, and begins and ends with the device idle.
 """
@@ -188,9 +188,11 @@ def fill(xp, n):
 
     rows, held = [], IndexSet.interval(0, n)
     for dtype in ("float32", "float64"):
-        plain = seconds(xp.finish, lambda dtype=dtype: cupy.random.random((n, n), dtype))
-        for distribution, high in (("uniform", 1), ("integers", 10)):
+        for distribution, high, theirs in (
+            ("uniform", 1, cupy.random.random), ("integers", 10, cupy.random.random), ("normal", 1, cupy.random.standard_normal),
+        ):  # fmt: skip
             draw = Draw(n, np.dtype(dtype), 0, distribution, 0, high)
+            plain = seconds(xp.finish, lambda theirs=theirs, dtype=dtype: theirs((n, n), dtype))
             ours = seconds(xp.finish, lambda draw=draw: xp.drawn(held, held, draw))
             rate = n * n * draw.dtype.itemsize / ours
             row = {"what": distribution, "dtype": dtype, "seconds": ours, "gb_s": rate / 1e9, "cupy_seconds": plain}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from hashlib import blake2b
 from math import isfinite
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pdla.array.draw import TILE, Draw
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
-from pdla.errors import LayoutError, ShapeError
+from pdla.errors import DeviceError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
@@ -54,7 +55,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
 
     local  2-D array of this rank's block (any strides; one that lies column by column travels so); on idle ranks of size 0 (or
            None). In a dry run its shape and dtype alone are kept. Collective.
-    Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ.
+    Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ; DeviceError where it lies elsewhere than
+    matrices do (PDLA_ARRAY).
     """
     on_grid("from_local", grid)
     with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
@@ -70,17 +72,31 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
                 f"the local block has shape {block.shape}; {layout!r} wants {expected} of {shape}: pdla.Cuts says which "
                 "rows or columns each rank has, where they are not cut evenly"
             )
+        if grid.active:
+            _check_place(block, local, grid.comm.xp)
     said = [word for word in grid.comm.share((block.dtype, _order(block)) if grid.active else None) if word is not None]
     dtypes, orders = {dtype for dtype, _ in said}, {order for _, order in said}
     if len(dtypes) > 1:
         raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
     if not grid.active:
-        block = namespace(block).empty((0, 0), dtypes.pop())
+        block = grid.comm.xp.empty((0, 0), dtypes.pop())
     by_columns = "F" in orders and "C" not in orders
     base = block.T if by_columns else block
     if grid.comm.xp.name == "meta":
         base = grid.comm.xp.asarray(base)
     return DistMatrix(base, shape, grid, layout, transposed=by_columns)
+
+
+def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
+    """That a block lies where matrices do: no kernel reads other memory, and of another device's array `block` is a copy."""
+    here = namespace(block)
+    if xp.name not in (here.name, "meta"):
+        raise DeviceError(
+            f"from_local: the block is an array of {here.name}'s, matrices are made of {xp.name}'s (PDLA_ARRAY={xp.name}): "
+            f"bring it there before, or set PDLA_ARRAY={here.name}"
+        )
+    if here.name == "cupy" and block is not local:
+        raise DeviceError("from_local: the block lies on another GPU than this rank's matrices: make it after the first grid")
 
 
 def _order(block: Any) -> str:
@@ -139,10 +155,11 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 
 
 def fingerprint(whole: Any) -> str:
-    """Words that differ where ranks bring different arrays, as each does that draws its own; of host arrays up to FINGERPRINTED."""
-    if not isinstance(whole, np.ndarray) or whole.nbytes > FINGERPRINTED:
+    """Words that differ where ranks bring different arrays, as each does that draws its own; of arrays up to FINGERPRINTED."""
+    xp = namespace(whole)
+    if xp.name == "meta" or whole.nbytes > FINGERPRINTED:
         return ""
-    return f", digest {blake2b(significant(whole), digest_size=8).hexdigest()}"
+    return f", digest {blake2b(significant(xp.host(whole)), digest_size=8).hexdigest()}"
 
 
 def _filled(

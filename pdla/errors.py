@@ -42,7 +42,7 @@ class NoMPIError(PdlaError, RuntimeError):
 
 
 class DeviceError(PdlaError, RuntimeError):
-    """CuPy or a GPU is missing where arrays are to lie on one."""
+    """CuPy or a GPU is missing where arrays are to lie on one, or an array lies elsewhere than matrices do."""
 
 
 class HandleError(PdlaError, LookupError):

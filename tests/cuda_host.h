@@ -11,6 +11,7 @@
 
 #define __global__
 #define __device__
+#define __noinline__
 #define __grid_constant__
 #define __launch_bounds__(n)
 #define __shared__ static

@@ -18,6 +18,7 @@ add_at(x, rows, source)    x[rows] += source, where a row may come many times
 uniform(rows, cols, key)   random numbers told by row, column and key
 drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py tells
 finish()                   wait until all that was asked for is done
+joining()                  a function: the thread that calls it uses the device of the one that asked for it
 
 and the layers' work, each function one pass over memory where there are kernels for it (composed.py has the formulas):
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from math import prod
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import cupy
@@ -56,6 +57,11 @@ def use(number: int) -> None:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         raise DeviceError(f"PDLA_ARRAY=cupy, but CuPy finds no GPU here ({error}): does nvidia-smi list one?") from error
     cupy.cuda.Device(number % count).use()
+
+
+def joining() -> Callable[[], Any]:
+    """What another thread is to call so that it uses the device of this one."""
+    return cupy.cuda.Device().use
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -425,15 +431,11 @@ def finish() -> None:
 
 
 def overlap(x: Any, y: Any) -> bool:
-    """Whether two arrays may share memory, of CuPy's or of another library's that both are views of."""
-    if not (x.size and y.size):
-        return False
-    (low, high), (begin, end) = (_reach(a) for a in (x, y))
-    return low < end and begin < high
+    """Whether two arrays have elements in common, as parts of one array need not; True where that is too hard to tell."""
+    return bool(x.size and y.size) and numpy.overlap(_outline(x), _outline(y))
 
 
-def _reach(x: Any) -> tuple[int, int]:
-    """The first byte of an array, and the one behind its last."""
-    steps = [(n - 1) * stride for n, stride in zip(x.shape, x.strides, strict=True)]
-    first = x.data.ptr + sum(step for step in steps if step < 0)
-    return first, first + sum(map(abs, steps)) + x.itemsize
+def _outline(x: Any) -> np.ndarray:
+    """An array of NumPy's where x lies, not to be read: NumPy asks for addresses alone."""
+    where = {"data": (x.data.ptr, False), "shape": x.shape, "strides": x.strides, "typestr": f"|V{x.itemsize}", "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=where))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.quantile import normal
 from pdla.indices import IndexSet
 
 TILE = 1 << 14  # elements of a tile at most: 128 KiB of float64, which stays in a core's cache
@@ -62,9 +63,7 @@ class Draw:
         uniform = generator.random(size)
         if self.distribution == "uniform":
             return self.low + (self.high - self.low) * uniform
-        from scipy.special import ndtri
-
-        return ndtri(uniform + 2.0**-54)
+        return normal(uniform)
 
 
 def tiles(held: IndexSet, size: int) -> Iterator[tuple[int, slice, np.ndarray]]:

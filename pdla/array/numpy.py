@@ -244,6 +244,11 @@ def finish() -> None:
     """Return when all that was asked for is done: here, at once."""
 
 
+def joining() -> Callable[[], None]:
+    """What another thread is to call so that it uses the device of this one: here, there is none."""
+    return finish
+
+
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether two arrays have elements in common, as parts of one array need not; True where that is too hard to tell."""
     return np.may_share_memory(x, y, max_work=10_000)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from pdla.array.launch import THREADS, blocks, launch
 from pdla.indices import IndexSet
 
 _KINDS = "float32", "float64", "complex64", "complex128"
-_DRAWS = {"uniform": 4, "integers": 8}  # numbers of a block of Philox
+_DRAWS = {"uniform": 4, "normal": 4, "integers": 8}  # numbers of a block of Philox
 
 
 def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
@@ -35,6 +35,8 @@ def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
 
 def _scalars(draw: Draw) -> tuple[Any, ...]:
     """Where a kernel's numbers begin and how far they reach; none where there is no kernel that draws them."""
+    if str(draw.dtype) in _KINDS and draw.distribution == "normal":
+        return np.float64(0), np.float64(1)
     if str(draw.dtype) in _KINDS and draw.distribution == "integers":
         low, high = int(draw.low), int(draw.high)
         if low >= -(2**63) and high <= 2**63 and high - low <= 2**32:

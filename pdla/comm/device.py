@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -167,7 +168,8 @@ def connected(comm: Any) -> Any:
 
         made, fault = nccl.over(comm)
         if made is not None:
-            fault = next(filter(None, comm.share(_together(made))), "")
+            wrong, fault = nccl.tried(comm, partial(_together, made))
+            fault = next(filter(None, comm.share(wrong or fault)), "")
         if not fault:
             _tell(comm, "arrays go by NCCL")
             return made

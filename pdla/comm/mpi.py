@@ -46,7 +46,7 @@ class MPIComm(Communicator):
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
         self.xp, self.adds = xp, xp is numpy
         self.mpi, self.node, self.homes = mpi, here, homes
-        self._progress = progress(here) if self.nodes > 1 else None
+        self._progress = progress(here, xp) if self.nodes > 1 else None
         # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
         self._board: NodeBoard | None = None

@@ -9,7 +9,7 @@ The binding is nccl4py, which NCCL's developers keep up; CuPy's own is to be giv
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -73,7 +73,7 @@ class NCCLComm(MPIComm):
             for group in groups:
                 self._make(group.calls, stream)
                 events.append(self.xp.mark())
-        self._held[id(events)] = groups, landings
+        self._held[id(events)] = events, groups, landings  # with them, so that no others have their number
         return self._arrive(call, events, groups, landings)
 
     def _make(self, calls: Sequence[Call], stream: Any) -> None:
@@ -158,14 +158,21 @@ def over(comm: MPIComm) -> tuple[NCCLComm | None, str]:
     if fault := _unfit(comm):
         return None, fault
     made = NCCLComm(comm.mpi, comm.node, comm.homes, comm.axis, comm.xp)
-    name = comm.share(bytes(_core().get_unique_id()) if comm.rank == 0 else b"")[0]
-    try:
+    name, fault = comm.share(tried(comm, lambda: bytes(_core().get_unique_id()) if comm.rank == 0 else b""))[0]
+    if not fault:
         with watched("NCCL's first meeting"):
-            made.nccl = _core().Communicator.init(comm.size, comm.rank, _core().UniqueId.from_bytes(name))
-    except Exception as error:  # NCCL's and CUDA's have no common base
-        fault = f"NCCL on rank {comm.rank}: {error}"
-    fault = next(filter(None, comm.share(fault)), "")
+            init, named = _core().Communicator.init, _core().UniqueId.from_bytes
+            made.nccl, fault = tried(comm, lambda: init(comm.size, comm.rank, named(name)))
+        fault = next(filter(None, comm.share(fault)), "")
     return (None if fault else made), fault
+
+
+def tried(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
+    """What a call gives, and its fault in words."""
+    try:
+        return call(), ""
+    except Exception as error:  # NCCL's and CUDA's have no common base
+        return None, f"NCCL on rank {comm.rank}: {error}"
 
 
 def _unfit(comm: MPIComm) -> str:
@@ -181,6 +188,6 @@ def _lacks() -> str:
     """What NCCL wants to run on this rank."""
     try:
         found = _core().get_version().libnccl
-    except ImportError as error:
+    except Exception as error:  # of an import, too, that finds no CUDA
         return f"nccl4py is not there ({error})"
     return "" if found else "nccl4py finds no libnccl"

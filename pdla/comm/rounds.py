@@ -8,11 +8,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from pdla import config
+from pdla.array import numpy
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import Node
 
@@ -167,15 +169,17 @@ class Progress:
     resting   the rank waits. That wakes nobody, neither when it begins nor when it ends: waits are many and short.
     """
 
-    def __init__(self, here: Node) -> None:
+    def __init__(self, here: Node, xp: ModuleType = numpy) -> None:
+        """xp: what its rounds' arrays are made of, on the device of the thread that calls this."""
         self.nap = config.settings.progress * here.crowding
         self.rounds: dict[int, Round] = {}
         self.wanted, self.ended, self.resting = threading.Event(), False, False
-        self.thread = threading.Thread(target=self._look, name="pdla progress", daemon=True)
+        self.thread = threading.Thread(target=self._look, args=[xp.joining()], name="pdla progress", daemon=True)
         self.thread.start()
         atexit.register(self.end)
 
-    def _look(self) -> None:
+    def _look(self, join: Callable[[], Any]) -> None:
+        join()  # who is on no device is on the first one: it would make a context there, and an MPI would miss its own
         while self.wanted.wait() and not self.ended:
             time.sleep(self.nap)
             for round_ in list(self.rounds.values()):
@@ -200,7 +204,7 @@ class Progress:
 
 
 @cache
-def progress(here: Node) -> Progress | None:
-    """The one of this process; None where it is not wanted or MPI is not to be called by two threads."""
+def progress(here: Node, xp: ModuleType) -> Progress | None:
+    """The one of this process for such arrays; None where it is not wanted or MPI is not to be called by two threads."""
     threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    return Progress(here) if config.settings.progress and threads else None
+    return Progress(here, xp) if config.settings.progress and threads else None

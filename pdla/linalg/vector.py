@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.array.composed import summing
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, amid
@@ -64,7 +65,8 @@ def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) 
 
 def _digest(x: Any) -> str:
     """A vector in words that are the same where it is; NaN equal to itself."""
-    shown = hashlib.blake2b(significant(x), digest_size=8).hexdigest() if isinstance(x, np.ndarray) else ""
+    seen = namespace(x).host(x)
+    shown = hashlib.blake2b(significant(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
     return f"vector of shape {x.shape}, {x.dtype}, digest {shown}"
 
 

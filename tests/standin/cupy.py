@@ -217,7 +217,10 @@ def copyto(target, source, casting="same_kind"):
     np.copyto(_down(target), _down(source), casting=casting)
 
 
-random = SimpleNamespace(random=lambda size, dtype: _up(np.random.default_rng().random(size, dtype)))
+random = SimpleNamespace(
+    random=lambda size, dtype: _up(np.random.default_rng().random(size, dtype)),
+    standard_normal=lambda size, dtype: _up(np.random.default_rng().standard_normal(size, dtype)),
+)
 add, maximum, multiply, conjugate, matmul = np.add, np.maximum, np.multiply, np.conjugate, np.matmul
 
 

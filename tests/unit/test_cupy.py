@@ -1,6 +1,9 @@
 """CuPy's namespace against NumPy's, function by function: on a GPU, or here on a stand-in that runs the kernels themselves."""
 
+import threading
+from importlib.resources import files
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +15,9 @@ from pdla import Balanced, Cuts, Cyclic, Layout, config
 from pdla.array import chosen, composed, namespace
 from pdla.array import numpy as host
 from pdla.array.draw import Draw
+from pdla.array.quantile import normal
 from pdla.bench.cli import main
-from pdla.errors import DeviceError
+from pdla.errors import AgreementError, DeviceError
 from pdla.indices import IndexSet
 
 xp = cupy_namespace()
@@ -350,6 +354,7 @@ TILED = {
 DRAWN = [
     ("uniform", 0, 1), ("uniform", -3, 9.7), ("uniform", 4.0, 4.0), ("integers", -3, 9), ("integers", 5, 6),
     ("integers", 7, 7 + 2**32), ("integers", -(2**63), 5 - 2**63), ("integers", 2**63 - 10**7, 2**63), ("integers", -2, 3 * 2**30),
+    ("normal", 0, 1),
 ]  # fmt: skip
 
 
@@ -401,7 +406,8 @@ def test_a_number_passed_over_shifts_what_comes_after_it(tile, row, host_draws):
 def test_philox_reads_and_writes_nothing_past_its_block(dtype, n):
     rows, cols = (xp.asarray(np.arange(20) * step) for step in (128, 1))
     made = xp.asarray(np.full((20, n), 7, dtype))
-    for kernel, low, count in (("uniform", np.float64(0), np.float64(1)), ("integers", np.int64(-4), np.uint64(8))):
+    for kernel, low, count in (("uniform", np.float64(0), np.float64(1)), ("normal", np.float64(0), np.float64(1)),
+                               ("integers", np.int64(-4), np.uint64(8))):  # fmt: skip
         args = rows, cols, np.uint64(3), made, np.int64(3 * n), np.int64(n), low, count
         xp.launch("philox.cu", f"{kernel}_{dtype}", (2,), (64,), *args)
         draw = Draw(128, np.dtype(dtype), 3, kernel, int(low), int(low) + int(count))
@@ -409,10 +415,23 @@ def test_philox_reads_and_writes_nothing_past_its_block(dtype, n):
         bits_same(made, np.concatenate([wanted, np.full((17, n), 7, dtype)]))
 
 
+def test_a_normal_number_has_the_bits_of_the_processors_wherever_it_is():
+    """Far out in the tails, too, where one in 10^11 is."""
+    import cupy
+
+    ends = np.concatenate([np.geomspace(1, 2**52, 500).astype(np.int64), 2**52 - np.arange(5)]) - 1
+    x = np.concatenate([ends, 2**53 - 1 - ends]) * 2.0**-53
+    source = files("pdla.cuda").joinpath("philox.cu").read_text()
+    source += 'extern "C" __global__ void quantiles(double* x) { x[blockIdx.x] = quantile(x[blockIdx.x]); }'
+    found = xp.asarray(x)
+    cupy.RawModule(code=source, options=("--std=c++17", "--fmad=false")).get_function("quantiles")((len(x),), (1,), (found,))
+    bits_same(found, normal(x))
+
+
 @pytest.mark.parametrize(
     ("dtype", "distribution", "low", "high"),
     [
-        ("float64", "normal", 0, 1), ("int8", "integers", -3, 9), ("int64", "integers", 0, 2**40), ("float16", "uniform", -1, 1),
+        ("float16", "normal", 0, 1), ("int8", "integers", -3, 9), ("int64", "integers", 0, 2**40), ("float16", "uniform", -1, 1),
         ("float64", "integers", 0, 2**32 + 1), ("float32", "integers", -(2**63), 2**63), ("complex64", "uniform", -0.0, -5e-324),
         ("float64", "uniform", np.float32(0.1), 1), ("bool", "uniform", 0, 1),
     ],
@@ -636,6 +655,28 @@ def test_namespaces(monkeypatch):
         assert chosen() is xp
 
 
+@pytest.mark.skipif(GPU, reason="what is played here is a machine with two GPUs")
+def test_the_thread_that_lets_mpi_work_uses_its_ranks_device(monkeypatch):
+    import cupy
+
+    from pdla.comm import rounds
+
+    monkeypatch.setattr(cupy, "DEVICES", 2)
+    seen, looked = [], threading.Event()
+
+    def look():
+        seen.append(cupy.cuda.runtime.getDevice())
+        looked.set()
+
+    xp.use(1)
+    progress = rounds.Progress(SimpleNamespace(crowding=1), xp)
+    progress.begin(SimpleNamespace(advance=look))
+    assert looked.wait(60)
+    progress.end()
+    xp.use(0)
+    assert set(seen) == {1}
+
+
 @pytest.mark.skipif(GPU, reason="there is a GPU")
 def test_without_a_gpu(monkeypatch, capsys):
     import cupy
@@ -675,6 +716,66 @@ def test_a_code_s_own_blocks_by_their_descriptor(flat):
     with config.override(array="cupy"):
         for came in pdla.run(4, program):
             np.testing.assert_array_equal(came, whole[:, 2:] @ whole[2:])
+
+
+def test_parts_of_one_array_overlap_where_they_have_elements_in_common():
+    x = xp.empty((6, 8), "float64")
+    for one, two in [(x[:, :5], x[:, 4:]), (x[::-2], x[1]), (x[2:4], x[:, 3:4]), (x, x[5:, 7:].T)]:
+        assert xp.overlap(one, two) and xp.overlap(two, one)
+    for one, two in [(x[:, :4], x[:, 4:]), (x[::-2], x[::2]), (x[2:4], x[4:]), (x[:0], x), (x, xp.empty((6, 8), "float64"))]:
+        assert not xp.overlap(one, two) and not xp.overlap(two, one)
+
+
+def test_parts_of_one_matrix_multiply_into_another():
+    def program(comm):
+        A = pdla.random((8, 8), pdla.ProcessGrid((2, 2)), Layout("row", "col"), distribution="integers", high=9)
+        whole = A.gather().get()
+        pdla.gemm(-1, A[4:, :4], A[:4, 4:], 1, A[4:, 4:])
+        return whole, A.gather().get()
+
+    with config.override(array="cupy"):
+        for whole, found in pdla.run(4, program):
+            whole[4:, 4:] -= whole[4:, :4] @ whole[:4, 4:]
+            np.testing.assert_array_equal(found, whole)
+
+
+def test_arrays_that_differ_between_ranks_are_told_apart():
+    def program(comm):
+        grid, x = pdla.ProcessGrid(2), np.full((4, 4), float(comm.rank))
+        for call in (lambda: pdla.from_global(x, grid, Layout("row")), lambda: pdla.from_global(there(x), grid, Layout("row"))):
+            with pytest.raises(AgreementError, match="digest"):
+                call()
+        A = pdla.from_global(x * 0, grid, Layout("row"))
+        with pytest.raises(AgreementError, match="digest"):
+            pdla.matvec(A, x[0])
+
+    with config.override(array="cupy"):
+        pdla.run(2, program)
+
+
+@pytest.mark.parametrize(("array", "says"), [("cupy", "array of numpy's"), ("numpy", "array of cupy's")])
+def test_a_block_that_lies_elsewhere_than_matrices_is_refused(array, says):
+    """No kernel reads the host's memory; and no message of a device's arrays is staged where matrices are the host's."""
+
+    def program(comm):
+        block = np.ones((2, 4))
+        pdla.from_local(there(block) if array == "numpy" else block, (4, 4), pdla.ProcessGrid(2), Layout("row"))
+
+    with config.override(array=array), pytest.raises(DeviceError, match=says):
+        pdla.run(2, program)
+
+
+def test_idle_ranks_have_arrays_of_the_same_kind_as_others():
+    whole = np.arange(24.0).reshape(4, 6)
+
+    def program(comm):
+        one, both = pdla.ProcessGrid(1), pdla.ProcessGrid(2)
+        A = pdla.from_local(None if comm.rank else there(whole), (4, 6), one, Layout("row"))
+        return A.redistribute(Layout("row"), both).local
+
+    with config.override(array="cupy"):
+        for came, wanted in zip(pdla.run(2, program), (whole[:2], whole[2:]), strict=True):
+            same(came, wanted)
 
 
 @pytest.mark.parametrize("words", [["--dry-run", "-P", "4"], ["calibrate"]])

@@ -89,7 +89,9 @@ except pdla.errors.DeviceError as error:
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "2"}, "ranks 0 and 2 share a GPU"),
     ({"STANDIN_NCCL": "0", "STANDIN_DEVICES": "3"}, "nccl4py is not there (STANDIN_NCCL does not ask for it)"),
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "1"}, "NCCL on rank 1: NCCL_ERROR_SYSTEM_ERROR"),
-], ids=["shared", "missing", "failing"])  # fmt: skip
+    ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "name"}, "NCCL on rank 0: NCCL_ERROR_SYSTEM_ERROR"),
+    ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "send"}, "NCCL on rank 0: NCCL_ERROR_UNHANDLED"),
+], ids=["shared", "missing", "failing", "failing at once", "failing at work"])  # fmt: skip
 def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
     done = job(3, ("-c", NCCL_OR_NOT), TMPDIR=str(tmp_path), **has)
     assert (done.returncode, done.stdout) == (0, 3 * "MPIComm\n") and done.stderr.count(f"no NCCL here ({why})") == 1, done.stderr

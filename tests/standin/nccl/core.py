@@ -34,6 +34,8 @@ class UniqueId:
 
 
 def get_unique_id():
+    if os.environ.get("STANDIN_NCCL_FAULT") == "name":
+        raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
     return UniqueId(tempfile.mkdtemp(prefix="standin-nccl-"))
 
 
@@ -82,6 +84,8 @@ class Communicator:
         return counts[peer]
 
     def send(self, raw, peer, *, stream):
+        if os.environ.get("STANDIN_NCCL_FAULT") == "send":
+            raise RuntimeError("NCCL_ERROR_UNHANDLED")
         assert raw.dtype == "uint8" and raw.size and raw.flags.c_contiguous
         at, put = self.folder / f"{self.rank}-{peer}-{self._number(self.sent, peer)}", []
 
