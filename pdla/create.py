@@ -102,9 +102,9 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
         whole = comm.xp.asarray(native(array)) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
-            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
-        _check_unmasked("from_global", array)
+            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}, as a {type(array).__name__} has")
         if whole is not None:
+            _check_unmasked("from_global", array)
             check_numbers("from_global", whole.dtype)
             layout.check(whole.shape, grid.sizes)
     if root is None:
