@@ -119,7 +119,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
         whole = whole_array("from_global", comm, array) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
-            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}")
+            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}, as a {type(array).__name__} has")
         if whole is not None:
             layout.check(whole.shape, grid.sizes)
     if root is None:

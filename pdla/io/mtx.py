@@ -77,7 +77,8 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 def _write(part: Path, path: Path, whole: Any) -> None:
     from scipy.io import mmwrite
 
-    numbers = whole.astype(np.float32) if whole.dtype == np.float16 else whole  # scipy would round halves to integers
+    # As double precision, in which they are read: of short ones scipy writes as many digits as tell them apart, of halves none.
+    numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if whole.dtype.kind in "fc" else whole
     with gzip.open(part, "xb") if _packed(path) else part.open("xb") as file:
         if numbers.size:
             mmwrite(file, numbers, symmetry="general")

@@ -217,6 +217,14 @@ def test_from_global(ranks, shape, layout, dtype):
     pdla.run(ranks, program)
 
 
+def test_from_global_looks_at_the_array_of_root_only():
+    for other in (None, "text", np.ma.masked_equal(np.eye(3), 0), np.ones(3)):
+        def program(comm, other=other):
+            return pdla.from_global(np.eye(3) if comm.rank == 1 else other, ProcessGrid(3), Layout("row"), root=1).trace()
+
+        assert pdla.run(3, program) == [3] * 3
+
+
 def test_from_global_of_different_arrays():
     def program(comm):
         with pytest.raises(AgreementError, match=r"rank 0: from_global of shape \(3, 3\).* ranks 1, 2: .*\(3, 4\)"):

@@ -201,6 +201,13 @@ def test_blocks_in_another_byte_order_are_saved_as_the_numbers_that_they_are(tmp
     assert same(loaded(1, path), x.astype(x.dtype.newbyteorder("=")))
 
 
+@pytest.mark.parametrize("dtype", ("float16", "float32", "complex64"))
+def test_short_floats_keep_their_values_in_matrix_market(tmp_path, dtype):
+    path, x = tmp_path / "x.mtx", (numbers((5, 3), dtype) / 7).astype(dtype)
+    saved(2, path, x)
+    assert np.array_equal(loaded(2, path), x)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fortran_order(tmp_path, name):
     path, x = tmp_path / "x.npy", numbers((9, 8))
