@@ -28,7 +28,7 @@ from pdla.comm.hall import Hall
 from pdla.comm.ledger import Event, buffer, current, tag
 from pdla.comm.relay import Relay, pays
 from pdla.comm.workspace import aligned
-from pdla.errors import GridError, PdlaError, ShapeError
+from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
 from pdla.layout import block_bounds
 
 # Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its call's
@@ -407,8 +407,9 @@ class Communicator(ABC):
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending: ...
 
     def barrier(self) -> None:
-        """Collective, at once: no rank goes on before every rank has come."""
-        self.same("barrier")
+        """Collective, at once: no rank goes on before every rank has come. AgreementError where others have come to compare."""
+        if not self.same("barrier"):
+            raise AgreementError(f"barrier on {self.axis!r}, {self.size} ranks: other ranks are in another call")
 
 
 def summed_in(dtype: Any, op: str) -> Any:

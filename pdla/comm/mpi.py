@@ -213,34 +213,43 @@ class MPIComm(Communicator):
 
     def share(self, value: Any) -> list[Any]:
         payload = _pickled(value)
-        mine, sizes = np.array([len(payload)]), np.empty(self.size, np.int64)
-        self._wait("share", self.mpi.Iallgather([mine, MPI.INT64_T], [sizes, MPI.INT64_T]))
-        ends = np.cumsum(sizes)
-        everyone = np.empty(ends[-1], np.uint8)
-        into = [everyone, (sizes, ends - sizes), MPI.BYTE]
-        self._wait("share", self.mpi.Iallgatherv([payload, MPI.BYTE], into))
-        said = [pickle.loads(everyone[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+        longest = self._together("share", "share", len(payload))
+        mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
+        mine[: len(payload)] = np.frombuffer(payload, np.uint8)
+        self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]))
+        said = [pickle.loads(row.data) for row in everyone]  # what lies behind its end a pickle leaves alone
         if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
             raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
         return said
 
     def same(self, text: str) -> bool:
-        return self._same(text, text)
+        return self._meet(text, text)[0]
 
     def barrier(self) -> None:
-        self._same("", "barrier")
+        self._together("barrier", "barrier")
 
-    def _same(self, text: str, call: str) -> bool:
-        """The least of a digest and the least of its complement fit together only where all digests are one."""
+    def _together(self, verb: str, call: str, size: int = 0) -> int:
+        """All ranks have come to this verb; gives the largest of their sizes."""
+        alike, largest = self._meet(f"the verb {verb}", call, size)
+        if not alike:
+            raise AgreementError(f"{self._describe(call)}: other ranks are in another call")
+        return largest
+
+    def _meet(self, text: str, call: str, size: int = 0) -> tuple[bool, int]:
+        """Whether all gave the same text, and the largest of their sizes: the one way in which ranks meet, so that those who are in
+        different calls learn of it.
+
+        The least of a digest and the least of its complement fit together only where all digests are one.
+        """
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
-        mine = np.concatenate([digest, ~digest])
+        mine = np.concatenate([digest, ~digest, [-size]])
         least = np.empty_like(mine)
         self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN))
-        return bool((least[:2] == ~least[2:]).all())
+        return bool((least[:2] == ~least[2:4]).all()), -int(least[4])
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
         self._until(f"split({axis!r})", send_on)
-        self._same("", f"split({axis!r})")  # who waits in MPI's own call sends nothing on, and a rank may have to come here yet
+        self._together("split", f"split({axis!r})")  # who waits in MPI's own call sends nothing on, and some may have to come yet
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:

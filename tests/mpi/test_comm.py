@@ -230,6 +230,16 @@ def test_same_says_the_same_on_every_rank(comm):
     assert comm.same(f"rank {comm.rank}") == (comm.size == 1)
 
 
+@pytest.mark.parametrize("verb", [lambda comm: comm.share("x" * 99), lambda comm: comm.barrier(), lambda comm: comm.split([0], "")])
+def test_ranks_in_different_calls_learn_of_it(comm, verb):
+    """A rank that compares words would else read parts of what others share, and the other way round."""
+    if comm.rank < comm.size - 1:
+        assert not comm.same("words")
+    elif comm.size > 1:
+        with pytest.raises(AgreementError, match=r"(share|barrier|split\(''\)) on 'all' .*: other ranks are in another call"):
+            verb(comm)
+
+
 def test_split_into_groups_in_an_order_of_their_own(comm):
     ranks = [r for r in range(comm.size) if r % 2 == comm.rank % 2][::-1]
     group = comm.split(ranks, "row")

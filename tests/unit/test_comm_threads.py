@@ -384,6 +384,11 @@ def test_who_shares_is_not_told_what_others_compare():
         run(2, lambda comm: comm.share("words") if comm.rank == 0 else comm.same("same words"))
 
 
+def test_a_barrier_beside_what_others_compare_is_an_error():
+    with pytest.raises(AgreementError, match="barrier on 'all', 2 ranks: other ranks are in another call"):
+        run(2, lambda comm: comm.barrier() if comm.rank == 0 else comm.same("words"))
+
+
 def test_ranks_that_expect_different_arrays():
     def program(comm):
         comm.bcast(np.zeros((2, 3 + comm.rank)), 0).wait()
