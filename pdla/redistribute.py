@@ -15,7 +15,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
-from pdla.comm.ledger import buffer
+from pdla.comm.ledger import buffer, takes
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet, Selection
@@ -104,7 +104,7 @@ class Route:
 def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
     """Collective: send A on its route, to arrive in `out`, this rank's new block; gives what ends it."""
     xp, me = A.xp, comm.rank
-    taken = xp.takes(A.stored, [(p.rows, p.cols) for p in route.sends])
+    taken = takes(xp, A.stored, [(p.rows, p.cols) for p in route.sends])
     parts = {p.peer: part for p, part in zip(route.sends, taken, strict=True)}
     places = {p.peer: p for p in route.recvs}
     # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
@@ -160,7 +160,7 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
     if comm is None or grid.coords is None:
         return xp.empty((0, 0), summing(A.dtype))
     before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
-    parts = xp.takes(block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
+    parts = takes(xp, block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
     return comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, summing(A.dtype))).wait()
 
 

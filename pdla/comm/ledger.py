@@ -11,7 +11,7 @@ Without an open ledger nothing is recorded and nothing is paid.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from typing import Any
 from pdla.comm import trace
 from pdla.comm.clock import now
 from pdla.comm.workspace import opened
+from pdla.indices import Selection
 
 _open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
 _tag: ContextVar[str] = ContextVar("pdla_tag", default="")
@@ -125,6 +126,11 @@ class Ledger:
         if fault := comm.share(fault)[0]:
             raise OSError(fault)
 
+    def _count(self, x: Any) -> None:
+        """As workspace, for as long as it or a view of it lives."""
+        self._hold(x.nbytes)
+        weakref.finalize(x if x.base is None else x.base, self._hold, -x.nbytes)
+
     def _hold(self, change: int) -> None:
         self.workspace += change
         self.peak_workspace = max(self.peak_workspace, self.workspace)
@@ -171,9 +177,25 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     workspace, ledger = opened(), _open.get()
     x = xp.empty(shape, dtype) if workspace is None else workspace.take(xp, shape, dtype)
     if ledger is not None:
-        ledger._hold(x.nbytes)
-        weakref.finalize(x if x.base is None else x.base, ledger._hold, -x.nbytes)
+        ledger._count(x)
     return x
+
+
+def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:
+    """xp.take, whose copies are workspace."""
+    return takes(xp, x, [(rows, cols)])[0]
+
+
+def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
+    """xp.takes, whose copies are workspace."""
+    workspace, ledger, parts = opened(), _open.get(), xp.takes(x, places)
+    for part, (rows, cols) in zip(parts, places, strict=True):
+        if not (isinstance(rows, slice) and isinstance(cols, slice)):
+            if workspace is not None:
+                workspace.count(part)
+            if ledger is not None:
+                ledger._count(part)
+    return parts
 
 
 class held:

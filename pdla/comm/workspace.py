@@ -45,6 +45,15 @@ class Workspace:
         weakref.finalize(x if x.base is None else x.base, spare.append, memory)
         return x
 
+    def count(self, x: Any) -> None:
+        """Count an array that was made elsewhere, for as long as it or any view of it lives."""
+        self.trim(self.most - x.nbytes)
+        self.held += x.nbytes
+        weakref.finalize(x if x.base is None else x.base, self._uncount, x.nbytes)
+
+    def _uncount(self, size: int) -> None:
+        self.held -= size
+
     def trim(self, keep: float) -> None:
         """Let go of memory not in use, largest first, until no more than `keep` bytes are held."""
         for size in sorted(self._free, reverse=True):

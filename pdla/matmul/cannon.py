@@ -16,6 +16,7 @@ from math import lcm
 from typing import Any
 
 from pdla.comm.base import Pending
+from pdla.comm.ledger import take
 from pdla.indices import Selection
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
@@ -82,7 +83,7 @@ class Carried:
 
     def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
         part = (positions, ALL) if self.stream.dimension == 0 else (ALL, positions)
-        target = self.xp.take(self.sums, *part)
+        target = take(self.xp, self.sums, *part)
         multiply(self.xp, a, b, target, alpha, 1)
         if not isinstance(positions, slice):
             self.xp.put(self.sums, *part, target)

@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
-from pdla.comm.ledger import buffer
+from pdla.comm.ledger import buffer, take
 from pdla.indices import IndexSet, Selection, joined
 from pdla.layout import Layout, shares
 from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
@@ -240,7 +240,7 @@ def _joined(
             missing[j] -= 1
             if not missing[j]:
                 part = places[j][1]
-                here[j] = X.xp.take(whole.stored, *((ALL, part) if along_k else (part, ALL)))
+                here[j] = take(X.xp, whole.stored, *((ALL, part) if along_k else (part, ALL)))
                 yield j
 
     return here, coming()
@@ -250,4 +250,4 @@ def _multiply(script: Script, tiles_a: Tiles, tiles_b: Tiles, sink: Sink) -> Non
     for i, a in tiles_a.items():
         for j, b in tiles_b.items():
             if (p := script.products.get((i, j))) is not None:
-                sink.add(sink.xp.take(a, ALL, p.in_a), sink.xp.take(b, p.in_b, ALL), p.rows, p.cols, p.part)
+                sink.add(take(sink.xp, a, ALL, p.in_a), take(sink.xp, b, p.in_b, ALL), p.rows, p.cols, p.part)

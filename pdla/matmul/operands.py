@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
-from pdla.comm.ledger import buffer, timed
+from pdla.comm.ledger import buffer, take, timed
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection, overlapping
 from pdla.layout import Layout, Shape, extra_axes, places_of, share, shares
@@ -76,7 +76,7 @@ def _part(X: DistMatrix, layout: Layout) -> DistMatrix:
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
     new = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
     rows, cols = (mine.overlay(part)[0] for mine, part in zip(X.indices, new, strict=True))
-    return DistMatrix(X.xp.take(X.stored, rows, cols), X.shape, X.grid, layout)
+    return DistMatrix(take(X.xp, X.stored, rows, cols), X.shape, X.grid, layout)
 
 
 def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
@@ -180,7 +180,7 @@ class Sink:
             multiply(self.xp, a, b, self.block, self.alpha, beta)
             return
         in_place = isinstance(rows, slice) and isinstance(cols, slice)
-        target = self.xp.take(self.block, rows, cols)
+        target = take(self.xp, self.block, rows, cols)
         multiply(self.xp, a, b, target, self.alpha, beta)
         if not in_place:
             self.xp.put(self.block, rows, cols, target)
@@ -245,14 +245,14 @@ class Stream:
 
     def cut(self, selection: Selection) -> Any:
         """These positions of this rank's own block, as stored."""
-        part = (selection, ALL) if self.dimension == 0 else (ALL, selection)
-        taken = self.X.xp.take(self.X.stored, *part)
-        return self.seen(taken)
+        return self.seen(take(self.X.xp, self.X.stored, *self._across(selection)))
 
     def of(self, stored: Any, selection: Selection) -> Any:
         """Some positions of a received part, as seen."""
-        part = (selection, ALL) if self.dimension == 0 else (ALL, selection)
-        return self.X.xp.take(self.seen(stored), *part)
+        return take(self.X.xp, self.seen(stored), *self._across(selection))
+
+    def _across(self, selection: Selection) -> tuple[Selection, Selection]:
+        return (selection, ALL) if self.dimension == 0 else (ALL, selection)
 
     def room(self, width: int) -> Any:
         """Buffer space for a panel of up to `width`."""

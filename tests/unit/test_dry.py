@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla.array import meta
+from pdla.array import meta, numpy
 from pdla.array.meta import Meta
+from pdla.comm import ledger as counting
+from pdla.comm.workspace import Workspace, within
 from pdla.errors import PdlaError, ShapeError
 
 MILLION = 10**6
@@ -135,6 +137,36 @@ def test_messages_with_gaps_need_memory():
     assert pdla.dry_run(2, program, False, False)[0] == 0
     assert pdla.dry_run(2, program, True, False)[0] == pdla.dry_run(2, program, False, True)[0] == 8 * 4 * 3
     assert pdla.dry_run(2, program, True, True)[0] == 2 * 8 * 4 * 3
+
+
+def test_what_is_picked_out_to_travel_is_workspace():
+    """Rows that lie apart are copied to be sent, all of this rank's block."""
+
+    def program(comm):
+        A = pdla.ones((60, 50), pdla.ProcessGrid(2), pdla.Layout("row"))
+        with pdla.record() as ledger:
+            A.redistribute(pdla.Layout(pdla.Cyclic("row", 3)))
+            assert ledger.workspace == 0
+        return ledger.peak_workspace
+
+    assert pdla.run(2, program) == [pdla.dry_run(2, program, rank=r)[0] for r in range(2)] == 2 * [8 * 30 * 50]
+
+
+@pytest.mark.parametrize("xp", [numpy, meta], ids=["numpy", "meta"])
+def test_memory_made_elsewhere_counts_while_a_view_of_it_lives(xp):
+    x, workspace = xp.empty((6, 5), "float64"), Workspace()
+    workspace.most = 1000
+    with within(workspace), pdla.record() as ledger:
+        used = workspace.take(xp, (100,), "float64")
+        del used
+        part = counting.take(xp, x, np.array([0, 2, 5]), slice(None)).T[:2]
+        assert workspace.held == 832 + 120 and ledger.workspace == 120
+        more = counting.take(xp, x, slice(None), np.array([1, 4]))
+        assert workspace.held == 120 + 96  # what nobody used has gone
+        del part
+        assert counting.take(xp, x, slice(1, 3), slice(None)).shape == (2, 5) and ledger.workspace == 96
+        del more
+    assert ledger.workspace == workspace.held == 0 and ledger.peak_workspace == 216
 
 
 def test_matrices_without_data():
