@@ -187,7 +187,8 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
         _check(_stack(A, "A"), _stack(B, "B"))
-        wanted = layout or Layout(A.layout.rows, tuple(cut for cut in B.layout.cols if cut.axis not in axes_of(A.layout.rows)))
+        usual = Layout(A.layout.rows, tuple(cut for cut in B.layout.cols if cut.axis not in axes_of(A.layout.rows)))
+        wanted = usual if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])
         _check_layout(wanted, shape[1:], A.grid, A.axis)
     pairs = list(zip(A.matrices(), B.matrices(), strict=True))

@@ -92,8 +92,8 @@ def build(name: str, folder: Path) -> Path:
 
 def build_alias() -> None:
     """An empty library of MPICH's usual name, beside this file."""
-    command = f"{os.environ.get('CC', 'cc')} -shared -Wl,-soname,{ALIAS} -o {HERE / ALIAS} -x c /dev/null"
-    subprocess.run(shlex.split(command), check=True)
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    subprocess.run([*compiler, "-shared", f"-Wl,-soname,{ALIAS}", "-o", HERE / ALIAS, "-x", "c", "/dev/null"], check=True)
 
 
 def main() -> None:

@@ -66,8 +66,8 @@ class Context:
 
     def __init__(self, comm: Communicator, shape: tuple[int, int], here: tuple[int, int]) -> None:
         """Collective over comm."""
-        places = comm.share(here)
-        self.grid = ProcessGrid(shape, comm=comm, order=[places.index(place) for place in np.ndindex(*shape)])
+        ranks = {place: rank for rank, place in enumerate(comm.share(here))}
+        self.grid = ProcessGrid(shape, comm=comm, order=[ranks[place] for place in np.ndindex(*shape)])
         self.calls: dict[bytes, Run] = {}
         self.met: defaultdict[bytes, float] = defaultdict(float)  # operations of calls not planned
         self.workspace = Workspace()

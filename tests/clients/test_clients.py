@@ -57,6 +57,15 @@ def programs(libraries):
     return libraries
 
 
+def test_libraries_are_built_where_paths_have_blanks(tmp_path, monkeypatch):
+    need("cc")
+    native = pytest.importorskip("pdla.native.build")
+    monkeypatch.setattr(native, "HERE", tmp_path / "a folder")
+    native.HERE.mkdir()
+    native.build_alias()
+    assert (native.HERE / native.ALIAS).exists()
+
+
 def run(command, ranks=4, flavour="openmpi", cwd=None, limit=110, **environment):
     """The output of a program on so many ranks, its status 0."""
     need(f"mpirun.{flavour}")

@@ -542,6 +542,7 @@ def test_errors_are_the_same_on_every_rank():
             (errors.LayoutError, "which cuts the batch", lambda: pdla.stack(np.ones((2, 2, 2)), grid, BLOCKS, "col")),
             (errors.GridError, "no such axis", lambda: pdla.stack(np.ones((2, 2, 2)), grid, BLOCKS, "depth")),
             (errors.ShapeError, "B is a DistMatrix", lambda: pdla.batched_matmul(batch, A)),
+            (errors.LayoutError, "layout='': a Layout", lambda: pdla.batched_matmul(batch, batch, layout="")),
             (errors.PlanError, "algorithm='x'", lambda: pdla.batched_matmul(batch, batch, algorithm="x")),
             (errors.GridError, "must be the same", lambda: batch @ pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"))),
             (errors.ShapeError, "batches must be equal", lambda: batch @ pdla.stack(np.ones((3, 5, 4)), grid, Layout(), "col")),
