@@ -230,8 +230,10 @@ def _arrays(values: Any) -> Iterator[Any]:
     for value in values:
         if isinstance(value, (list, tuple)):
             yield from _arrays(value)
-        elif value is not None and not isinstance(value, (int, float)):
-            yield _memory(value.base if isinstance(value, DistMatrix) else value)
+        elif isinstance(value, DistMatrix):
+            yield _memory(value.base)
+        elif hasattr(value, "nbytes"):  # no number and no layout
+            yield _memory(value)
 
 
 def described(x: Any) -> str:

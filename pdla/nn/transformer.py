@@ -63,6 +63,9 @@ class Sequential(Layer):
         (layer, count), *_ = places.most_common(1)
         if count > 1:
             raise PdlaError(f"{layer!r} comes {count} times in a Sequential: make a layer for each place, as each keeps its own x")
+        late = [layer for layer in self.layers[1:] if layer.gives and not layer.takes]
+        if late:
+            raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: it comes first in a Sequential")
         dtypes = sorted({parameter.value.dtype.name for parameter in self.all_parameters()})
         if len(dtypes) > 1:
             raise ShapeError(f"Sequential of layers of {' and '.join(dtypes)}: give all one dtype")

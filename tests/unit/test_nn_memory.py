@@ -92,6 +92,17 @@ def test_recomputed(name):
     assert kept == M * H / np.prod(over(scheme, scheme.first.X))
 
 
+def test_what_a_layer_keeps_that_is_no_array_does_not_count():
+    def program(comm):
+        scheme = nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+        net = nn.Sequential(scheme, [nn.Linear(scheme, H, H), nn.MeanOverSequence(scheme, sequence=S), nn.Dropout(scheme, 0)])
+        x = scheme.shard(np.ones((M, H)), sequence=S)
+        net.forward(x)
+        return net.kept_bytes()
+
+    assert pdla.run(2, program) == [8 * M * H] * 2
+
+
 def test_numpy_is_asked_for_no_more(monkeypatch):
     """Attention's scores are never there as a whole: the largest array of a pass is smaller than they are."""
     largest = 0

@@ -720,6 +720,9 @@ MAKING = {
     "features behind an embedding": (
         lambda c: chain(c, lambda s: nn.Embedding(s, 9, 20), lambda s: nn.MLP(s, 24)), ShapeError, "takes 24 .* give 20"
     ),
+    "an embedding behind another layer": (
+        lambda c: chain(c, nn.GeLU, lambda s: nn.Embedding(s, 9, 20)), ShapeError, "takes token numbers, which no layer gives: it comes"
+    ),
     "units behind a pointwise layer": (
         lambda c: chain(c, lambda s: nn.Linear(s, 4, 10, units=(1, 3)), nn.GeLU, lambda s: nn.Linear(s, 10, 4, kind="second")),
         ShapeError, r"Linear\(10, 4\) .* takes features in units of 1; the layers before it give features in units of 3",
