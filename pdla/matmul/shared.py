@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from pdla.comm.ledger import held, note
+from pdla.comm.ledger import held, note, take
 from pdla.comm.workspace import aligned
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
@@ -33,7 +33,6 @@ class Piece:
     shape: Shape
     there: Place
     here: Place
-    elements: int
 
 
 @dataclass(frozen=True)
@@ -51,18 +50,17 @@ class Faces:
 
 @dataclass(frozen=True)
 class Script:
-    """The faces of A and B (None: each rank has its own already), bytes of the board, and of what is packed on its way there."""
+    """The faces of A and B (None: each rank has its own already), and the bytes of the board."""
 
     A: Faces | None
     B: Faces | None
     size: int
-    packed: int
 
     @staticmethod
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid) -> Script:
         faces_a, size_a = _faces(a, roles.A, grid, 0)
         faces_b, size_b = _faces(b, roles.B, grid, size_a)
-        return Script(faces_a, faces_b, size_b, max(_packed(a, faces_a), _packed(b, faces_b)))
+        return Script(faces_a, faces_b, size_b)
 
 
 def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
@@ -104,27 +102,19 @@ def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[M
         return
     rows, cols = X.indices
     across = list(_common(cols, X.shape[1], layout.cols, grid))
-    for up, face_rows, here_rows, there_rows, m in _common(rows, X.shape[0], layout.rows, grid):
-        for along, face_cols, here_cols, there_cols, n in across:
-            shape = as_stored(X, face_rows, face_cols)
-            yield Piece(begin(up | along), shape, (there_rows, there_cols), (here_rows, here_cols), m * n)
+    for up, face_rows, here_rows, there_rows in _common(rows, X.shape[0], layout.rows, grid):
+        for along, face_cols, here_cols, there_cols in across:
+            yield Piece(begin(up | along), as_stored(X, face_rows, face_cols), (there_rows, there_cols), (here_rows, here_cols))
 
 
 def _common(
     held: IndexSet, n: int, nest: tuple[Cut, ...], grid: ProcessGrid
-) -> Iterator[tuple[dict[str, int], IndexSet, Selection, Selection, int]]:
-    """The shares of a dimension that meet `held`: coordinates, indices, and where in each the common ones are, how many."""
+) -> Iterator[tuple[dict[str, int], IndexSet, Selection, Selection]]:
+    """The shares of a dimension that meet `held`: coordinates, indices, and where in `held` and in these the common ones are."""
     for where, part in shares(n, nest, grid.sizes, axes_of(nest), {}):
         here, there, common = held.overlay(part)
         if common:
-            yield where, part, here, there, common
-
-
-def _packed(X: DistMatrix, faces: Faces | None) -> int:
-    """Bytes of the largest piece that is no rectangle of this rank's block."""
-    pieces = () if faces is None else faces.pieces
-    ragged = (p.elements for p in pieces if not all(isinstance(part, slice) for part in p.here))
-    return max(ragged, default=0) * X.dtype.itemsize
+            yield where, part, here, there
 
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sink | None, memo: Memo) -> None:
@@ -133,7 +123,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sin
     a = a if script.A else assemble(a, roles.A, memo)
     b = b if script.B else assemble(b, roles.B, memo)
     board = memo.once("board", grid.comm.board)
-    with held(script.size // grid.comm.size + script.packed):
+    with held(script.size // grid.comm.size):
         memory = board.open(script.size)
         left = _written(a, script.A, memory)
         right = _written(b, script.B, memory)
@@ -159,5 +149,5 @@ def _written(X: DistMatrix, faces: Faces | None, memory: Any) -> Any:
         return face.T if X.transposed else face
 
     for piece in faces.pieces:
-        X.xp.put(seen(piece.begin, piece.shape), *piece.there, X.xp.take(X.stored, *piece.here))
+        X.xp.put(seen(piece.begin, piece.shape), *piece.there, take(X.xp, X.stored, *piece.here))
     return seen(faces.begin, faces.shape)
