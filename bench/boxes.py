@@ -18,6 +18,7 @@ from sides.ours import BLOCKS, make, near_square, operands, side
 from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
+from pdla.bench.problem import sizes
 from pdla.errors import PdlaError
 from pdla.matmul import box
 
@@ -48,11 +49,11 @@ def main():
     given = parser.parse_args()
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     try:
-        m, n, k = map(int, given.product.split("x"))
+        m, n, k = sizes(given.product)
         product = Product(m, n, k, given.dtype)
         sides = [make(comm, product, "blocks" if given.blocks else "native")]
         sides += [told(comm, product, spec, given.blocks) for spec in given.boxes]
-    except (PdlaError, TypeError, ValueError) as error:  # every rank's alike
+    except (argparse.ArgumentTypeError, PdlaError, TypeError, ValueError) as error:  # every rank's alike
         return f"{' '.join(sys.argv[1:])}: {error}" if comm.rank == 0 else 1
     for one in sides:
         fill_with_integers(one)

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import signal
 import sys
 import tempfile
@@ -54,6 +55,8 @@ def arguments() -> argparse.Namespace:
 
 
 def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
+    if odd := [shape for shape in shapes if not re.fullmatch(r"\d+(x\d+x\d+)?", shape)]:
+        raise SystemExit(f"peers.py: --shapes {','.join(odd)}: give n, or m x n x k, such as 4096x4096x128")
     sizes = [tuple(map(int, shape.split("x"))) for shape in shapes]
     mnk = [size if len(size) == 3 else size * 3 for size in sizes]
     return [Product(*size, dtype) for size, dtype in cross(mnk, dtypes)]

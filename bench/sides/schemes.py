@@ -11,6 +11,7 @@ import numpy as np
 
 import pdla
 from pdla import nn
+from pdla.bench.arguments import positive
 
 Make = Callable[[Any], nn.Scheme]
 
@@ -48,7 +49,7 @@ def fitting(name: str, comm: Any) -> nn.Scheme:
 def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
     """The command line of a training script: train(scheme, steps, dtype) gives "losses" and one figure more."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=50, help="steps of AdamW (default 50)")
+    parser.add_argument("--steps", type=positive, default=50, help="steps of AdamW (default 50)")
     parser.add_argument("--dtype", default="float64", help="of all numbers (default float64)")
     parser.add_argument("--scheme", choices=AXES, help="this scheme alone, on the ranks of this job")
     parser.add_argument("--json", metavar="FILE", help="write the curves to FILE")

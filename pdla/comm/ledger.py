@@ -2,7 +2,7 @@
 
 with pdla.record() as ledger:
     C = A @ B
-ledger.bytes_received, ledger.messages, ledger.by_axis(), ledger.total(), ledger.save_trace("trace.json")
+ledger.bytes_received, ledger.messages, ledger.by_axis(), ledger.total(comm), ledger.save_trace("trace.json")
 
 Bytes are bytes received from other ranks, by this rank; messages likewise. A rank that is dry writes the same events.
 Without an open ledger nothing is recorded and nothing is paid.

@@ -119,10 +119,10 @@ class Scheme:
             missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
             unknown = [axis for axis in grid.axes if axis not in named and axis != "data"]
             if (missing or unknown) and named:
-                raise GridError(
-                    f"{type(self).__name__} takes a grid with the axes {', '.join(named)}, and data; {grid!r} "
-                    + (f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)} besides")
-                )
+                wanted, free = [axis for axis in named if axis not in self.optional], [*self.optional, "data"]
+                fault = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)} besides"
+                axes = f"the axes {', '.join(wanted)} (optional: {', '.join(free)})"
+                raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}")
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
             if not _counts(shards):

@@ -661,9 +661,9 @@ def resumed(comm, optimizer, state):
 
 
 MAKING = {
-    "an axis lacks": (lambda c: nn.Summa2D(grid(c, (4,))), GridError, "axes row, col, and data; .* lacks col"),
+    "an axis lacks": (lambda c: nn.Summa2D(grid(c, (4,))), GridError, r"axes row, col \(optional: data\); .* lacks col"),
     "an axis too many": (lambda c: nn.Summa2D(grid(c, (2, 2, 1))), GridError, "has depth besides"),
-    "a strange axis": (lambda c: nn.Tensor3D(grid(c, (2, 2, 1), "row col time")), GridError, "has time besides"),
+    "a strange axis": (lambda c: nn.Tensor3D(grid(c, (2, 2, 1), "row col time")), GridError, r"depth, data\); .* has time besides"),
     "megatron on two axes": (lambda c: nn.Megatron1D(grid(c, (2, 2))), GridError, "has col besides"),
     "cube without depth": (lambda c: nn.Cube3D(grid(c, (2, 2))), GridError, "lacks depth"),
     "idle ranks": (lambda c: nn.Summa2D(grid(c, (1, 2))), GridError, "leaves ranks idle"),
