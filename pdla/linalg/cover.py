@@ -64,28 +64,34 @@ class Cover:
 
     def tiles(self, n: int, place: int) -> list[Block]:
         """The tiles of the n x n triangle that a place multiplies: its own on the diagonal, and one for each distance."""
-        r, v = place // self.c, self.v
-        made = [Block(_block(n, v, r), _block(n, v, r))]
-        for distance, (a, b) in measures(v).items():
-            here, there = (r + a) % v, (r + b) % v
-            rows, cols = _block(n, v, max(here, there)), _block(n, v, min(here, there))
-            if 2 * distance == v:  # two places have this pair: each takes half of the tile's rows
-                rows = rows.select(IndexSet.interval(*block_bounds(len(rows), 2, int(here > there))))
-            made.append(Block(rows, cols))
-        return made
+        return [self._tile(n, place, a, b) for a, b in _marks(self.v).T.tolist()]
 
-    @lru_cache(maxsize=2)  # noqa: B019  # this place's, and another's in turn: `travel` asks so
+    def _tile(self, n: int, place: int, a: int, b: int) -> Block:
+        """That of the blocks under two marks."""
+        v = self.v
+        here, there = (place // self.c + a) % v, (place // self.c + b) % v
+        rows, cols = _block(n, v, max(here, there)), _block(n, v, min(here, there))
+        if 2 * (b - a) == v:  # two places have this pair: each takes half of the tile's rows
+            rows = rows.select(IndexSet.interval(*block_bounds(len(rows), 2, int(here > there))))
+        return Block(rows, cols)
+
     def sums(self, n: int, place: int) -> list[Block]:
         """The parts of those tiles whose addends, from the c parts of k, are summed here: each c-th row."""
-        turn = Cyclic("", 1)
-        tiles = self.tiles(n, place)
-        if self.c == 1:
-            return tiles
-        return [Block(t.rows.select(turn.share(len(t.rows), self.c, place % self.c)), t.cols) for t in tiles]
+        return [self._sum(tile, place) for tile in self.tiles(n, place)]
 
-    def gives(self, n: int, giver: int, taker: int) -> list[Block]:
-        """What a place has, in the end, for C's layout: to any other place whatever it wants of these."""
-        return self.sums(n, giver)
+    def _sum(self, tile: Block, place: int) -> Block:
+        return Block(tile.rows.select(Cyclic("", 1).share(len(tile.rows), self.c, place % self.c)), tile.cols)
+
+    def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
+        """What a place has, in the end, for C's layout, and its number in `sums`: no others than may be in the block that is
+        wanted, as of many ranks' tiles few are.
+        """
+        marks, ends = _marks(self.v), _ends(n, self.v)
+        here, there = (giver // self.c + marks) % self.v
+        high, low = np.maximum(here, there), np.minimum(here, there)
+        near = _meet(ends, high, wanted.rows) & _meet(ends, low, wanted.cols)
+        chosen = np.flatnonzero(near).tolist()
+        return [(i, self._sum(self._tile(n, giver, *marks[:, i].tolist()), giver)) for i in chosen]
 
     def flops(self, n: int, k: int) -> float:
         """Multiplications and additions of a rank."""
@@ -98,6 +104,25 @@ class Cover:
         square = (self.v - 1) / 2 * rows * b
         triangle = self.c * rows * (rows + 1) / 2
         return len(ruler(self.v // 2)) * b * k / self.c + (self.c - 1) * (square + triangle)
+
+
+@lru_cache(maxsize=64)
+def _marks(v: int) -> np.ndarray:
+    """The pairs of marks of a place's tiles: twice its own block's, then one for each distance."""
+    return np.array([(0, 0), *measures(v).values()]).T
+
+
+@lru_cache(maxsize=64)
+def _ends(n: int, v: int) -> np.ndarray:
+    """Where the row blocks begin, and the last one ends."""
+    return np.array([0, *(block_bounds(n, v, block)[1] for block in range(v))])
+
+
+def _meet(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
+    """Which row blocks do not end before the indices held begin, nor begin after these end."""
+    if not held.starts.size:
+        return np.zeros(len(blocks), bool)
+    return (ends[blocks] < held.stops[-1]) & (ends[blocks + 1] > held.starts[0])
 
 
 def _block(n: int, v: int, block: int) -> IndexSet:

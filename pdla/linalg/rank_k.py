@@ -111,10 +111,13 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     tiles = [] if place is None else _products(A.xp, held, a, deal.tiles(n, place), alpha, hermitian)
     tiles = _sums(A, deal, place, tiles)
 
-    def kept(giver: int, taker: int) -> list[Block]:
-        return deal.gives(n, places[giver], places[taker]) if giver in places and taker in places else []
+    wanted = wanted_by(C.layout, C.shape, grid)
 
-    travel(A.xp, grid.comm, kept, tiles, wanted_by(C.layout, C.shape, grid), C.stored, 0, beta)
+    def kept(giver: int, taker: int) -> list[tuple[int, Block]]:
+        block = wanted(taker) if giver in places else None
+        return [] if block is None else deal.gives(n, places[giver], places[taker], block)
+
+    travel(A.xp, grid.comm, kept, tiles, wanted, C.stored, 0, beta)
 
 
 @lru_cache(maxsize=1024)

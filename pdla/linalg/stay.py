@@ -42,8 +42,8 @@ class Stay:
         cols = IndexSet.interval(0, int(counts.max(initial=0)))
         return [Block(block.rows.select(rows), block.cols.select(cols))]
 
-    def gives(self, n: int, giver: int, taker: int) -> list[Block]:
-        return self.tiles(n, giver) if giver == taker else []
+    def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
+        return [(0, tile) for tile in self.tiles(n, giver)] if giver == taker else []
 
     def _places(self) -> range:
         return range(int(np.prod([size for _, size in self.sizes])))

@@ -16,21 +16,21 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
 from pdla.linalg.stairs import Block, meeting, packed, unpack, write
 
-Holding = Callable[[int, int], Sequence[Block]]  # (giver, taker): the blocks that a rank has to give to another
+Holding = Callable[[int, int], Sequence[tuple[int, Block]]]  # (giver, taker): blocks that a rank has to give to another, numbered
 Wanting = Callable[[int], Block | None]
 
 
 def held_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Holding:
     """A matrix's blocks; where ranks hold copies, the nearest in rank number gives."""
 
-    def blocks(giver: int, taker: int) -> Sequence[Block]:
+    def blocks(giver: int, taker: int) -> Sequence[tuple[int, Block]]:
         coords = grid.coords_of(giver)
         if coords is None:
             return ()
         copies = grid.holders({axis: coords[axis] for axis in layout.axes}).tolist()
         if min(copies, key=lambda rank: (abs(rank - taker), rank)) != giver:
             return ()
-        return (Block(*layout.indices(shape, grid.sizes, coords)),)
+        return ((0, Block(*layout.indices(shape, grid.sizes, coords))),)
 
     return blocks
 
@@ -52,7 +52,7 @@ def travel(
     """Collective: target = beta target + what comes, where something comes. What is added travels as it is added up: copies of
     a target, one of them where it comes from, are rounded alike.
 
-    arrays  this rank's blocks, as `held` lists them for this rank;  target: the array of the block that it wants
+    arrays  this rank's blocks, as `held` numbers them;  target: the array of the block that it wants
     below   of all elements (i, j) only those with i - j >= below;  conjugate: on the way
     """
     me, mine = comm.rank, wanted(comm.rank)
@@ -78,9 +78,9 @@ def travel(
             rest = unpack(xp, rest, target, stairs, beta)
 
 
-def _stairs(blocks: Sequence[Block], wanted: Block | None, below: int | None, arrays: Sequence[Any] | None = None):
+def _stairs(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None, arrays: Sequence[Any] | None = None):
     """Where blocks meet one that is wanted: positions here and there, and the array."""
     if wanted is None:
         return []
-    met = ((meeting(block, wanted, below), x) for block, x in zip(blocks, arrays or [None] * len(blocks), strict=False))
+    met = ((meeting(block, wanted, below), arrays[number] if arrays else None) for number, block in blocks)
     return [(*both, x) for both, x in met if both is not None]

@@ -13,9 +13,11 @@ from property.test_redistribute import grids, layouts
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, errors
+from pdla.indices import IndexSet
 from pdla.linalg import chain, stay
 from pdla.linalg import rank_k as triangle
 from pdla.linalg.cover import Cover, covers, measures, ruler
+from pdla.linalg.stairs import Block, meeting
 
 BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
 LAYOUTS = (BLOCKS, TURNS, Layout(), Layout(cols=("row", "col")), Layout(("col", "row")), Layout("row", partial="col"))
@@ -60,6 +62,23 @@ def test_every_tile_is_computed_once_from_the_rows_at_hand(n):
         assert (both(seen, True) == both(np.ones_like(seen), True)).all(), v
         if n % (2 * v) == 0:
             assert len(set(work)) == 1, "the same work for all"
+
+
+@pytest.mark.parametrize("cover", [Cover(12, 2), Cover(7, 1), Cover(1, 4)], ids=str)
+def test_a_place_offers_all_that_is_wanted_of_it(cover):
+    ends = itertools.product(((0, 40), (7, 8), (0, 0)), ((0, 30), (9, 50)))
+    blocks = [Block(IndexSet.interval(*rows), IndexSet.interval(*cols)) for rows, cols in ends]
+    blocks.append(Block(Cyclic("", 5).share(50, 4, 1), Cyclic("", 3).share(50, 5, 4)))
+    for wanted, place in itertools.product(blocks, range(cover.v * cover.c)):
+        offered = dict(cover.gives(50, place, 0, wanted))
+        for number, tile in enumerate(cover.sums(50, place)):
+            assert offered.get(number, tile).rows == tile.rows
+            assert number in offered or meeting(tile, wanted, None) is None
+
+
+def test_of_many_places_few_offer_something():
+    wanted = Block(IndexSet.interval(0, 80), IndexSet.interval(0, 80))  # eight row blocks of 64, and as many columns
+    assert sum(len(Cover(64, 1).gives(640, place, 0, wanted)) for place in range(64)) == 8 * 9 / 2
 
 
 def test_measures_name_marks():
