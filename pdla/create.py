@@ -54,7 +54,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     """A matrix on the caller's own block, without a copy: what pdla writes to it, the caller sees, and the other way.
 
     local  2-D array of this rank's block (any strides; one that lies column by column travels so); on idle ranks of size 0 (or
-           None). In a dry run its shape and dtype alone are kept. Collective.
+           None). In a dry run its shape and dtype alone are kept. Collective. Where it lies by rows on some ranks and by columns on
+           others, copies of its products may differ in their last bits: BLAS adds in another order.
     Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ; DeviceError where it lies elsewhere than
     matrices do (PDLA_ARRAY).
     """
