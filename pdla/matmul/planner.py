@@ -130,7 +130,7 @@ class Sizes:
     def fits(self) -> bool:
         """Whether ranks may read A and B where they lie, in memory that all of them share."""
         m, n, k = self.mnk
-        return (m * k + k * n) * self.itemsize <= self.readable
+        return 0 < self.readable >= (m * k + k * n) * self.itemsize
 
     @cached_property
     def bound(self) -> float:

@@ -118,6 +118,19 @@ def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
     assert pdla.run(4, program)[0] == ("shared", "gather")
 
 
+@pytest.mark.parametrize("homes", [[], [0, 0, 1, 1]], ids=["told not to", "two nodes"])
+def test_not_even_nothing_is_shared_where_ranks_share_no_memory(homes):
+    """Matrices without elements fit into no memory at all."""
+
+    def program(comm):
+        comm.homes = homes
+        grid = pdla.ProcessGrid((2, 2), comm=comm)
+        A, B = pdla.ones((24, 0), grid, Layout("row", "col")), pdla.ones((0, 2), grid, Layout("row", "col"))
+        return {pdla.plan_matmul(A, B, algorithm=name).schedule for name in ("auto", "3d", "2.5d", "a-stationary", "c-stationary")}
+
+    assert all("shared" not in schedules for schedules in pdla.run(4, program))
+
+
 @pytest.mark.parametrize(
     ("ranks", "boxes"), [(4, ((4, 1, 1), (2, 2, 1))), (16, ((4, 4, 1), (4, 2, 2))), (64, ((8, 8, 1), (4, 4, 4)))]
 )
