@@ -59,21 +59,35 @@ def test_workspace_with_conversions_is_what_the_plan_promises(comm, mnk):
 needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
 
 
+def fail(*_):
+    raise MemoryError("in the product")
+
+
 @needs_a_board
-def test_a_rank_that_fails_in_a_product_is_no_turn_behind(comm, monkeypatch):
-    """What it multiplies afterwards is right on every rank: nobody reads what is written for the next product."""
-    grid, rng = pdla.ProcessGrid((comm.size, 1)), np.random.default_rng(7)
+def test_a_rank_that_fails_in_a_product_and_goes_on_is_an_error_on_every_rank(comm, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("one rank fails alike everywhere")
+    grid = ProcessGrid((comm.size, 1), comm=comm.split(range(comm.size), "new"))  # no other test goes on with it
     A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in (1, 2))
     plan = pdla.plan_matmul(A, B, schedule="shared")
-
-    def fail(*_):
-        raise MemoryError("here alone")
-
     if comm.rank == comm.size - 1:
-        with monkeypatch.context() as failing, pytest.raises(MemoryError, match="here alone"):
+        with monkeypatch.context() as failing, pytest.raises(MemoryError, match="in the product"):
             failing.setattr(Sink, "add", fail)
             plan(A, B)
     else:
+        plan(A, B)
+    with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error amid a product"):
+        A.norm()
+
+
+@needs_a_board
+def test_ranks_that_fail_alike_in_a_product_are_no_turn_behind(comm, monkeypatch):
+    """What they multiply afterwards is right: nobody reads what is written for the next product."""
+    grid, rng = ProcessGrid((comm.size, 1)), np.random.default_rng(7)
+    A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in (1, 2))
+    plan = pdla.plan_matmul(A, B, schedule="shared")
+    with monkeypatch.context() as failing, pytest.raises(MemoryError, match="in the product"):
+        failing.setattr(Sink, "add", fail)
         plan(A, B)
     for turn in range(6):
         A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in rng.integers(0, 100, 2).tolist())
