@@ -566,6 +566,23 @@ def test_any_rank_may_be_the_one_that_pays_most(algorithm, shape, mnk, a, b, c):
     pdla.run(int(np.prod(shape)), program)
 
 
+def test_cannons_parts_line_up_on_all_ranks_or_on_none():
+    """Those of the first layer do, which a dry run of one of its ranks has to know of the others."""
+
+    def program(comm):
+        grid, layers = ProcessGrid((2, 2, 2)), Cuts("depth", (0, 100, 130))
+        A = exact((40, 130), grid, Layout("row", (layers, Cyclic("col", 50))), seed=1)
+        B = exact((130, 40), grid, Layout((layers, "row"), "col"), seed=2)
+        plan = pdla.plan_matmul(A, B, algorithm="cannon", layout=Layout(("row", "depth"), "col"))
+        with pdla.record() as ledger:
+            C = plan(A, B)
+        cost, total = plan.predicted, ledger.total(comm)
+        assert (cost.bytes_received, cost.messages) == (total["max_bytes_received"], total["max_messages"])
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+
+    pdla.run(8, program)
+
+
 def test_buffers_are_kept_within_the_limit():
     """Those of A and B on their way are of other sizes than those of C."""
 
