@@ -284,7 +284,8 @@ class Plan:
 
     def _dry(self, rank: int) -> tuple[int, int, int, int]:
         def program(comm: DryComm) -> None:
-            comm.homes, comm.shared_limit = self.grid.comm.homes, self.grid.comm.shared_limit  # by them workspace differs
+            here = self.grid.comm
+            comm.homes, comm.shared_limit, comm.adds = here.homes, here.shared_limit, here.adds  # by them figures differ
             alike = {grid: _alike(grid, comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
             a, b, c = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B, self.C))
             replace(self, grid=alike[self.grid]).run(a, b, c, 1, int(self.adds), Workspace())
