@@ -151,6 +151,7 @@ class DryComm(Communicator):
         here = next(i for i, r in enumerate(ranks) if r == self.rank)
         made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
         made.homes, made.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
+        made.adds = self.adds
         return made
 
     def board(self) -> Board:

@@ -199,10 +199,15 @@ def _agreed(
         kept = _kept(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
-        key = (a, b, c, dtype, wish, adds, config.settings.panel, config.settings.machine)
+        key = (a, b, c, dtype, wish, adds, *_made_for(config.settings))
         plan = kept.plan(key, lambda: making.make(a, b, c, dtype, wish, Machine.chosen(), adds))
     kept.keep(key, plan)
     return plan, kept
+
+
+def _made_for(settings: config.Settings) -> tuple:
+    """The settings by which a plan is chosen, or its figures found."""
+    return settings.panel, settings.machine, settings.bcast, settings.bcast_chunk
 
 
 def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:

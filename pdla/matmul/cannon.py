@@ -7,18 +7,21 @@ from rank to rank and go home at the end. On a square grid a rank receives at mo
 pc (mk/P) + pr (kn/P) words, one block of each more than SUMMA for the skew; `matmul_words` has the rectangles. All of it comes
 from neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
 
-Where two cuts do not line up (ragged sizes on a rectangle), the smaller stream is gathered first.
+Where two cuts do not line up (ragged sizes on a rectangle), one operand is gathered first: A, or B where n is walked.
 """
 
 from __future__ import annotations
 
-from math import lcm
+from collections.abc import Mapping
+from math import lcm, prod
 from typing import Any
 
 from pdla.comm.base import Pending
 from pdla.comm.ledger import take
 from pdla.indices import Selection
+from pdla.layout import axes_of, shares
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matmul.walk import DIMENSIONS, Walk
 
 
 class Ring:
@@ -94,18 +97,26 @@ class Carried:
         comm.shift(self.sums, self.stream.X.stored, (self.part - comm.rank) % comm.size).wait()
 
 
-def lines_up(x: Stream, y: Stream) -> bool:
-    """Whether two streams can move in step: rings of their own (or one ring), and parts that meet as their shares do."""
-    if not (x.moves and y.moves):
+def in_step(walked: Walk, n: int, sizes: Mapping[str, int]) -> bool:
+    """Whether on all ranks the two matrices that have the walked dimension, n indices, can move in step: rings of their own (or
+    one ring), and parts that meet as their shares do.
+    """
+    matrices = (walked.A, walked.axes_a), (walked.B, walked.axes_b), (walked.C, walked.axes_c)
+    moves = zip(matrices, DIMENSIONS[walked.dimension], strict=True)
+    (x, along_x), (y, along_y) = (((X.rows, X.cols)[which], axes) for (X, axes), which in moves if which is not None)
+    if not (along_x and along_y):
         return True
-    if x.axes == y.axes:
-        return all(meeting.x == meeting.y for meeting in meetings(x, y))
-    if set(x.axes) & set(y.axes):
+    if along_x != along_y and set(along_x) & set(along_y):
         return False
-    gx, gy = len(x.parts), len(y.parts)
+    gx, gy = (prod(sizes[axis] for axis in along) for along in (along_x, along_y))
     steps = lcm(gx, gy)
-    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}
-    return all((meeting.x, meeting.y) in planned for meeting in meetings(x, y))
+    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}  # of one ring: each part with its like
+    apart = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
+    for where, _ in shares(0, (), sizes, tuple(apart), {}):
+        parts = [[held for _, held in shares(n, nest, sizes, along, where)] for nest, along in ((x, along_x), (y, along_y))]
+        if not planned.issuperset((meeting.x, meeting.y) for meeting in meetings(*parts)):
+            return False
+    return True
 
 
 def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
@@ -118,7 +129,7 @@ def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
 
 def table_of(x: Stream, y: Stream, memo: Memo) -> tuple[dict[tuple[int, int], Meeting], list[tuple[int, int]]]:
     """The meetings of two streams by their parts, each to be multiplied once; and the schedule."""
-    table = memo.once("meetings", lambda: {(meeting.x, meeting.y): meeting for meeting in meetings(x, y)})
+    table = memo.once("meetings", lambda: {(meeting.x, meeting.y): meeting for meeting in meetings(x.parts, y.parts)})
     return dict(table), memo.once("steps", lambda: schedule(x, y))
 
 

@@ -288,7 +288,7 @@ def _within(selection: Selection, lo: int, hi: int) -> Selection:
     return slice(selection.start + lo * step, selection.start + (hi - 1) * step + 1, step if step != 1 else None)
 
 
-def meetings(X: Stream, Y: Stream) -> list[Meeting]:
-    """The overlay of two streams: every pair of parts with indices in common, in order of X."""
-    met_by = overlapping(Y.parts)
-    return [Meeting(x, y, *part.overlay(Y.parts[y])) for x, part in enumerate(X.parts) for y in met_by(part)]
+def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
+    """The overlay of two streams' parts: every pair with indices in common, in order of the first."""
+    met_by = overlapping(ys)
+    return [Meeting(x, y, *part.overlay(ys[y])) for x, part in enumerate(xs) for y in met_by(part)]

@@ -251,18 +251,14 @@ class Plan:
             cannon.walk_mn(moving, still.X.stored, sc, sink, self.memo)
 
     def _in_step(self, streams, a: DistMatrix, b: DistMatrix):
-        """Cannon's streams; where their parts do not line up on some rank, one operand is gathered first."""
-        walked = self.walk
-        first, second = {"k": (0, 1), "m": (0, 2), "n": (1, 2)}[walked.dimension]
-        if self.memo.once("in step", lambda: self._all_line_up(streams, first, second)):
+        """Collective: Cannon's streams; where their parts do not line up on some rank, one operand is gathered first."""
+        walked, n = self.walk, {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}[self.walk.dimension]
+        if self.memo.once("in step", lambda: cannon.in_step(walked, n, self.grid.sizes)):
             return streams
-        still = replace(walked, axes_a=(), A=self.roles.A) if first == 0 else replace(walked, axes_b=(), B=self.roles.B)
+        by_n = walked.dimension == "n"
+        still = replace(walked, axes_b=(), B=self.roles.B) if by_n else replace(walked, axes_a=(), A=self.roles.A)
         c = streams[2].X if streams is not None else DistMatrix(a.xp.empty((0, 0), self.dtype), (0, 0), self.grid, walked.C)
         return walk.streams(a, b, c, still, self.memo)
-
-    def _all_line_up(self, streams, first: int, second: int) -> bool:
-        """Collective, at the first run alone."""
-        return all(self.grid.comm.share(streams is None or cannon.lines_up(streams[first], streams[second])))
 
     # ------------------------------------------------------------------ foretelling
 
@@ -290,7 +286,8 @@ class Plan:
 
     def _dry(self, rank: int) -> tuple[int, int, int, int]:
         def program(comm: DryComm) -> None:
-            comm.homes, comm.shared_limit = self.grid.comm.homes, self.grid.comm.shared_limit  # by them workspace differs
+            here = self.grid.comm
+            comm.homes, comm.shared_limit, comm.adds = here.homes, here.shared_limit, here.adds  # by them figures differ
             alike = {grid: _alike(grid, comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
             a, b, c = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B, self.C))
             replace(self, grid=alike[self.grid]).run(a, b, c, 1, int(self.adds), Workspace())

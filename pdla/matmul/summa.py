@@ -70,7 +70,7 @@ class Drain:
 
 def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meeting], int]:
     """The panels of two streams, and the width of the widest."""
-    panels = memo.once("panels", lambda: [piece for meeting in meetings(x, y) for piece in meeting.chopped(width)])
+    panels = memo.once("panels", lambda: [piece for meeting in meetings(x.parts, y.parts) for piece in meeting.chopped(width)])
     return panels, max((panel.width for panel in panels), default=0)
 
 

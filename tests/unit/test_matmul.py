@@ -1,6 +1,7 @@
 """The rule on the matrices' own grid, by its three schedules, against NumPy bit by bit; all combinations of cuts; bytes."""
 
 import itertools
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
+from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
 from pdla.matmul import gather, operands
 from pdla.matmul.operands import Memo, Sink
@@ -323,6 +325,49 @@ def test_plans_are_made_for_the_machine_that_is_told(tmp_path):
     assert pdla.run(1, program)[0] < 1e-6
 
 
+def test_a_plan_foretells_messages_by_the_way_of_broadcasts_that_is_set():
+    def program(comm):
+        grid = ProcessGrid((1, 4))
+        A, B = exact((64, 64), grid, LAYOUT, seed=1), exact((64, 64), grid, LAYOUT, seed=2)
+        plan = pdla.plan_matmul(A, B, algorithm="summa")
+        with pdla.record() as ledger:
+            plan(A, B)
+        return plan.predicted.messages, ledger.total(comm)["max_messages"]
+
+    def both(comm):  # a kept plan is found again
+        comm.barrier()
+        found = [program(comm)]
+        for way in ("scatter", "flat"):
+            comm.barrier()
+            if comm.rank == 0:
+                config.settings = replace(config.settings, bcast=way)
+            comm.barrier()
+            found.append(program(comm))
+        return found
+
+    with config.override():
+        told = pdla.run(4, both)[0]
+    assert all(foretold == counted for foretold, counted in told) and told[0] == told[2] != told[1]
+
+
+@pytest.mark.parametrize("adds", [True, False])
+def test_a_plan_foretells_sums_as_this_world_can_send_them(adds, monkeypatch):
+    """On GPUs none goes from node to node."""
+    monkeypatch.setattr(ThreadComm, "adds", adds)
+
+    def program(comm):
+        comm.homes = [r // 4 for r in range(8)]
+        grid = ProcessGrid((8,))
+        A, B = pdla.zeros((400, 2000), grid, Layout(cols="row")), pdla.zeros((2000, 400), grid, Layout("row"))
+        plan = pdla.plan_matmul(A, B, algorithm="gather", layout=Layout("row"))
+        with pdla.record() as ledger:
+            plan(A, B)
+        assert plan.predicted.messages == ledger.total(comm)["max_messages"]
+        return any(event.way == "relay" for event in ledger.events)
+
+    assert pdla.run(8, program) == 8 * [adds]
+
+
 def test_another_machine_makes_another_choice(tmp_path):
     """Where messages cost nothing words alone decide; what each keeps a rank busy counts, not what passes for all at once."""
     prompt, late = tmp_path / "prompt.toml", tmp_path / "late.toml"
@@ -588,6 +633,23 @@ def test_any_rank_may_be_the_one_that_pays_most(algorithm, shape, mnk, a, b, c):
         assert total["max_peak_workspace"] <= cost.peak_workspace
 
     pdla.run(int(np.prod(shape)), program)
+
+
+def test_cannons_parts_line_up_on_all_ranks_or_on_none():
+    """Those of the first layer do, which a dry run of one of its ranks has to know of the others."""
+
+    def program(comm):
+        grid, layers = ProcessGrid((2, 2, 2)), Cuts("depth", (0, 100, 130))
+        A = exact((40, 130), grid, Layout("row", (layers, Cyclic("col", 50))), seed=1)
+        B = exact((130, 40), grid, Layout((layers, "row"), "col"), seed=2)
+        plan = pdla.plan_matmul(A, B, algorithm="cannon", layout=Layout(("row", "depth"), "col"))
+        with pdla.record() as ledger:
+            C = plan(A, B)
+        cost, total = plan.predicted, ledger.total(comm)
+        assert (cost.bytes_received, cost.messages) == (total["max_bytes_received"], total["max_messages"])
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+
+    pdla.run(8, program)
 
 
 def test_buffers_are_kept_within_the_limit():
