@@ -9,7 +9,7 @@ import numpy as np
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout, shares
 from pdla.matrix import DistMatrix
-from pdla.nn.scheme import sequence_of
+from pdla.nn.scheme import counts, sequence_of
 
 if TYPE_CHECKING:
     from pdla.nn.layer import Layer
@@ -77,8 +77,8 @@ def check_reals(what: str, dtype: np.dtype) -> None:
 
 def check_sequence(kind: str, sequence: int) -> None:
     """Raise unless a sequence has a token."""
-    if sequence < 1:
-        raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, at least 1")
+    if not counts(sequence):
+        raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, a whole number, at least 1")
 
 
 def check_sequences(layer: Layer, x: Any) -> None:

@@ -16,7 +16,7 @@ from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_sequence
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
-from pdla.nn.scheme import Scheme, sequence_of
+from pdla.nn.scheme import Scheme, counts, sequence_of
 from pdla.nn.steps import Steps
 from pdla.nn.trip import Shard
 
@@ -38,7 +38,7 @@ class SelfAttention(Layer):
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:  # fmt: skip
         with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}, causal={causal}"):
-            if heads < 1 or hidden % heads:
+            if not counts(heads) or hidden % heads:
                 raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
             check_sequence("SelfAttention", sequence)
         super().__init__(scheme)

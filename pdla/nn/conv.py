@@ -23,7 +23,7 @@ from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.norms import GroupNorm
 from pdla.nn.pointwise import Pointwise, ReLU
-from pdla.nn.scheme import Meeting, Scheme, sequence_of
+from pdla.nn.scheme import Meeting, Scheme, counts, sequence_of
 from pdla.nn.steps import Steps
 from pdla.nn.transformer import Sequential
 from pdla.nn.trip import Shard
@@ -50,19 +50,21 @@ class Conv2d(Linear):
     ) -> None:  # fmt: skip
         call = f"{inputs}, {outputs}, {kernel}, {height} x {width}, stride={stride}, padding={padding}"
         with made("Conv2d", scheme, call):
-            padding, area = kernel // 2 if padding is None else padding, kernel * kernel
-            if min(kernel, stride, height, width, padding + 1) < 1 or min(height, width) + 2 * padding < kernel:
+            whole = all(map(counts, (kernel, stride, height, width))) and (padding is None or counts(padding, 0))
+            around = padding if padding is not None else kernel // 2 if whole else 0
+            if not whole or min(height, width) + 2 * around < kernel:
                 raise ShapeError(
-                    f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {padding} around: "
-                    "kernel and stride are at least 1, and the kernel fits in"
+                    f"a kernel of {kernel} x {kernel}, stride {stride}, in samples of {height} x {width} with {around} around: "
+                    "whole numbers, kernel and stride at least 1, and the kernel fits in"
                 )
+        area = kernel * kernel
         super().__init__(
             scheme, inputs * area, outputs, kind=kind, bias=bias, units=(area, 1), seed=seed, dtype=dtype, name=name
         )
         self.widths, self.units = (inputs, outputs), (1, 1)  # of channels: W's rows are units of a kernel's places
-        self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, padding
+        self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, around
         self.height, self.width, self.sequence = height, width, height * width
-        self.height_out, self.width_out = ((n + 2 * padding - kernel) // stride + 1 for n in (height, width))
+        self.height_out, self.width_out = ((n + 2 * around - kernel) // stride + 1 for n in (height, width))
         self.scale = Fraction(self.height_out * self.width_out, height * width)
         self.sizes = (height, width), (self.height_out, self.width_out)
 
@@ -132,8 +134,8 @@ class Upsample(Pointwise):
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
         with made("Upsample", scheme, f"{height} x {width}, by {factor}"):
-            if min(height, width, factor) < 1:
-                raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are at least 1")
+            if not all(map(counts, (height, width, factor))):
+                raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are whole, at least 1")
         super().__init__(scheme)
         self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
         self.scale, self.takes, self.gives = Fraction(factor**2), scheme.first.X, scheme.first.X
@@ -178,8 +180,8 @@ class ResidualBlock(Layer):
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
     ) -> None:  # fmt: skip
         with made("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}"):
-            if kernel % 2 == 0:
-                raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be odd")
+            if not counts(kernel) or kernel % 2 == 0:
+                raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
         super().__init__(scheme)
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.sizes = (height, width), (height, width)
@@ -225,7 +227,7 @@ class UNetBlock(Layer):
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
     ) -> None:  # fmt: skip
         with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}"):
-            if height % 2 or width % 2 or levels < 1:
+            if not all(map(counts, (levels, height, width))) or height % 2 or width % 2:
                 raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
         super().__init__(scheme)
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)

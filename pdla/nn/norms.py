@@ -19,7 +19,7 @@ from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_whole, cols_of, like, rows_of
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import add_sums, vector
-from pdla.nn.scheme import Scheme
+from pdla.nn.scheme import Scheme, counts
 from pdla.nn.steps import Steps, begun, summed
 from pdla.nn.trip import Shard
 
@@ -123,10 +123,10 @@ class GroupNorm(Norm):
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:  # fmt: skip
         with made("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
-            if groups < 1 or channels % groups:
+            if not counts(groups) or channels % groups:
                 raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
-            if pixels < 1:
-                raise ShapeError(f"GroupNorm: pixels={pixels}: tokens of a sample, at least 1")
+            if not counts(pixels):
+                raise ShapeError(f"GroupNorm: pixels={pixels}: tokens of a sample, a whole number, at least 1")
         super().__init__(scheme, channels, kind=kind, eps=eps, dtype=dtype, name=name)
         self.groups, self.sequence = groups, pixels
 

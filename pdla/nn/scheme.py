@@ -125,9 +125,9 @@ class Scheme:
                 raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}")
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
-            if not _counts(shards):
+            if not counts(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")
-            if panel is not None and (not _counts(panel) or keep or shards > 1):
+            if panel is not None and (not counts(panel) or keep or shards > 1):
                 raise ShapeError(
                     f"panel={panel}, keep={keep}, shards={shards}: panels of a whole number, at least 1, not kept, of one shard"
                 )
@@ -188,14 +188,14 @@ class Scheme:
         root      the rank that has x; None: every rank has it
         """
         with agreed(self.grid.comm, f"shard(sequence={sequence})"):
-            if not _counts(sequence):
-                raise ShapeError(f"sequence={sequence}: tokens of a sequence, at least 1")
+            if not counts(sequence):
+                raise ShapeError(f"sequence={sequence}: tokens of a sequence, a whole number, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
 
 
-def _counts(n: object) -> bool:
-    """Whether n is a number of things, at least one."""
-    return isinstance(n, Integral) and int(n) >= 1
+def counts(n: object, least: int = 1) -> bool:
+    """Whether n is a number of things, at least so many."""
+    return isinstance(n, Integral) and int(n) >= least
 
 
 def sequence_of(layout: Layout) -> int:

@@ -433,7 +433,7 @@ INPUTS = {
     ),
     "pointwise array": (lambda s: nn.ReLU(s).forward(X), ShapeError, "takes a DistMatrix on the scheme's grid"),
     "pointwise grid": (lambda s: nn.ReLU(s).forward(other_grid(s)), ShapeError, "takes a DistMatrix on the scheme's grid"),
-    "sequence=0": (lambda s: s.shard(X, sequence=0), ShapeError, "sequence=0: tokens of a sequence, at least 1"),
+    "sequence=0": (lambda s: s.shard(X, sequence=0), ShapeError, "sequence=0: tokens of a sequence, a whole number, at"),
     "training on some ranks": (
         lambda s: layer_of(s).forward(s.shard(X, sequence=5), training=s.grid.comm.rank > 1), AgreementError, "ranks disagree"
     ),
@@ -683,6 +683,16 @@ MAKING = {
     "sequence=0 of an embedding": (lambda c: nn.Embedding(SUMMA.make(c), 9, 4, sequence=0), ShapeError, "Embedding: sequence=0"),
     "sequence=0 of positions": (lambda c: nn.Positions(SUMMA.make(c), 4, sequence=0), ShapeError, "Positions: sequence=0"),
     "pixels=0": (lambda c: nn.GroupNorm(SUMMA.make(c), 20, groups=5, pixels=0), ShapeError, "GroupNorm: pixels=0"),
+    "sequence=5.0": (lambda c: nn.Positions(SUMMA.make(c), 4, sequence=5.0), ShapeError, "sequence=5.0: .* a whole number"),
+    "heads=4.0": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 4.0, sequence=5), ShapeError, "not 4.0 equal heads"),
+    "groups=5.0": (lambda c: nn.GroupNorm(SUMMA.make(c), 20, groups=5.0, pixels=4), ShapeError, "not 5.0 equal groups"),
+    "a kernel of two numbers": (
+        lambda c: nn.Conv2d(SUMMA.make(c), 4, 4, (3, 3), height=4, width=4), ShapeError, r"a kernel of \(3, 3\) x .* whole numbers"
+    ),
+    "half a padding": (
+        lambda c: nn.Conv2d(SUMMA.make(c), 4, 4, 3, height=4, width=4, padding=0.5), ShapeError, "with 0.5 around: whole numbers"
+    ),
+    "half a factor": (lambda c: nn.Upsample(SUMMA.make(c), height=2, width=2, factor=1.5), ShapeError, "2 x 2 by 1.5: .* whole"),
     "groups": (lambda c: nn.GroupNorm(SUMMA.make(c), 20, groups=3, pixels=4), ShapeError, "20 channels are not 3 equal groups"),
     "kind": (lambda c: nn.Linear(SUMMA.make(c), 20, 5, kind="third"), ShapeError, "kind='third': 'first' or 'second'"),
     "kind of a norm": (lambda c: nn.LayerNorm(SUMMA.make(c), 20, kind=""), ShapeError, "kind='': 'first' or 'second'"),
@@ -721,7 +731,7 @@ MAKING = {
         lambda c: chain(c, lambda s: nn.Embedding(s, 9, 20), lambda s: nn.MLP(s, 24)), ShapeError, "takes 24 .* give 20"
     ),
     "an embedding behind another layer": (
-        lambda c: chain(c, nn.GeLU, lambda s: nn.Embedding(s, 9, 20)), ShapeError, "takes token numbers, which no layer gives: it comes"
+        lambda c: chain(c, nn.GeLU, lambda s: nn.Embedding(s, 9, 20)), ShapeError, "takes token numbers, which no layer gives"
     ),
     "units behind a pointwise layer": (
         lambda c: chain(c, lambda s: nn.Linear(s, 4, 10, units=(1, 3)), nn.GeLU, lambda s: nn.Linear(s, 10, 4, kind="second")),
