@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -203,8 +203,10 @@ def aware(comm: Any) -> bool:
     return not fault
 
 
+@cache
 def _alone() -> str:
-    """What a process of its own dies of, sending device arrays to itself; empty: nothing."""
+    """What a process of its own dies of, sending device arrays to itself; empty: nothing. Once: it takes seconds, and communicators
+    may be many."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
     command = [sys.executable, "-m", "pdla.comm.device"]
     try:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.comm import device
-from pdla.comm.base import Array, Landed, Onward, Pieces
+from pdla.comm.base import Array, Landed, Onward, Pending, Pieces
 from pdla.comm.job import watched
 from pdla.comm.mpi import MPIComm
 
@@ -64,6 +64,16 @@ class NCCLComm(MPIComm):
         if mine and landing.box is not x:
             self.xp.copies([(landing.box, x)])
         return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])
+
+    def allreduce(self, x: Array, out: Array | None = None) -> Pending:
+        """Its second half begins here, not where it is waited for, which ranks may do before another verb or after it: NCCL's
+        calls are to come in one order on all of them."""
+        if not _on_device([x]):
+            return super().allreduce(x, out)
+        out = x if out is None else out
+        halves = self.halves(x, out)
+        next(halves).wait()
+        return Pending(iter(next(halves)), lambda: out)
 
     def _launch(self, call: str, groups: Sequence[Group], landings: Sequence[device.Landing]) -> Iterator[int]:
         events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met

@@ -5,10 +5,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from devices import GPU, STANDIN, cupy_namespace
 from unit.test_harness import mpirun
+
+from pdla.comm import device
 
 cupy_namespace()
 HERE = Path(__file__).parents[1]
@@ -124,6 +127,14 @@ def test_the_probe(mpi, way, says):
     done = job(STANDIN_MPI=mpi)
     assert (done.returncode, done.stdout) == (0, f"{way}\n"), done.stderr
     assert done.stderr.count(says) == 1
+
+
+def test_a_process_is_sent_to_find_out_once(monkeypatch):
+    ran = []
+    monkeypatch.setattr(subprocess, "run", lambda *args, **how: ran.append(args) or SimpleNamespace(returncode=3, stderr="no\nway"))
+    device._alone.cache_clear()
+    assert [device._alone() for _ in range(2)] == 2 * ["the probe ended with 3: no way"] and len(ran) == 1
+    device._alone.cache_clear()
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")

@@ -1,12 +1,14 @@
 """What pdla/comm/nccl.py asks of nccl4py, between processes of one machine: messages are files.
 
 As NCCL's, calls are work on a stream; those of a group go on together, the next group's begin when all of them have ended, and
-a send ends when its message has been taken. Messages from one rank to another come in order, and have no tags.
+a send ends when its message has been taken. Messages from one rank to another come in order, and have no tags. A thread sees to it
+that they go on while their rank waits for something else, as devices do by themselves.
 """
 
 import itertools
 import os
 import tempfile
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,14 @@ from types import SimpleNamespace
 import cupy
 
 _calls = []  # of the group that is open
+_at_work = set()  # streams that have had some
+
+
+def _go_on():
+    while True:
+        time.sleep(0.01)
+        for stream in [*_at_work]:
+            cupy._streams[stream].step()
 
 
 def get_version():
@@ -54,6 +64,7 @@ def group():
             return not calls
 
         cupy._streams[stream].ask(work)
+        _at_work.add(stream)
 
 
 class Communicator:
@@ -65,6 +76,7 @@ class Communicator:
     def init(cls, nranks, rank, unique_id):
         if os.environ.get("STANDIN_NCCL_FAULT") == str(rank):
             raise RuntimeError("NCCL_ERROR_SYSTEM_ERROR")
+        threading.Thread(target=_go_on, daemon=True).start()
         return cls(unique_id.name, nranks, rank)
 
     def split(self, color=None, key=0):
