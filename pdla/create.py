@@ -75,8 +75,9 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
             )
         if grid.active:
             _check_place(block, local, grid.comm.xp)
-    said = [word for word in grid.comm.share((block.dtype, _order(block)) if grid.active else None) if word is not None]
-    dtypes, orders = {dtype for dtype, _ in said}, {order for _, order in said}
+    mine = (block.dtype, _order(block), _has_gaps(block)) if grid.active else None
+    said = [words for words in grid.comm.share(mine) if words is not None]
+    dtypes, orders, gaps = (set(each) for each in zip(*said, strict=True))
     if len(dtypes) > 1:
         raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
     if not grid.active:
@@ -85,7 +86,12 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     base = block.T if by_columns else block
     if grid.comm.xp.name == "meta":
         base = grid.comm.xp.asarray(base)
-    return DistMatrix(base, shape, grid, layout, transposed=by_columns)
+    return DistMatrix(base, shape, grid, layout, transposed=by_columns, gaps=True in gaps or {"C", "F"} <= orders)
+
+
+def _has_gaps(block: Any) -> bool:
+    xp = namespace(block)
+    return block.size > 0 and not xp.contiguous(block) and not xp.contiguous(block.T)
 
 
 def _check_place(block: Any, local: Any, xp: ModuleType) -> None:

@@ -33,9 +33,17 @@ class DistMatrix:
     multiply: ClassVar[Callable[..., DistMatrix]]  # A @ B: set by pdla.matmul, a room above this one
 
     def __init__(
-        self, base: Any, shape: Shape, grid: ProcessGrid, layout: Layout, transposed: bool = False, conjugated: bool = False
+        self,
+        base: Any,
+        shape: Shape,
+        grid: ProcessGrid,
+        layout: Layout,
+        transposed: bool = False,
+        conjugated: bool = False,
+        gaps: bool = False,
     ) -> None:
         self.base = base  # as stored: the transpose of the local block where `transposed`
+        self.gaps = gaps  # whether bases may have gaps, on some rank: the same on all, since plans foretell what is packed
         self.shape, self.grid, self.layout = shape, grid, layout
         self.transposed = transposed
         self.conjugated = conjugated and base.dtype.kind == "c"
@@ -89,7 +97,8 @@ class DistMatrix:
 
     def _like(self, base: Any, **changes: Any) -> DistMatrix:
         kept = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
-        return DistMatrix(base, **{**kept, "conjugated": self.conjugated, **changes})
+        gaps = self.gaps and base is self.base
+        return DistMatrix(base, **{**kept, "conjugated": self.conjugated, "gaps": gaps, **changes})
 
     # ------------------------------------------------------------------ views
 
@@ -118,7 +127,7 @@ class DistMatrix:
         here, there = (held.overlay(IndexSet.interval(*ends))[0] for held, ends in zip(self.indices, (rows, cols), strict=True))
         stored = self.xp.take(self.stored, here, there)
         shape = (rows[1] - rows[0], cols[1] - cols[0])
-        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout)
+        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=True)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """A[i:j, k:l] = a number, or a matrix of that part's shape, grid and layout. Local."""

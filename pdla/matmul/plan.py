@@ -48,7 +48,8 @@ def _nothing() -> None:
 def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
     """A matrix like X, without data, on its grid's likeness in a dry world; dtype: where X tells none."""
     shape = local_shape(X.shape, X.layout, grid)
-    base = Meta(shape[::-1] if X.transposed else shape, X.dtype or dtype)
+    rows, cols = shape[::-1] if X.transposed else shape
+    base = Meta((rows, cols + X.gaps), X.dtype or dtype)[:, :cols]
     return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated)
 
 

@@ -51,10 +51,11 @@ class Operand:
     transposed: bool = False
     conjugated: bool = False
     dtype: np.dtype | None = None  # None: the product's
+    gaps: bool = False
 
     @staticmethod
     def of(X: DistMatrix) -> Operand:
-        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype)
+        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype, X.gaps)
 
     def like(self, X: DistMatrix) -> bool:
         """Whether X lies like this one."""

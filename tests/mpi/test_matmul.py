@@ -145,6 +145,23 @@ def test_nobody_writes_where_a_slow_rank_still_reads(comm, n, monkeypatch):
     assert all(np.array_equal(product.gather(), one) for product, one in zip(products, wanted * 3, strict=True))
 
 
+def test_workspace_of_parts_and_blocks_with_gaps_is_what_the_plan_promises(comm):
+    """What has gaps is packed to be sent."""
+    grid = ProcessGrid(pdla.balanced_shape(comm.size))
+    whole, layout = exact((90, 70), grid, LAYOUT, seed=1), Layout("col", "row")
+    block = np.zeros((2, *pdla.zeros((40, 50), grid, layout).local.shape)).transpose(1, 2, 0)[..., 0]
+    B = pdla.from_local(block, (40, 50), grid, layout)
+    with config.override(shared=False):
+        for A in (whole[3:80, 5:45], whole[10:50, 3:70].T):
+            for options in ({"algorithm": "gather"}, {"algorithm": "summa", "panel": 9}, {"algorithm": "3d"}):
+                plan = pdla.plan_matmul(A, B, **options)
+                with pdla.record() as ledger:
+                    plan(A, B)
+                total, cost = ledger.total(comm), plan.predicted
+                assert total["max_bytes_received"] == cost.bytes_received
+                assert total["max_peak_workspace"] <= cost.peak_workspace, (A, options)
+
+
 @pytest.mark.parametrize("k", [24, 100_000])
 def test_what_lies_otherwise_is_read_in_place_too(comm, k):
     """By the board, and by no message; without a plan no more of it is kept than is told, however large it was."""
