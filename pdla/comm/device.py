@@ -223,10 +223,10 @@ def _together(comm: Any) -> str:
         sent = [np.arange(size) * 3.0 + 1 + r for r in ranks]
         x, total, shifted, all_ = (comm.xp.asarray(sent[rank]) for _ in range(4))
         parts = [all_ if r == rank else comm.xp.asarray(0 * sent[r]) for r in ranks]
-        expected = {
+        expected = {  # first what every rank sends in: who cannot send fails before anybody waits
+            "shift": (comm.shift(comm.xp.asarray(sent[rank]), shifted), sent[rank - 1]),
             "bcast": (comm.bcast(x, comm.size - 1), sent[-1]),
             "allreduce": (comm.allreduce(total), sum(sent)),
-            "shift": (comm.shift(comm.xp.asarray(sent[rank]), shifted), sent[rank - 1]),
         }
         found = {verb: (pending.wait(), wanted) for verb, (pending, wanted) in expected.items()}
         found |= {f"allgather from {r}": (part, sent[r]) for r, part in enumerate(comm.allgather(all_, parts).wait())}
