@@ -53,6 +53,13 @@ def taken(x: Any, dtype: np.dtype) -> bool:
     return x.dtype == dtype and (dtype.char not in ROUTINES or orientation(x) is not None)
 
 
+def plain(a: Any, b: Any, c: Any) -> bool:
+    """Whether these are three arrays without gaps, of one dtype and of sizes that BLAS takes."""
+    kind = c.dtype
+    gapless = a.flags.forc and b.flags.forc and c.flags.forc
+    return gapless and kind.char in ROUTINES and a.dtype is kind is b.dtype and 0 < a.size <= LIMIT and 0 < b.size <= LIMIT
+
+
 def adds(a: Any, b: Any, c: Any) -> bool:
     """Whether BLAS adds such products to c in place."""
     return _fits(a, b, c) and orientation(c) is not None

@@ -168,6 +168,9 @@ def gemm(
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
     room  gives arrays of a shape and a dtype: for a factor that is not taken as it is, for products that are not added in place
     """
+    if alpha == 1 and beta == 0 and blas.plain(a, b, c):  # most products: it saves the smallest ones what follows
+        np.matmul(a, b, out=c)
+        return
     if c.size == 0:
         return
     if a.shape[1] == 0 or alpha == 0:

@@ -28,7 +28,8 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     A rank's own error is raised again everywhere as the nearest class of pdla's or Python's that is made from one text,
     with the ranks it came from; differing calls raise AgreementError.
     """
-    _in_step_again(comm, call)
+    if comm.failed is not None:
+        _in_step_again(comm, call)
     if (verbs := begun.get()) is not None:
         verbs[0] = 0
     if not config.settings.check:
@@ -103,7 +104,8 @@ class amid:
         self.comm, self.what = comm, what
 
     def __enter__(self) -> None:
-        _in_step_again(self.comm, self.what)
+        if self.comm.failed is not None:
+            _in_step_again(self.comm, self.what)
         outer = begun.get()
         self.verbs = [0] if outer is None else outer
         self.token = begun.set(self.verbs)
@@ -119,9 +121,9 @@ class amid:
 
 
 def _in_step_again(comm: Communicator, call: str) -> None:
-    """Where this rank has failed amid messages, collective: all must have, as far in the same; else an error on all that come."""
-    if comm.failed is not None:
-        place, error = comm.failed
-        if not comm.same(place):
-            _tell(comm, call, error)
-        comm.failed = None
+    """Collective, where this rank has failed amid messages: all must have, as far in the same; else an error on all that come."""
+    assert comm.failed is not None
+    place, error = comm.failed
+    if not comm.same(place):
+        _tell(comm, call, error)
+    comm.failed = None

@@ -113,7 +113,7 @@ class Plan:
             if not (seen and seen[0]() is A and seen[1]() is B and seen[2]() is out):
                 self._check(A, B, out)
             checks.scalars(self.dtype, alpha, beta, out)
-            return self.run(A, B, out, alpha, beta, self.workspace)
+            return self._run(A, B, out, alpha, beta, self.workspace)
 
     def _check(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
         """Local; the same matrices are not looked at again."""
@@ -130,9 +130,15 @@ class Plan:
     def run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
     ) -> DistMatrix:
-        """The product, unchecked, with buffers from a workspace."""
+        """Collective: the product, unchecked, with buffers from a workspace."""
+        with amid(self.grid.comm, "a product"):
+            return self._run(A, B, out, alpha, beta, workspace)
+
+    def _run(
+        self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
+    ) -> DistMatrix:
         workspace.most = self.limit
-        with amid(self.grid.comm, "a product"), within(workspace):
+        with within(workspace):
             if out is None:
                 block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
                 out, beta = DistMatrix(block, self.C.shape, self.C.grid, self.layout), 0

@@ -17,7 +17,7 @@ from pdla.comm.workspace import aligned
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
 from pdla.layout import Cut, Layout, Shape, axes_of, extra_axes, shares
-from pdla.matmul.operands import Memo, Sink, as_stored, assemble
+from pdla.matmul.operands import Memo, Sink, as_stored, assembler
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 from pdla.redistribute import incoming
@@ -27,12 +27,12 @@ Place = tuple[Selection, Selection]
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of this rank's block, and the face that it is written into: where that begins, and its shape as stored."""
+    """A part of this rank's block (None: all of it), and the face that it goes into: where that begins, its shape as stored."""
 
     begin: int
     shape: Shape
     there: Place
-    here: Place
+    here: Place | None
 
 
 @dataclass(frozen=True)
@@ -50,17 +50,24 @@ class Faces:
 
 @dataclass(frozen=True)
 class Script:
-    """The faces of A and B (None: each rank has its own already), and the bytes of the board."""
+    """The faces of A and B (None: each rank has its own already, or it is a part of its block), and the bytes of the board."""
 
     A: Faces | None
     B: Faces | None
     size: int
+    own: tuple[Callable[[DistMatrix], DistMatrix], ...]
 
     @staticmethod
-    def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid) -> Script:
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> Script:
         faces_a, size_a = _faces(a, roles.A, grid, 0)
         faces_b, size_b = _faces(b, roles.B, grid, size_a)
-        return Script(faces_a, faces_b, size_b)
+        own_a = _as_it_is if faces_a else assembler(a, roles.A, memo)
+        own_b = _as_it_is if faces_b else assembler(b, roles.B, memo)
+        return Script(faces_a, faces_b, size_b, (own_a, own_b))
+
+
+def _as_it_is(X: DistMatrix) -> DistMatrix:
+    return X
 
 
 def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
@@ -82,8 +89,8 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
     read = sum(prod(p.shape) for p in others) * X.dtype.itemsize
     gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
     axes = ",".join(gathered) if gathered else grid.comm.axis
-    first = begin(grid.coords or dict.fromkeys(grid.axes, 0))
-    return Faces(first, shape, pieces, read, len(others), axes), offset + size * prod(grid.sizes[axis] for axis in layout.axes)
+    end = offset + size * prod(grid.sizes[axis] for axis in layout.axes)
+    return Faces(begin(grid.coords) if grid.coords else end, shape, pieces, read, len(others), axes), end
 
 
 def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
@@ -104,7 +111,8 @@ def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[M
     across = list(_common(cols, X.shape[1], layout.cols, grid))
     for up, face_rows, here_rows, there_rows in _common(rows, X.shape[0], layout.rows, grid):
         for along, face_cols, here_cols, there_cols in across:
-            yield Piece(begin(up | along), as_stored(X, face_rows, face_cols), (there_rows, there_cols), (here_rows, here_cols))
+            here = None if (here_rows, here_cols) == (slice(0, len(rows)), slice(0, len(cols))) else (here_rows, here_cols)
+            yield Piece(begin(up | along), as_stored(X, face_rows, face_cols), (there_rows, there_cols), here)
 
 
 def _common(
@@ -119,9 +127,8 @@ def _common(
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sink | None, memo: Memo) -> None:
     """Collective: sink += a b in the roles' layouts on the grid; a and b in any, on any grids over its communicator."""
-    script: Script = memo.once("faces", lambda: Script.of(a, b, roles, grid))
-    a = a if script.A else assemble(a, roles.A, memo)
-    b = b if script.B else assemble(b, roles.B, memo)
+    script: Script = memo.once("faces", lambda: Script.of(a, b, roles, grid, memo))
+    a, b = script.own[0](a), script.own[1](b)
     board = memo.once("board", grid.comm.board)
     with held(script.size // grid.comm.size):
         memory = board.open(script.size)
@@ -141,13 +148,16 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sin
 
 def _written(X: DistMatrix, faces: Faces | None, memory: Any) -> Any:
     """X's face as seen, this rank's pieces of all faces put in their places."""
+    block = X.stored
     if faces is None:
-        return X.stored
-
-    def seen(begin: int, shape: Shape) -> Any:
-        face = X.xp.look(memory, begin, shape, X.dtype)
-        return face.T if X.transposed else face
-
+        return block
+    mine = _seen(X, memory, faces.begin, faces.shape)
     for piece in faces.pieces:
-        X.xp.put(seen(piece.begin, piece.shape), *piece.there, take(X.xp, X.stored, *piece.here))
-    return seen(faces.begin, faces.shape)
+        face = mine if piece.begin == faces.begin else _seen(X, memory, piece.begin, piece.shape)
+        X.xp.put(face, *piece.there, block if piece.here is None else take(X.xp, block, *piece.here))
+    return mine
+
+
+def _seen(X: DistMatrix, memory: Any, begin: int, shape: Shape) -> Any:
+    face = X.xp.look(memory, begin, shape, X.dtype)
+    return face.T if X.transposed else face

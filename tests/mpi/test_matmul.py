@@ -76,7 +76,7 @@ def test_a_rank_that_fails_in_a_product_and_goes_on_is_an_error_on_every_rank(co
             plan(A, B)
     else:
         plan(A, B)
-    with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error amid a product"):
+    with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error amid a plan's call"):
         A.norm()
 
 
