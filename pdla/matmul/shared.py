@@ -111,8 +111,12 @@ def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[M
     across = list(_common(cols, X.shape[1], layout.cols, grid))
     for up, face_rows, here_rows, there_rows in _common(rows, X.shape[0], layout.rows, grid):
         for along, face_cols, here_cols, there_cols in across:
-            here = None if (here_rows, here_cols) == (slice(0, len(rows)), slice(0, len(cols))) else (here_rows, here_cols)
+            here = None if _all(here_rows, len(rows)) and _all(here_cols, len(cols)) else (here_rows, here_cols)
             yield Piece(begin(up | along), as_stored(X, face_rows, face_cols), (there_rows, there_cols), here)
+
+
+def _all(selection: Selection, n: int) -> bool:
+    return isinstance(selection, slice) and selection == slice(0, n)
 
 
 def _common(

@@ -82,6 +82,20 @@ def lying(comm):
         yield A, exact((9, 8), grids[2], nested if i % 2 else cyclic, seed=2)
 
 
+def test_of_blocks_each_face_takes_positions_far_apart():
+    """A and B lie in blocks, C cyclically: a face's rows are some of each block's."""
+
+    def program(comm):
+        grid, cyclic = ProcessGrid((2, 3)), Layout(Cyclic("row", 2), Cyclic("col", 2))
+        A, B = exact((22, 17), grid, LAYOUT, seed=1), exact((17, 26), grid, LAYOUT, seed=2)
+        plan = pdla.plan_matmul(A, B, layout=cyclic, schedule="shared", algorithm="auto")
+        C = plan(A, B)
+        assert C.layout == cyclic and np.array_equal(C.gather(), A.gather() @ B.gather())
+        return plan.roles.C
+
+    assert pdla.run(6, program)[0].rows == (Cyclic("row", 2),)
+
+
 def test_from_any_layouts_on_any_grids_what_a_rank_lacks_is_read_in_place():
     def held(X, layout, grid):
         rows, cols = (part.indices() for part in layout.indices(X.shape, grid.sizes, grid.coords)) if grid.coords else ((), ())
