@@ -243,8 +243,8 @@ def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
 
 def test_a_wrong_product_is_not_timed(monkeypatch):
     class Off(pdla.Plan):
-        def run(self, *arguments):
-            C = super().run(*arguments)
+        def __call__(self, *operands, **options):
+            C = super().__call__(*operands, **options)
             C.local[...] += 1
             return C
 
