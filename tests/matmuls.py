@@ -21,6 +21,16 @@ def op(X, how):
     return X.T if how == "T" else X.H if isinstance(X, pdla.DistMatrix) else X.conj().T
 
 
+def lacks(X, layout, grid):
+    """Elements of X that this rank has in a layout on a grid, and has not as X lies."""
+    return len(_held(X.shape, layout, grid) - _held(X.shape, X.layout, X.grid))
+
+
+def _held(shape, layout, grid):
+    rows, cols = (part.indices() for part in layout.indices(shape, grid.sizes, grid.coords))
+    return {(i, j) for i in rows for j in cols}
+
+
 @cache
 def whole(shape, dtype, seed):
     """All of `exact`'s matrix, as one rank alone makes it."""

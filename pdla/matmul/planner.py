@@ -300,7 +300,7 @@ def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
 
 def _straight(tables: Iterable[Table]) -> list[Table]:
     """Boxes to which A and B come in one round of messages, each face at once, instead of in a share that others gather then."""
-    return [replace(t, A=t.roles.A, B=t.roles.B) for t in tables if t.schedule == "gather" and t.algorithm == box.ALGORITHM.name]
+    return [t.straight for t in tables if t.schedule == "gather" and t.algorithm == box.ALGORITHM.name]
 
 
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
@@ -359,7 +359,7 @@ class KeptOf:
 def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     words, at_home = table.words(*q.mnk), _at_home(q, table, order)
     if table.schedule == "shared" and not at_home:
-        return _way_in_place(q, kept, replace(table, A=table.roles.A, B=table.roles.B), order)
+        return _way_in_place(q, kept, table.straight, order)
     if at_home:
         moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
     elif q.ranks > LARGE:

@@ -95,8 +95,9 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
 
 def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
     """Whether each rank has what it multiplies of X: its block, or a part of that."""
-    same = X.grid == grid and X.layout.same_cuts(layout, X.shape, grid.sizes)
-    return same or (X.grid == grid and extra_axes(layout, X.layout, grid.sizes) is not None)
+    if X.grid != grid:
+        return False
+    return X.layout.same_cuts(layout, X.shape, grid.sizes) or extra_axes(layout, X.layout, grid.sizes) is not None
 
 
 def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:

@@ -6,7 +6,7 @@ Everything else follows by the rule: what the carried axes do not cut is gathere
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from pdla.layout import Cut, Layout
@@ -71,6 +71,13 @@ class Table:
         c = Layout(along("m", self.C.rows), along("n", self.C.cols), partial)
         a, b = Layout(along("m", self.A.rows), along("k", self.A.cols)), Layout(along("k", self.B.rows), along("n", self.B.cols))
         return Roles(tuple(role.items()), a, b, c)
+
+
+    @property
+    def straight(self) -> Table:
+        """The same with A and B whole where they meet, instead of in shares that are gathered first."""
+        met = self.roles
+        return replace(self, A=met.A, B=met.B)
 
 
 @dataclass(frozen=True)
