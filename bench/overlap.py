@@ -6,7 +6,8 @@ python bench/cluster.py --hosts 4 -- python bench/overlap.py
 
 For each product, the least seconds of a few turns: the GEMMs alone (the verbs bring nothing), the communication alone (the
 GEMMs compute nothing), both together; and the share hidden: (GEMMs + communication - together) / communication.
-The first panel, or the skew, has nothing to hide behind: of s panels at most 1 - 1/s can be hidden.
+The first panel, or the skew, has nothing to hide behind. Alone, SUMMA has four panels on their way at once: of s panels at most
+1 - 4/s can be hidden, of Cannon's s shifts 1 - 1/s.
 
 "slept" GEMMs stand for those of machines of their own, where ranks outnumber the cores: each takes 1.5 delays, and no
 core (over MPI a delay is 0.06 where none is given).
@@ -24,7 +25,7 @@ from pdla.array import numpy as local
 from pdla.comm.base import done
 
 TURNS = 4
-THREADS = (("summa", 4, 4096, 128), ("summa", 16, 1024, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
+THREADS = (("summa", 4, 4096, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
 PROCESSES = (("summa", 4096, 256),)
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 

@@ -1,6 +1,6 @@
-"""SUMMA: panels are broadcast along the grid rows and columns, and the next two travel while this one is multiplied.
+"""SUMMA: panels are broadcast along the grid rows and columns, and the next three travel while this one is multiplied.
 
-Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs three panels of A and of B.
+Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs four panels of A and of B.
 For A B^T and A^T B the same loop walks n or m: panels of one operand are broadcast, panels of C reduced to their owners.
 Van de Geijn and Watts, Concurrency: Practice and Experience 9 (1997).
 """
@@ -17,7 +17,7 @@ from pdla.comm.ledger import buffer
 from pdla.indices import Selection
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
-AHEAD = 2  # panels under way beside the one that is multiplied: a message may take as long as two products of panels
+AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
 
 
 class Feed:
