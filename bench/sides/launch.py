@@ -68,7 +68,7 @@ def jobs(torch: Path) -> list[Job]:
     widths = tuple(("pdgemm", str(width)) for width in (32, 64, 128, 256))
     return [
         Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
-        Job("pdla", (("ceiling", ""), ("ours", "native"), ("ours", "blocks")), here),
+        Job("pdla", (("ceiling", ""), ("ours", "native"), ("ours", "few"), ("ours", "blocks")), here),
         Job("by hand", (("by_hand", ""),), here),
         Job("ScaLAPACK", widths, openly, no_scalapack, lambda: OPEN_MPI | AS_ROOT | core_type()),
         Job(
@@ -117,6 +117,8 @@ def no_torch(python: Path) -> str:
 def unfit(side: Variant, product: Product, ranks: int) -> str:
     """Why a side cannot do a product on this machine; "" where it can. Some gather whole matrices on every rank, or add them."""
     m, n, k = product.m, product.n, product.k
+    if side == ("ours", "few") and ranks <= CORES:
+        return "each rank has a core in any case"
     if side[0] == "dtensor" and (m % ranks or n % ranks or k % ranks):
         return f"{ranks} ranks do not divide all sizes"
     copies = {("by_hand", ""): k * n, ("dtensor", "rows"): 2 * k * n, ("dtensor", "depth"): 3 * m * n}.get(side, 0)

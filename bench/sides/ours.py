@@ -1,4 +1,5 @@
-"""pdla through a plan: in layouts of its own ("native"), or from 2-D blocks to 2-D blocks ("blocks").
+"""pdla through a plan: in layouts of its own, on all ranks ("native") or on as many as there are cores ("few"), or from 2-D blocks
+to 2-D blocks ("blocks").
 
 In its own a tall C of float64 lies by columns, as OpenBLAS is a tenth faster (docs/choosing.md).
 """
@@ -8,8 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
-from sides.product import Block, Product, Side
+from sides.launch import CORES
+from sides.product import Block, Product, Side, block
 
 import pdla
 
@@ -28,6 +31,9 @@ def operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.La
 
 
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
+    if variant == "few":
+        some = comm.Split(comm.rank < CORES)
+        return make(some, product, "native") if comm.rank < CORES else idle(product)
     if variant == "native":
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
         A, B, C = operands(product, grid, layouts)
@@ -36,6 +42,13 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
             C = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
         return side(A, B, C)
     return side(*operands(product, near_square(comm), BLOCKS))
+
+
+def idle(product: Product) -> Side:
+    """A rank that has no part in the product."""
+    none = np.arange(0)
+    nothing = block(none, none, product.dtype)
+    return Side(nothing, nothing, (none, none), lambda: nothing.array)
 
 
 def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any) -> Side:
