@@ -1285,3 +1285,18 @@ def test_an_optimizers_state_comes_in_its_own_dtype():
 
     dtypes, mean = run(SUMMA, program)
     assert dtypes == [np.float32, np.float32] and np.count_nonzero(mean) > 90
+
+
+@pytest.mark.parametrize("given", ["float64", "float32", "float16", "bfloat16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_state_of_any_real_numbers_is_loaded(dtype, given):
+    """To NumPy bfloat16 and float16 are of different kinds: it casts one to the other only if told to."""
+    state = {"weight": (np.arange(20).reshape(5, 4) % 3).astype(given)}
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 5, 4, bias=False, dtype=dtype)
+        layer.load_state_dict(state)
+        return layer.state_dict()["weight"]
+
+    found = run(on(nn.Summa2D, (2, 2)), program)
+    assert found.dtype == dtype and np.array_equal(found.astype(float), state["weight"].astype(float))
