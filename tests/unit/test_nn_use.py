@@ -1300,3 +1300,20 @@ def test_a_state_of_any_real_numbers_is_loaded(dtype, given):
 
     found = run(on(nn.Summa2D, (2, 2)), program)
     assert found.dtype == dtype and np.array_equal(found.astype(float), state["weight"].astype(float))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_that_float16_has_numbers_for(causal):
+    """q k of 128 features is beyond float16's numbers where its part by sqrt(128) is not."""
+
+    def program(scheme, dtype):
+        layer = nn.SelfAttention(scheme, 128, 1, sequence=4, causal=causal, bias=False, dtype=dtype)
+        eye = np.eye(128)
+        layer.load_state_dict({"qkv.weight": np.hstack([eye] * 3), "out.weight": eye})
+        x = scheme.shard(np.repeat([[25.0], [24.0], [26.0], [1.0]], 128, axis=1).astype(dtype), sequence=4)
+        y = layer.forward(x)
+        return y.gather(), layer.backward(scheme.shard(np.ones(y.shape, dtype), sequence=4)).gather()
+
+    (y, dx), (wanted, _) = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
+    np.testing.assert_allclose(y, wanted, rtol=2e-3)
+    assert np.isfinite(dx).all()
