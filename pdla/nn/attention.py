@@ -38,7 +38,7 @@ class SelfAttention(Layer):
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:  # fmt: skip
         with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}, causal={causal}"):
-            if not (counts(heads) and counts(hidden, 0)) or hidden % heads:
+            if not (counts(heads) and counts(hidden)) or hidden % heads:
                 raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
             check_sequence("SelfAttention", sequence)
         super().__init__(scheme)

@@ -678,6 +678,7 @@ MAKING = {
     "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"Linear\(ProcessGrid\(.*\), ...\): give a scheme"),
     "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
     "heads of a layer": (lambda c: nn.TransformerLayer(SUMMA.make(c), 20, 0, sequence=5), ShapeError, "not 0 equal heads"),
+    "heads of nothing": (lambda c: nn.TransformerLayer(SUMMA.make(c), 0, 5, sequence=5), ShapeError, "0 features are not 5 equal"),
     "sequence=0": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 5, sequence=0), ShapeError, "sequence=0: tokens of a sequence"),
     "sequence=0 of a mean": (lambda c: nn.MeanOverSequence(SUMMA.make(c), sequence=0), ShapeError, "MeanOverSequence: sequence=0"),
     "sequence=0 of an embedding": (lambda c: nn.Embedding(SUMMA.make(c), 9, 4, sequence=0), ShapeError, "Embedding: sequence=0"),
