@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -73,6 +74,19 @@ def check_reals(what: str, dtype: np.dtype) -> None:
     """Raise unless a parameter may be set to such numbers: to floats, or what floats are made of."""
     if dtype.kind not in "biuf":
         check_floats(what, dtype)
+
+
+def check_counts(kind: str, **numbers: Any) -> None:
+    """Raise unless each is a number of features, channels, tokens: whole, and 0 will do."""
+    for name, number in numbers.items():
+        if not counts(number, 0):
+            raise ShapeError(f"{kind}: {name}={number!r}: a whole number, at least 0")
+
+
+def check_number(kind: str, name: str, number: Any) -> None:
+    """Raise unless it is a real number of at least 0."""
+    if not (isinstance(number, Real) and float(number) >= 0):
+        raise ShapeError(f"{kind}: {name}={number!r}: a number, at least 0")
 
 
 def check_sequence(kind: str, sequence: int) -> None:

@@ -38,7 +38,7 @@ class SelfAttention(Layer):
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:  # fmt: skip
         with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}, causal={causal}"):
-            if not counts(heads) or hidden % heads:
+            if not (counts(heads) and counts(hidden)) or hidden % heads:
                 raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
             check_sequence("SelfAttention", sequence)
         super().__init__(scheme)
@@ -100,7 +100,7 @@ class SelfAttention(Layer):
 
     def _scores(self, xp: Any, q: Any, k: Any) -> Any:
         """The scores of some queries and the keys they see, of which the last are their own where each sees no later one."""
-        scores = q @ k.transpose(0, 1, 3, 2) * q.dtype.type(q.shape[3] ** -0.5)
+        scores = q * q.dtype.type(q.shape[3] ** -0.5) @ k.transpose(0, 1, 3, 2)  # q k may be more than float16 has numbers for
         if self.causal:
             queries, keys = scores.shape[2:]
             scores[..., keys - queries :] += xp.asarray(_none_later(queries, q.dtype))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from pdla.array.composed import summing, widened
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_whole, like
+from pdla.nn.activation import check_activation, check_counts, check_whole, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.norms import GroupNorm
@@ -50,6 +51,7 @@ class Conv2d(Linear):
     ) -> None:  # fmt: skip
         call = f"{inputs}, {outputs}, {kernel}, {height} x {width}, stride={stride}, padding={padding}"
         with made("Conv2d", scheme, call):
+            check_counts("Conv2d", inputs=inputs, outputs=outputs)
             whole = all(map(counts, (kernel, stride, height, width))) and (padding is None or counts(padding, 0))
             around = padding if padding is not None else kernel // 2 if whole else 0
             if not whole or min(height, width) + 2 * around < kernel:
@@ -179,7 +181,8 @@ class ResidualBlock(Layer):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
     ) -> None:  # fmt: skip
-        with made("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}"):
+        with made("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
+            check_parts("ResidualBlock", activation, seed)
             if not counts(kernel) or kernel % 2 == 0:
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
         super().__init__(scheme)
@@ -226,7 +229,8 @@ class UNetBlock(Layer):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, levels: int = 1, kernel: int = 3,
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
     ) -> None:  # fmt: skip
-        with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}"):
+        with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
+            check_parts("UNetBlock", activation, seed)
             if not all(map(counts, (levels, height, width))) or height % 2 or width % 2:
                 raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
         super().__init__(scheme)
@@ -285,6 +289,14 @@ def _pair(
 
 
 # ---------------------------------------------------------------------------------------------- checks
+
+
+def check_parts(kind: str, activation: Any, seed: Any) -> None:
+    """Raise unless these make a block's parts: what is wrong with them would be an error amid its making."""
+    if not callable(activation):
+        raise ShapeError(f"{kind}: activation={activation!r}: a kind of layer, nn.ReLU or nn.GeLU")
+    if not isinstance(seed, Integral):
+        raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions have this one and those after it")
 
 
 def check_units(layer: Layer, x: DistMatrix) -> None:

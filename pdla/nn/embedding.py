@@ -17,7 +17,7 @@ from pdla.create import random
 from pdla.errors import PdlaError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_floats, check_sequence, like, rows_of
+from pdla.nn.activation import check_activation, check_floats, check_number, check_sequence, like, rows_of
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
@@ -106,6 +106,7 @@ class Positions(Layer):
         with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, {name} of {dtype!r}"):
             check_sequence("Positions", sequence)
             check_floats(f"{name} positions", np.dtype(dtype))
+            check_number("Positions", "scale", scale)
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X

@@ -123,7 +123,8 @@ class Layer:
             own = self.parameters()
             check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
         for value, array in ((value, state[name]) for name, value in own.items()):
-            value.xp.copy(value.stored, from_global(array, value.grid, value.layout).stored)
+            block = from_global(array, value.grid, value.layout).stored
+            value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # by name: bfloat16 is not float16's kind
 
     def _check_uses(self) -> None:
         """Raise where a parameter is used by other layers too, or by more than it knows of: its gradient would wait for theirs, or

@@ -10,13 +10,14 @@ from pdla.array.composed import summing, widened
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
+from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_floats, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, like, rows_of
 from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
-from pdla.nn.scheme import Meeting, Scheme, Table, sequence_of
+from pdla.nn.scheme import Meeting, Scheme, Table, counts, sequence_of
 from pdla.nn.steps import Steps, begun, gathered, settled
 from pdla.nn.trip import Parameter, Shard, seeded
 from pdla.redistribute import local_shape
@@ -28,6 +29,7 @@ def weights(
     """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
     with agreed(scheme.grid.comm, f"{name} times {scale} of {dtype!r}"):
         check_floats(name, np.dtype(dtype))
+        check_number(name, "scale", scale)
     meeting = scheme.meeting(table, 1, units)
     value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")
     return Parameter(like(value, (value.stored * scale).astype(dtype)), meeting.w, name)
@@ -96,6 +98,9 @@ class Linear(Layer):
     ) -> None:  # fmt: skip
         with made("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}, bias={bias}"):
             self.table: Table = scheme.table(kind)
+            check_counts("Linear", k=k, n=n)
+            if not isinstance(units, tuple) or len(units) != 2 or not all(map(counts, units)):
+                raise ShapeError(f"Linear: units={units!r}: a tuple of two whole numbers, at least 1, for inputs and for outputs")
         super().__init__(scheme)
         self.k, self.n, self.units, self.name = k, n, units, name
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (k, n)

@@ -16,7 +16,7 @@ from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_whole, cols_of, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_number, check_whole, cols_of, like, rows_of
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import add_sums, vector
 from pdla.nn.scheme import Scheme, counts
@@ -31,8 +31,10 @@ class Norm(Layer):
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:  # fmt: skip
-        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}"):
+        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, offset={offset}, eps={eps}"):
             self.takes = self.gives = self.spec = scheme.table(kind).X
+            check_counts(type(self).__name__, features=features)
+            check_number(type(self).__name__, "eps", eps)
         super().__init__(scheme)
         self.features, self.eps, self.name = features, eps, name
         self.widths = features, features
@@ -123,7 +125,7 @@ class GroupNorm(Norm):
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:  # fmt: skip
         with made("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
-            if not counts(groups) or channels % groups:
+            if not (counts(groups) and counts(channels, 0)) or channels % groups:
                 raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
             if not counts(pixels):
                 raise ShapeError(f"GroupNorm: pixels={pixels}: tokens of a sample, a whole number, at least 1")

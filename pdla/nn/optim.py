@@ -152,8 +152,8 @@ def clip(layer: Layer, largest: float) -> float:
         raise PdlaError(f"clip of a {type(layer).__name__}: give the layer itself, whose gradients are scaled")
     comm = layer.scheme.grid.comm
     with agreed(comm, f"clip({layer!r}, {largest})"):
-        if not largest >= 0:
-            raise PdlaError(f"clip to a norm of {largest}: at least 0; inf leaves the gradients as they are")
+        if not (isinstance(largest, Real) and float(largest) >= 0):
+            raise PdlaError(f"clip to a norm of {largest!r}: at least 0; inf leaves the gradients as they are")
         gradients = list(layer.gradients().values())
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")

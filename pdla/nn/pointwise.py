@@ -8,7 +8,7 @@ import numpy as np
 
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_floats, like
+from pdla.nn.activation import check_floats, check_number, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps
@@ -92,7 +92,8 @@ class Dropout(Pointwise):
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:
         with made("Dropout", scheme, f"{probability}, seed={seed}, name={name!r}"):
-            if not 0 <= probability < 1:
+            check_number("Dropout", "probability", probability)
+            if probability >= 1:
                 raise ShapeError(f"probability={probability}: from 0 to below 1")
         super().__init__(scheme)
         self.probability, self.seed, self.name = probability, seed, name

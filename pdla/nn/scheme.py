@@ -114,7 +114,8 @@ class Scheme:
     def __init__(self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None) -> None:
         if not isinstance(grid, ProcessGrid):
             raise GridError(f"{type(self).__name__} takes a ProcessGrid, not a {type(grid).__name__}")
-        with agreed(grid.comm, f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel})"):
+        call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
+        with agreed(grid.comm, call):
             named = {axis: None for table in (self.first, self.second) for axis in table.roles}
             missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
             unknown = [axis for axis in grid.axes if axis not in named and axis != "data"]

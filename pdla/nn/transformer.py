@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import lcm
 from typing import Any
@@ -41,7 +41,7 @@ class Sequential(Layer):
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
         super().__init__(scheme)
-        self.layers = list(layers)
+        self.layers = list(layers) if isinstance(layers, Iterable) else layers
         with made("Sequential", scheme, f"{self.layers}"):
             self._check_layers()
             self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
@@ -51,6 +51,8 @@ class Sequential(Layer):
                 self._follow(layer)
 
     def _check_layers(self) -> None:
+        if not isinstance(self.layers, list):
+            raise PdlaError(f"Sequential of a {type(self.layers).__name__}: give a list of layers")
         if not self.layers:
             raise ShapeError("Sequential of no layers")
         for i, layer in enumerate(self.layers):

@@ -678,6 +678,7 @@ MAKING = {
     "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"Linear\(ProcessGrid\(.*\), ...\): give a scheme"),
     "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
     "heads of a layer": (lambda c: nn.TransformerLayer(SUMMA.make(c), 20, 0, sequence=5), ShapeError, "not 0 equal heads"),
+    "heads of nothing": (lambda c: nn.TransformerLayer(SUMMA.make(c), 0, 5, sequence=5), ShapeError, "0 features are not 5 equal"),
     "sequence=0": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 5, sequence=0), ShapeError, "sequence=0: tokens of a sequence"),
     "sequence=0 of a mean": (lambda c: nn.MeanOverSequence(SUMMA.make(c), sequence=0), ShapeError, "MeanOverSequence: sequence=0"),
     "sequence=0 of an embedding": (lambda c: nn.Embedding(SUMMA.make(c), 9, 4, sequence=0), ShapeError, "Embedding: sequence=0"),
@@ -779,9 +780,15 @@ MAKING = {
     "functions as layers": (
         lambda c: chain(c, nn.GeLU, lambda s: np.tanh), PdlaError, r"layers\[1\] of a Sequential is a ufunc: nn.GeLU"
     ),
+    "a layer for layers": (lambda c: nn.Sequential(s := SUMMA.make(c), nn.GeLU(s)), PdlaError, "Sequential of a GeLU: give a list"),
+    "layers on some ranks": (
+        lambda c: nn.Sequential(s := SUMMA.make(c), None if c.rank else [nn.GeLU(s)]), PdlaError,
+        "ranks 1, 2, 3: Sequential of a NoneType: give a list of layers",
+    ),
     "factor=0": (lambda c: nn.Upsample(SUMMA.make(c), height=2, width=2, factor=0), ShapeError, "2 x 2 by 0: .* at least 1"),
     "samples without pixels": (lambda c: nn.Upsample(SUMMA.make(c), height=0, width=2), ShapeError, "Upsample of 0 x 2 by 2"),
     "clip to less than nothing": (lambda c: nn.clip(layer_of(SUMMA.make(c)), -1), PdlaError, "clip to a norm of -1: at least 0"),
+    "clip to a word": (lambda c: nn.clip(layer_of(SUMMA.make(c)), "1"), PdlaError, "clip to a norm of '1': at least 0"),
     "clip to no number": (lambda c: nn.clip(layer_of(SUMMA.make(c)), np.nan), PdlaError, "clip to a norm of nan"),
     "an optimizer's state after other steps": (stepped_alone, AgreementError, "rank 0: state_dict of AdamW .* at step 1; ranks 1"),
     "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
@@ -857,6 +864,23 @@ ONE = {  # what a rank has, what the others have, and a layer that is made of it
     "kernels of a block": (2, 3, lambda s, kernel: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, kernel=kernel)),
     "levels": (0, 1, lambda s, levels: nn.UNetBlock(s, 4, groups=1, height=4, width=4, levels=levels)),
     "layers": ([], [None], lambda s, some: nn.Sequential(s, [nn.GeLU(s) for _ in some])),
+    "activations": ("relu", nn.ReLU, lambda s, layer: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, activation=layer)),
+    "activations of a net": (None, nn.GeLU, lambda s, layer: nn.UNetBlock(s, 4, groups=1, height=4, width=4, activation=layer)),
+    "seeds of a block": (None, 0, lambda s, seed: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, seed=seed)),
+    "seeds of a net": ("a", 0, lambda s, seed: nn.UNetBlock(s, 4, groups=1, height=4, width=4, seed=seed)),
+    "inputs": ("a", 4, lambda s, k: nn.Linear(s, k, 4)),
+    "outputs": (-1, 4, lambda s, n: nn.Linear(s, 4, n)),
+    "units": (3, (1, 1), lambda s, units: nn.Linear(s, 4, 4, units=units)),
+    "hidden features": (None, 4, lambda s, hidden: nn.SelfAttention(s, hidden, 2, sequence=5)),
+    "features between": (2.5, 8, lambda s, inner: nn.MLP(s, 4, inner)),
+    "channels": (None, 4, lambda s, channels: nn.GroupNorm(s, channels, groups=2, pixels=4)),
+    "channels of a kernel": ("a", 4, lambda s, channels: nn.Conv2d(s, channels, 4, 1, height=4, width=4)),
+    "eps": ("a", 1e-5, lambda s, eps: nn.LayerNorm(s, 4, eps=eps)),
+    "eps below 0": (-1, 1e-5, lambda s, eps: nn.GroupNorm(s, 4, groups=1, pixels=4, eps=eps)),
+    "scales": ("a", 1.0, lambda s, scale: nn.Linear(s, 4, 4, scale=scale)),
+    "scales of an embedding": (None, 1.0, lambda s, scale: nn.Embedding(s, 4, 4, scale=scale)),
+    "scales of positions": (np.ones(2), 1.0, lambda s, scale: nn.Positions(s, 4, sequence=5, scale=scale)),
+    "probabilities": ("a", 0.1, lambda s, probability: nn.Dropout(s, probability)),
 }
 
 
@@ -872,6 +896,9 @@ TWO = {  # numbers that are right, but not together
     "recompute": ((True, False), lambda s, recompute: nn.TransformerLayer(s, 20, 4, sequence=5, recompute=recompute)),
     "sequences": ((1, 5), lambda s, sequence: nn.SelfAttention(s, 20, 4, sequence=sequence)),
     "eps": ((1e-5, 1e-6), lambda s, eps: nn.LayerNorm(s, 20, eps=eps)),
+    "offsets": ((True, False), lambda s, offset: nn.LayerNorm(s, 20, offset=offset)),
+    "cut weights": ((True, False), lambda s, cut: nn.Tesseract(grid(s.grid.comm, (2, 1, 2)), cut_weights=cut)),
+    "cut sequences": ((True, False), lambda s, cut: nn.Megatron1D(grid(s.grid.comm, (4,)), sequence_parallel=cut, keep=False)),
     "groups": ((2, 4), lambda s, groups: nn.GroupNorm(s, 20, groups=groups, pixels=4)),
     "scales": ((1, 2), lambda s, scale: nn.Linear(s, 4, 4, scale=scale)),
     "scales of an embedding": ((1, 2), lambda s, scale: nn.Embedding(s, 9, 4, scale=scale)),
@@ -1259,3 +1286,35 @@ def test_an_optimizers_state_comes_in_its_own_dtype():
 
     dtypes, mean = run(SUMMA, program)
     assert dtypes == [np.float32, np.float32] and np.count_nonzero(mean) > 90
+
+
+@pytest.mark.parametrize("given", ["float64", "float32", "float16", "bfloat16", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_a_state_of_any_real_numbers_is_loaded(dtype, given):
+    """To NumPy bfloat16 and float16 are of different kinds: it casts one to the other only if told to."""
+    state = {"weight": (np.arange(20).reshape(5, 4) % 3).astype(given)}
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 5, 4, bias=False, dtype=dtype)
+        layer.load_state_dict(state)
+        return layer.state_dict()["weight"]
+
+    found = run(on(nn.Summa2D, (2, 2)), program)
+    assert found.dtype == dtype and np.array_equal(found.astype(float), state["weight"].astype(float))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_that_float16_has_numbers_for(causal):
+    """q k of 128 features is beyond float16's numbers where its part by sqrt(128) is not."""
+
+    def program(scheme, dtype):
+        layer = nn.SelfAttention(scheme, 128, 1, sequence=4, causal=causal, bias=False, dtype=dtype)
+        eye = np.eye(128)
+        layer.load_state_dict({"qkv.weight": np.hstack([eye] * 3), "out.weight": eye})
+        x = scheme.shard(np.repeat([[25.0], [24.0], [26.0], [1.0]], 128, axis=1).astype(dtype), sequence=4)
+        y = layer.forward(x)
+        return y.gather(), layer.backward(scheme.shard(np.ones(y.shape, dtype), sequence=4)).gather()
+
+    (y, dx), (wanted, _) = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
+    np.testing.assert_allclose(y, wanted, rtol=2e-3)
+    assert np.isfinite(dx).all()
