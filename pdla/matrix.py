@@ -161,7 +161,7 @@ class DistMatrix:
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
         self.xp.copy(made, self.local.astype(dtype, copy=False))
-        return self._like(made, transposed=False, conjugated=False)
+        return self._new(made)
 
     def _keep_addends(self, dtype: np.dtype) -> None:
         if self.layout.partial and not sum_alike(self.dtype, dtype):
@@ -173,17 +173,25 @@ class DistMatrix:
             self._match(other, operation.__name__)
             operands, other, partial_is_fine = [self, other], other.local, linear
         elif _is_number(other):
+            if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
+                raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
             partial_is_fine = not linear
         else:
             return _foreign(other)
         if self.layout.partial and not partial_is_fine:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         made = operation(self.local, other)
-        if not numeric(made.dtype):
-            raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
         for X in operands:
             X._keep_addends(made.dtype)
-        return self._like(made, transposed=False, conjugated=False)
+        return self._new(made)
+
+    def _new(self, block: Any) -> DistMatrix:
+        """Of a new block, in this one's place. What NumPy makes of a transpose lies by columns, and would be packed to travel."""
+        base = block
+        if not self.xp.contiguous(block):
+            base = self.xp.empty(block.shape, block.dtype)
+            self.xp.copy(base, block)
+        return self._like(base, transposed=False, conjugated=False)
 
     def _match(self, other: DistMatrix, operation: str) -> None:
         if self.shape != other.shape:
@@ -227,7 +235,7 @@ class DistMatrix:
         return self._plus_scalar(other, subtracted)
 
     def __neg__(self) -> DistMatrix:
-        return self._like(np.negative(self.local), transposed=False, conjugated=False)
+        return self._new(np.negative(self.local))
 
     def __matmul__(self, other: Any) -> DistMatrix:
         return self.multiply(other) if isinstance(other, DistMatrix) else _foreign(other)
@@ -342,7 +350,7 @@ def _is_number(x: Any) -> bool:
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:
     """Whether addends have the same sum in both: integers wrap around elsewhere in another dtype, or not at all."""
-    return one == other or {one.kind, other.kind} <= set("fcV")
+    return one.newbyteorder("=") == other.newbyteorder("=") or {one.kind, other.kind} <= set("fcV")
 
 
 def subtracted(x: Any, y: Any) -> Any:

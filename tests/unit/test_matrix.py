@@ -4,6 +4,7 @@ import copy
 import operator
 import pickle
 import tracemalloc
+from decimal import Decimal
 from fractions import Fraction
 
 import ml_dtypes
@@ -446,6 +447,47 @@ def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
         for scalar in (1, 1.5, np.int64(3), np.float32(0.5)):
             made, wanted = (scalar - A).gather(), scalar - whole
             assert made.dtype == wanted.dtype and np.array_equal(made, wanted)
+
+    pdla.run(2, program)
+
+
+def test_what_operators_make_has_no_gaps():
+    """NumPy makes what is made of a transpose by columns, and that would be packed to travel, in memory that no plan foretells."""
+    whole = numbers((6, 8), "complex64")
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, LAYOUT)
+        by_columns = pdla.from_local(np.array(A.local, order="CF"[grid.comm.rank % 2]), (6, 8), grid, LAYOUT)
+        for X, x in ((A, whole), (A.T, whole.T), (A.H, whole.conj().T), (A[1:5, 2:7].T, whole[1:5, 2:7].T), (by_columns, whole)):
+            for made, wanted in ((X * 2, x * 2), (2 - X, 2 - x), (X + X, x + x), (-X, -x), (X.astype("complex128"), x)):
+                assert made.base.flags.c_contiguous and not (made.gaps or made.transposed or made.conjugated)
+                assert np.array_equal(made.gather(), wanted)
+
+    on_a_grid(program)
+
+
+@pytest.mark.parametrize("operation", [operator.mul, operator.add, lambda A, x: x - A, operator.truediv, operator.imul])
+@pytest.mark.parametrize("number", [Fraction(1, 3), Decimal("0.5"), np.timedelta64(3, "s")], ids=repr)
+def test_numbers_that_numpy_has_no_dtype_for_are_one_error_on_all_ranks(operation, number):
+    """A rank without elements would not come upon what one with some cannot multiply."""
+
+    def program(comm):
+        A = pdla.ones((2, 3), ProcessGrid((3, 1)), Layout("row"))
+        with pytest.raises(ShapeError, match="give a float") as caught:
+            operation(A, number)
+        return str(caught.value)
+
+    assert len(set(pdla.run(4, program))) == 1
+
+
+def test_partial_sums_in_another_byte_order_keep_their_dtype():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        P = pdla.from_local(np.full((2, 2), 200, ">i2"), (2, 2), grid, Layout("row", partial="col"))
+        for made in (P + P, P * 2, P.astype("int16") * 2):
+            assert made.dtype.isnative and (made.gather() == 800).all()
+        with pytest.raises(LayoutError, match="redistribute to sum them first"):
+            P.astype(">i4")
 
     pdla.run(2, program)
 
