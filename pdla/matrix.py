@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Number
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
-STRIP = 1 << 20  # elements that are squared at once
+STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
 
 
 class DistMatrix:
@@ -302,10 +302,9 @@ class DistMatrix:
         return np.asarray(total).astype(kind)[()]
 
     def _squares(self) -> float:
-        """The sum of this block's squares, some rows at a time: beside a large block there may be no room for its squares."""
-        step, wide = max(1, STRIP // max(1, self.base.shape[1])), np.result_type(self.dtype, np.float64)
-        strips = (self.base[lo : lo + step] for lo in range(0, len(self.base), step))
-        return sum((float(np.sum(np.abs(strip.astype(wide)) ** 2)) for strip in strips), 0.0)
+        """The sum of this block's squares, some elements at a time: beside a large block there may be no room for its squares."""
+        wide = np.result_type(self.dtype, np.float64)
+        return sum((float(np.sum(np.abs(part.astype(wide)) ** 2)) for part in _parts(self.base)), 0.0)
 
     def _checked_whole(self, what: str) -> DistMatrix:
         if self.layout.partial:
@@ -329,9 +328,20 @@ class DistMatrix:
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
         seen: dict[Any, bytes] = {}
         with amid(self.grid.comm, "check_copies"):
-            digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
-            pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
+            digest = hashlib.blake2b()
+            for part in _parts(self.stored):
+                digest.update(significant(self.xp.host(part)))
+            pairs = [pair for pair in self.grid.comm.share((place, digest.digest())) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def _parts(block: Any) -> Iterator[Any]:
+    """All of a block, STRIP elements or fewer at a time."""
+    m, n = block.shape
+    wide = max(1, min(n, STRIP))
+    for top in range(0, m, STRIP // wide):
+        for left in range(0, n, wide):
+            yield block[top : top + STRIP // wide, left : left + wide]
 
 
 def numeric(dtype: np.dtype) -> bool:

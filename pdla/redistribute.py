@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer, takes
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet, Selection
-from pdla.layout import Layout, Shape, axes_of, places_of, shares
+from pdla.layout import Cuts, Layout, Shape, axes_of, places_of, shares
 from pdla.matrix import DistMatrix
 
 
@@ -144,7 +144,7 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     for axis in dict.fromkeys(order):
         by_rows = axis in axes_of(wanted.rows) or (axis not in axes_of(wanted.cols) and A.shape[0] >= A.shape[1])
         left = tuple(a for a in layout.partial if a != axis)
-        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and "Cuts" not in type(c).__name__), axis)
+        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
         layout = Layout((*layout.rows, cut), layout.cols, left) if by_rows else Layout(layout.rows, (*layout.cols, cut), left)
         block = scatter(A, block, layout, axis, by_rows)
     if block.dtype != A.dtype:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cyclic, DistMatrix, Layout, ProcessGrid
+from pdla import Cyclic, DistMatrix, Layout, ProcessGrid, matrix
 from pdla.errors import LayoutError, ShapeError
 
 LAYOUT = Layout("row", "col")
@@ -229,6 +229,32 @@ def test_a_norm_needs_no_second_block():
         assert peak < A.local.nbytes
 
     pdla.run(1, program)
+
+
+@pytest.mark.parametrize("shape", [(2, 2**22), (2**22, 2)])
+def test_long_rows_are_summed_and_compared_in_parts_too(shape):
+    def program(comm):
+        A = pdla.ones(shape, ProcessGrid((1, 1)), Layout(), dtype="float32")
+        tracemalloc.start()
+        assert A.norm() == 2**11.5 and A.check_copies()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes
+
+    pdla.run(1, program)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (1, 6), (2, 0), (4, 3)])
+def test_parts_that_are_no_whole_rows_are_summed_and_compared(place, monkeypatch):
+    monkeypatch.setattr(matrix, "STRIP", 3)
+
+    def program(comm):
+        A = pdla.from_global(numbers((5, 7), "complex64"), ProcessGrid((2, 1)), Layout(cols=None))
+        assert A.norm() == A.H.norm() == pytest.approx(np.linalg.norm(A.local), rel=1e-7) and A.check_copies()
+        A.local[place] += comm.rank * 1j
+        assert not A.check_copies() and not A.H.check_copies()
+
+    pdla.run(2, program)
 
 
 def test_norm_and_trace_of_nothing():
