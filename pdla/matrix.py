@@ -196,16 +196,16 @@ class DistMatrix:
     def _match(self, other: DistMatrix, operation: str) -> None:
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
-        if self.grid != other.grid or not self._lies_as(other):
+        if self.grid != other.grid or not self.lies_as(other.layout):
             raise LayoutError(
                 f"{operation} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
                 "redistribute one to the other's layout first"
             )
 
-    def _lies_as(self, other: DistMatrix) -> bool:
-        """Whether every rank holds the same rows and columns of both, however the layouts say so."""
-        one, two = self.layout, other.layout
-        return one == two or (set(one.partial) == set(two.partial) and one.same_cuts(two, self.shape, self.grid.sizes))
+    def lies_as(self, layout: Layout) -> bool:
+        """Whether every rank would hold the same rows and columns, or addends of them, in a layout that fits, whatever its words."""
+        mine = self.layout
+        return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
         if isinstance(other, DistMatrix):

@@ -165,9 +165,9 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
 
 
 def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective, unchecked: A in another layout; new memory unless nothing has to change."""
-    if A.layout.partial and grid == A.grid and layout == A.layout:
-        return A
+    """Collective, unchecked: A in another layout; new memory, unless that has partial sums."""
+    if layout.partial:  # those that A has: they stay where they are
+        return A._like(A.base, layout=layout)
     with amid(grid.comm, "a redistribution"):
         A = summed(A, layout) if A.layout.partial else A
         out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
@@ -194,13 +194,13 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
         if target.comm.identity != A.grid.comm.identity:
             raise GridError(f"{target!r} and {A.grid!r} are over different communicators")
         layout.check(A.shape, target.sizes)
-        if layout.partial and (layout != A.layout or target != A.grid):
+        if layout.partial and (target != A.grid or not A.lies_as(layout)):
             raise LayoutError(f"cannot make partial sums {layout!r} from {A.layout!r}")
     except PdlaError as raised:
         error = raised
     agree(A.grid.comm, f"redistribute {A.described} to {layout!r} on {target!r}", error)
     made = converted(A, layout, target)
-    return made.copy() if made is A else made
+    return made.copy() if layout.partial else made
 
 
 def check_root(comm: Communicator, root: Any) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cyclic, DistMatrix, Layout, ProcessGrid, matrix
+from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, matrix
 from pdla.errors import LayoutError, ShapeError
 
 LAYOUT = Layout("row", "col")
@@ -526,6 +526,20 @@ def test_partial_sums_go_together_in_any_order_of_their_axes():
         return ((A + B).gather() == 2).all() and (A.redistribute(B.layout).gather() == 1).all()
 
     assert all(on_a_grid(program))
+
+
+def test_partial_sums_are_redistributed_to_a_layout_that_says_the_same():
+    def program(grid):
+        A = pdla.ones((4, 6), grid, Layout("row", partial="col"))
+        for rows in (Cyclic("row", 2), Cuts("row", (0, 2, 4))):
+            B = A.redistribute(Layout(rows, partial="col"))
+            assert B.layout == Layout(rows, partial="col") and (B.gather() == 1).all()
+            assert not (B.local.size and np.shares_memory(A.local, B.local))
+        for layout in (Layout(Cyclic("row", 1), partial="col"), Layout(partial=("row", "col")), Layout("col", partial="row")):
+            with pytest.raises(LayoutError, match="cannot make partial sums"):
+                A.redistribute(layout)
+
+    on_a_grid(program)
 
 
 def test_layouts_that_say_the_same_go_together():
