@@ -18,6 +18,7 @@ from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
 STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
+SCATTERED = 256  # elements of a diagonal that are picked at once
 
 
 class DistMatrix:
@@ -203,7 +204,7 @@ class DistMatrix:
             )
 
     def lies_as(self, layout: Layout) -> bool:
-        """Whether every rank would hold the same rows and columns, or addends of them, in a layout that fits, whatever its words."""
+        """Whether every rank would hold the same rows and columns, or addends of them, in a layout, whatever its words."""
         mine = self.layout
         return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
@@ -291,15 +292,25 @@ class DistMatrix:
             whole = self._checked_whole("trace")
             if self.shape[0] != self.shape[1]:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
-        rows, cols = whole.indices
-        here, there, _ = rows.overlay(cols)
         with amid(self.grid.comm, "trace"):
-            diagonal = self.xp.take(whole.stored, here, there).diagonal() if self.xp.name != "meta" else np.zeros(0)
-            total = widened(self.xp.reinterpret(diagonal, self.conjugated)).sum().item()
-            total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
+            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in whole._diagonal())
+            total, kind = whole._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
+
+    def _diagonal(self) -> Iterator[Any]:
+        """What this block has of the diagonal. Where that is scattered, all that its rows and columns have in common is copied."""
+        if self.xp.name == "meta":
+            return
+        rows, cols = self.indices
+        here, there, size = rows.overlay(cols)
+        if isinstance(here, slice) and isinstance(there, slice):
+            yield self.xp.take(self.stored, here, there).diagonal()
+            return
+        here, there = (np.arange(n)[chosen] for n, chosen in zip(self.stored.shape, (here, there), strict=True))
+        for some in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
+            yield self.xp.take(self.stored, here[some], there[some]).diagonal()
 
     def _squares(self) -> float:
         """The sum of this block's squares, some elements at a time: beside a large block there may be no room for its squares."""

@@ -278,6 +278,36 @@ def test_a_trace_is_of_numpy_s_dtype_and_wraps_around_as_there(dtype):
     on_a_grid(program)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "complex64", "float16"])
+def test_a_scattered_diagonal_is_summed_in_parts(dtype, monkeypatch):
+    """Of cyclic rows and columns: the block that its rows and columns have in common may be most of what the rank holds."""
+    whole = numbers((90, 90), dtype)
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, Layout(Cyclic("row", 3), Cyclic("col", 5)))
+        return A.trace(), A.H.trace()
+
+    assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
+    monkeypatch.setattr(matrix, "SCATTERED", 4)
+    assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
+
+
+def test_a_scattered_diagonal_needs_no_second_block():
+    def program(comm):
+        A = pdla.ones((4096, 4096), ProcessGrid((2, 2)), Layout(Cyclic("row", 3), Cyclic("col", 5)), dtype="float32")
+        if comm.rank == 0:
+            tracemalloc.start()
+        comm.barrier()
+        assert A.trace() == 4096
+        comm.barrier()
+        if comm.rank == 0:
+            peak = tracemalloc.get_traced_memory()[1]  # of four threads
+            tracemalloc.stop()
+            assert peak < A.local.nbytes
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize("P", [1, 4])
 def test_a_trace_of_16_bits_is_rounded_once(P):
     def program(comm):
