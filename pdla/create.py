@@ -19,7 +19,7 @@ from pdla.errors import DeviceError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix, check_numbers
+from pdla.matrix import DistMatrix, check_numbers, has_fractions
 from pdla.redistribute import check_root, converted, local_shape
 
 FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms
@@ -284,7 +284,7 @@ def random(
             raise ValueError(f"low={low}, high={high}: give finite numbers, not so far apart")
         if distribution == "integers":
             _check_range(low, high, kind)
-        elif kind.kind in "iub":
+        elif not has_fractions(kind):
             raise ValueError(f"{distribution!r} numbers as {kind} would be cut off: give distribution='integers', low=, high=")
         if distribution == "uniform" and not _held([low, high], kind):
             raise ValueError(f"low={low}, high={high}: {kind} has no such numbers")

@@ -236,7 +236,9 @@ class DistMatrix:
         return self._plus_scalar(other, subtracted)
 
     def __neg__(self) -> DistMatrix:
-        return self._new(np.negative(self.local))
+        made = np.negative(self.local)
+        self._keep_addends(made.dtype)
+        return self._new(made)
 
     def __matmul__(self, other: Any) -> DistMatrix:
         return self.multiply(other) if isinstance(other, DistMatrix) else _foreign(other)
@@ -360,6 +362,11 @@ def numeric(dtype: np.dtype) -> bool:
     return dtype.kind in "biufcV" and dtype.type is not np.void
 
 
+def has_fractions(dtype: np.dtype) -> bool:
+    """Whether elements are floats, real or complex: ml_dtypes has integers of kind V, too."""
+    return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
+
+
 def check_numbers(call: str, dtype: np.dtype) -> None:
     if not numeric(dtype):
         raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
@@ -371,7 +378,7 @@ def _is_number(x: Any) -> bool:
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:
     """Whether addends have the same sum in both: integers wrap around elsewhere in another dtype, or not at all."""
-    return one.newbyteorder("=") == other.newbyteorder("=") or {one.kind, other.kind} <= set("fcV")
+    return one.newbyteorder("=") == other.newbyteorder("=") or (has_fractions(one) and has_fractions(other))
 
 
 def subtracted(x: Any, y: Any) -> Any:

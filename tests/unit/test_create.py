@@ -180,6 +180,7 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         *[
             (lambda grid, how=how: pdla.random((4, 1), grid, Layout(cols="col"), **how), ValueError, text)
             for how, text in (
+                ({"dtype": ml_dtypes.int4}, "'uniform' numbers as int4 would be cut off"),
                 ({"low": -1e308, "high": 1e308}, "not so far apart"),
                 ({"dtype": "float16", "high": 1e6}, "float16 has no such numbers"),
                 ({"dtype": "float16", "high": 10**6, "distribution": "integers"}, "float16 has no such numbers"),

@@ -536,6 +536,19 @@ def test_numbers_that_numpy_has_no_dtype_for_are_one_error_on_all_ranks(operatio
     assert len(set(pdla.run(4, program))) == 1
 
 
+def test_addends_of_ml_dtypes_integers_are_integers():
+    def program(comm):
+        grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")
+        halves = pdla.from_local(np.full((2, 2), 0.5, ml_dtypes.bfloat16), (2, 2), grid, layout)
+        fours = pdla.from_local(np.full((2, 2), 4, ml_dtypes.int4), (2, 2), grid, layout)
+        assert (halves.astype(ml_dtypes.float8_e4m3fn).gather() == 1).all() and (fours.gather().astype(int) == -8).all()
+        for call in (lambda: halves.astype(ml_dtypes.int4), lambda: fours.astype(ml_dtypes.bfloat16), lambda: -fours):
+            with pytest.raises(LayoutError, match="redistribute to sum them first"):
+                call()
+
+    pdla.run(2, program)
+
+
 def test_partial_sums_in_another_byte_order_keep_their_dtype():
     def program(comm):
         grid = ProcessGrid((1, 2))
