@@ -19,7 +19,7 @@ from pdla.errors import DeviceError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix, check_numbers
+from pdla.matrix import DistMatrix, check_numbers, has_fractions
 from pdla.redistribute import check_root, converted, local_shape
 
 FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms
@@ -77,6 +77,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
             _check_place(block, local, grid.comm.xp)
     mine = (block.dtype, _order(block), _has_gaps(block)) if grid.active else None
     said = [words for words in grid.comm.share(mine) if words is not None]
+    if not said:
+        raise ShapeError(f"from_local: a dry run as rank {grid.comm.rank}, an idle one, knows no dtype: give it another rank=")
     dtypes, orders, gaps = (set(each) for each in zip(*said, strict=True))
     if len(dtypes) > 1:
         raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
@@ -267,7 +269,7 @@ def random(
     """Random numbers that depend on seed, shape and dtype only: the same matrix on every grid, layout and rank count.
 
     distribution  "uniform" on [low, high), then rounded to dtype, to high too; "integers" from low to high - 1 in any dtype
-                  that has them (small ones make every product exact); "normal" with mean 0 and deviation 1, by inverse CDF.
+                  that has all of them (small ones make every product exact); "normal" with mean 0 and deviation 1, by inverse CDF.
                   Complex numbers have both parts drawn so.
     Philox counters are keyed by the global position of cache-sized tiles. Collective.
     """
@@ -282,9 +284,9 @@ def random(
             raise ValueError(f"low={low}, high={high}: give finite numbers, not so far apart")
         if distribution == "integers":
             _check_range(low, high, kind)
-        elif kind.kind in "iub":
+        elif not has_fractions(kind):
             raise ValueError(f"{distribution!r} numbers as {kind} would be cut off: give distribution='integers', low=, high=")
-        if kind.kind not in "iub" and distribution != "normal" and not _held([low, high], kind):
+        if distribution == "uniform" and not _held([low, high], kind):
             raise ValueError(f"low={low}, high={high}: {kind} has no such numbers")
     draw = Draw(shape[1], kind, seed, distribution, low, high)
     return _made(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.drawn(rows, cols, draw))
@@ -311,3 +313,13 @@ def _check_range(low: float, high: float, kind: np.dtype) -> None:
         least, most = max(np.iinfo(kind).min, least), min(np.iinfo(kind).max, most)
     if low < least or high - 1 > most:
         raise ValueError(f"low={low}, high={high}: integers as {kind} can be from {least} to {most}")
+    if kind.kind not in "iub" and not _exact(low, high - 1, kind):
+        raise ValueError(f"low={low}, high={high}: {kind} has no such numbers, or rounds those between")
+
+
+def _exact(low: int, last: int, kind: np.dtype) -> bool:
+    """Whether a dtype of floats has all these integers: it has, where it has the largest and the one beside."""
+    largest = max(low, last, key=abs)
+    numbers = [low, last, largest + (1 if largest < 0 else -1)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(numbers, np.longdouble).astype(kind).tolist() == numbers

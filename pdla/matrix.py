@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from numbers import Number
 from typing import Any, ClassVar
 
@@ -17,7 +17,8 @@ from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
-STRIP = 1 << 20  # elements that are squared at once
+STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
+SCATTERED = 256  # elements of a diagonal that are picked at once
 
 
 class DistMatrix:
@@ -161,7 +162,7 @@ class DistMatrix:
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
         self.xp.copy(made, self.local.astype(dtype, copy=False))
-        return self._like(made, transposed=False, conjugated=False)
+        return self._new(made)
 
     def _keep_addends(self, dtype: np.dtype) -> None:
         if self.layout.partial and not sum_alike(self.dtype, dtype):
@@ -173,31 +174,39 @@ class DistMatrix:
             self._match(other, operation.__name__)
             operands, other, partial_is_fine = [self, other], other.local, linear
         elif _is_number(other):
+            if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
+                raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
             partial_is_fine = not linear
         else:
             return _foreign(other)
         if self.layout.partial and not partial_is_fine:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         made = operation(self.local, other)
-        if not numeric(made.dtype):
-            raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
         for X in operands:
             X._keep_addends(made.dtype)
-        return self._like(made, transposed=False, conjugated=False)
+        return self._new(made)
+
+    def _new(self, block: Any) -> DistMatrix:
+        """Of a new block, in this one's place. What NumPy makes of a transpose lies by columns, and would be packed to travel."""
+        base = block
+        if not self.xp.contiguous(block):
+            base = self.xp.empty(block.shape, block.dtype)
+            self.xp.copy(base, block)
+        return self._like(base, transposed=False, conjugated=False)
 
     def _match(self, other: DistMatrix, operation: str) -> None:
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
-        if self.grid != other.grid or not self._lies_as(other):
+        if self.grid != other.grid or not self.lies_as(other.layout):
             raise LayoutError(
                 f"{operation} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
                 "redistribute one to the other's layout first"
             )
 
-    def _lies_as(self, other: DistMatrix) -> bool:
-        """Whether every rank holds the same rows and columns of both, however the layouts say so."""
-        one, two = self.layout, other.layout
-        return one == two or (set(one.partial) == set(two.partial) and one.same_cuts(two, self.shape, self.grid.sizes))
+    def lies_as(self, layout: Layout) -> bool:
+        """Whether every rank would hold the same rows and columns, or addends of them, in a layout, whatever its words."""
+        mine = self.layout
+        return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
         if isinstance(other, DistMatrix):
@@ -227,7 +236,9 @@ class DistMatrix:
         return self._plus_scalar(other, subtracted)
 
     def __neg__(self) -> DistMatrix:
-        return self._like(np.negative(self.local), transposed=False, conjugated=False)
+        made = np.negative(self.local)
+        self._keep_addends(made.dtype)
+        return self._new(made)
 
     def __matmul__(self, other: Any) -> DistMatrix:
         return self.multiply(other) if isinstance(other, DistMatrix) else _foreign(other)
@@ -283,21 +294,30 @@ class DistMatrix:
             whole = self._checked_whole("trace")
             if self.shape[0] != self.shape[1]:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
-        rows, cols = whole.indices
-        here, there, _ = rows.overlay(cols)
         with amid(self.grid.comm, "trace"):
-            diagonal = self.xp.take(whole.stored, here, there).diagonal() if self.xp.name != "meta" else np.zeros(0)
-            total = widened(self.xp.reinterpret(diagonal, self.conjugated)).sum().item()
-            total, kind = whole._sum_once(total), np.empty((0, 0), self.dtype).trace().dtype
+            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in whole._diagonal())
+            total, kind = whole._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
 
+    def _diagonal(self) -> Iterator[Any]:
+        """What this block has of the diagonal. Where that is scattered, all that its rows and columns have in common is copied."""
+        if self.xp.name == "meta":
+            return
+        rows, cols = self.indices
+        here, there, size = rows.overlay(cols)
+        if isinstance(here, slice) and isinstance(there, slice):
+            yield self.xp.take(self.stored, here, there).diagonal()
+            return
+        here, there = (np.arange(n)[chosen] for n, chosen in zip(self.stored.shape, (here, there), strict=True))
+        for some in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
+            yield self.xp.take(self.stored, here[some], there[some]).diagonal()
+
     def _squares(self) -> float:
-        """The sum of this block's squares, some rows at a time: beside a large block there may be no room for its squares."""
-        step, wide = max(1, STRIP // max(1, self.base.shape[1])), np.result_type(self.dtype, np.float64)
-        strips = (self.base[lo : lo + step] for lo in range(0, len(self.base), step))
-        return sum((float(np.sum(np.abs(strip.astype(wide)) ** 2)) for strip in strips), 0.0)
+        """The sum of this block's squares, some elements at a time: beside a large block there may be no room for its squares."""
+        wide = np.result_type(self.dtype, np.float64)
+        return sum((float(np.sum(np.abs(part.astype(wide)) ** 2)) for part in _parts(self.base)), 0.0)
 
     def _checked_whole(self, what: str) -> DistMatrix:
         if self.layout.partial:
@@ -321,14 +341,30 @@ class DistMatrix:
         place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
         seen: dict[Any, bytes] = {}
         with amid(self.grid.comm, "check_copies"):
-            digest = hashlib.blake2b(significant(self.xp.host(self.local))).digest()
-            pairs = [pair for pair in self.grid.comm.share((place, digest)) if pair[0] is not None]
+            digest = hashlib.blake2b()
+            for part in _parts(self.stored):
+                digest.update(significant(self.xp.host(part)))
+            pairs = [pair for pair in self.grid.comm.share((place, digest.digest())) if pair[0] is not None]
         return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def _parts(block: Any) -> Iterator[Any]:
+    """All of a block, STRIP elements or fewer at a time."""
+    m, n = block.shape
+    wide = max(1, min(n, STRIP))
+    for top in range(0, m, STRIP // wide):
+        for left in range(0, n, wide):
+            yield block[top : top + STRIP // wide, left : left + wide]
 
 
 def numeric(dtype: np.dtype) -> bool:
     """Whether elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
     return dtype.kind in "biufcV" and dtype.type is not np.void
+
+
+def has_fractions(dtype: np.dtype) -> bool:
+    """Whether elements are floats, real or complex: ml_dtypes has integers of kind V, too."""
+    return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
 
 
 def check_numbers(call: str, dtype: np.dtype) -> None:
@@ -342,7 +378,7 @@ def _is_number(x: Any) -> bool:
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:
     """Whether addends have the same sum in both: integers wrap around elsewhere in another dtype, or not at all."""
-    return one == other or {one.kind, other.kind} <= set("fcV")
+    return one.newbyteorder("=") == other.newbyteorder("=") or (has_fractions(one) and has_fractions(other))
 
 
 def subtracted(x: Any, y: Any) -> Any:

@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer, takes
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet, Selection
-from pdla.layout import Layout, Shape, axes_of, places_of, shares
+from pdla.layout import Cuts, Layout, Shape, axes_of, places_of, shares
 from pdla.matrix import DistMatrix
 
 
@@ -144,7 +144,7 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     for axis in dict.fromkeys(order):
         by_rows = axis in axes_of(wanted.rows) or (axis not in axes_of(wanted.cols) and A.shape[0] >= A.shape[1])
         left = tuple(a for a in layout.partial if a != axis)
-        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and "Cuts" not in type(c).__name__), axis)
+        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
         layout = Layout((*layout.rows, cut), layout.cols, left) if by_rows else Layout(layout.rows, (*layout.cols, cut), left)
         block = scatter(A, block, layout, axis, by_rows)
     if block.dtype != A.dtype:
@@ -165,9 +165,9 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
 
 
 def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective, unchecked: A in another layout; new memory unless nothing has to change."""
-    if A.layout.partial and grid == A.grid and layout == A.layout:
-        return A
+    """Collective, unchecked: A in another layout; new memory, unless that has partial sums."""
+    if layout.partial:  # those that A has: they stay where they are
+        return A._like(A.base, layout=layout)
     with amid(grid.comm, "a redistribution"):
         A = summed(A, layout) if A.layout.partial else A
         out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
@@ -194,13 +194,13 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
         if target.comm.identity != A.grid.comm.identity:
             raise GridError(f"{target!r} and {A.grid!r} are over different communicators")
         layout.check(A.shape, target.sizes)
-        if layout.partial and (layout != A.layout or target != A.grid):
+        if layout.partial and (target != A.grid or not A.lies_as(layout)):
             raise LayoutError(f"cannot make partial sums {layout!r} from {A.layout!r}")
     except PdlaError as raised:
         error = raised
     agree(A.grid.comm, f"redistribute {A.described} to {layout!r} on {target!r}", error)
     made = converted(A, layout, target)
-    return made.copy() if made is A else made
+    return made.copy() if layout.partial else made
 
 
 def check_root(comm: Communicator, root: Any) -> None:

@@ -124,8 +124,8 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature:
             return NotImplemented
         shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
-        types = [type(x) if type(x) in (int, float, complex) else _dtype(x) for x in inputs]  # Python's give way to arrays' dtypes
-        made = Meta(_broadcast(*shapes), ufunc.resolve_dtypes((*types, None))[-1])
+        alike = (x if isinstance(x, (int, float, complex)) else np.empty(0, _dtype(x)) for x in inputs)  # NumPy knows its dtypes
+        made = Meta(_broadcast(*shapes), ufunc(*alike).dtype)
         _touch(made, *(x for x in inputs if isinstance(x, Meta)))
         return made
 
@@ -196,6 +196,8 @@ def contiguous(x: Meta) -> bool:
 def copy(target: Meta, source: Meta, conjugate: bool = False) -> None:
     if target.shape != source.shape:
         raise ValueError(f"cannot copy {source} into {target}")
+    if target.dtype != source.dtype and not np.can_cast(source.dtype, target.dtype, "same_kind"):
+        raise TypeError(f"cannot copy {source} into {target} by the rule same_kind")
     _touch(target, source)
 
 

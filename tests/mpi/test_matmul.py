@@ -152,7 +152,7 @@ def test_workspace_of_parts_and_blocks_with_gaps_is_what_the_plan_promises(comm)
     block = np.zeros((2, *pdla.zeros((40, 50), grid, layout).local.shape)).transpose(1, 2, 0)[..., 0]
     B = pdla.from_local(block, (40, 50), grid, layout)
     with config.override(shared=False):
-        for A in (whole[3:80, 5:45], whole[10:50, 3:70].T):
+        for A in (whole[3:80, 5:45], whole[10:50, 3:70].T, whole[10:50, 3:70].T * 2):
             for options in ({"algorithm": "gather"}, {"algorithm": "summa", "panel": 9}, {"algorithm": "3d"}):
                 plan = pdla.plan_matmul(A, B, **options)
                 with pdla.record() as ledger:

@@ -2,6 +2,7 @@
 
 from itertools import product as cross
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -61,6 +62,23 @@ def test_random_numbers_are_distributed_as_asked(dtype):
         assert sorted(set(integers.ravel().tolist())) == [-2, -1, 0, 1, 2]
     if dtype == "complex128":
         assert abs(np.corrcoef(drawn().real.ravel(), drawn().imag.ravel())[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, "float16", "float32", ">f8", ml_dtypes.float8_e4m3fn, ml_dtypes.int4])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_integers_are_drawn_in_every_dtype_that_has_them_all(dtype, sign):
+    """Rounded, the last of them would be `high` itself."""
+    kind = np.dtype(dtype)
+    top = {"bfloat16": 2**8, "float16": 2**11, "float32": 2**24, "float64": 2**53, "float8_e4m3fn": 2**4}.get(kind.name, 2**3)
+
+    def program(comm, far):
+        ends = {"low": far - 1, "high": far + 1} if sign > 0 else {"low": -far, "high": 2 - far}
+        return pdla.random((2, 40), ProcessGrid(1), Layout(), dtype=dtype, distribution="integers", **ends).gather()
+
+    far = top - (sign > 0 and kind == ml_dtypes.int4)
+    assert set(pdla.run(1, program, far)[0].astype(np.float64).ravel()) == {sign * far, sign * (far - 1)}
+    with pytest.raises(ValueError, match="has no such numbers, or rounds those between"):
+        pdla.run(1, program, top + 2)
 
 
 def test_seeds_differ_and_repeat():
@@ -162,9 +180,12 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         *[
             (lambda grid, how=how: pdla.random((4, 1), grid, Layout(cols="col"), **how), ValueError, text)
             for how, text in (
+                ({"dtype": ml_dtypes.int4}, "'uniform' numbers as int4 would be cut off"),
                 ({"low": -1e308, "high": 1e308}, "not so far apart"),
                 ({"dtype": "float16", "high": 1e6}, "float16 has no such numbers"),
                 ({"dtype": "float16", "high": 10**6, "distribution": "integers"}, "float16 has no such numbers"),
+                ({"dtype": "float16", "high": 2050, "distribution": "integers"}, "high=2050: float16 .* or rounds"),
+                ({"low": -(2**24) - 2, "dtype": "complex64", "distribution": "integers"}, "complex64 has no such numbers, or"),
                 ({"low": 0.5, "high": 3, "distribution": "integers"}, "low=0.5, high=3: integers are drawn between whole numbers"),
             )
         ],
@@ -249,6 +270,16 @@ def test_short_whole_numbers_of_numpy_s_do_not_wrap_around():
         assert -100 <= x.min() < -90 and 90 < x.max() < 100
 
     pdla.run(1, program)
+
+
+def test_from_local_in_a_dry_run_as_an_idle_rank_says_what_is_missing():
+    def program(comm):
+        grid = ProcessGrid((2, 1), comm=comm)
+        return pdla.from_local(np.ones((2, 3), "float32") if grid.active else None, (4, 3), grid, Layout("row")).dtype
+
+    assert pdla.dry_run(3, program, rank=1)[0] == np.float32
+    with pytest.raises(ShapeError, match="as rank 2, an idle one, knows no dtype: give it another rank="):
+        pdla.dry_run(3, program, rank=2)
 
 
 def test_from_local_with_one_wrong_block():

@@ -1,5 +1,7 @@
 """Dry runs: the shapes and the ledger of one rank of many, without data."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,26 @@ def test_one_rank_of_a_million(rank):
     piece = 4000 * 3000 * 8
     assert ledger.by_axis() == {"col": piece, "row": 2 * 999 * piece // 1000}
     assert ledger.messages == 1 + 2 * 999
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "call"),
+    [
+        (OverflowError, "int8", lambda A: A + 300),
+        (OverflowError, "uint8", lambda A: -1 - A),
+        (TypeError, "bool", lambda A: A - A),
+        (TypeError, "int64", lambda A: operator.itruediv(A, 2)),
+        (TypeError, "float32", lambda A: operator.imul(A, 2j)),
+        (TypeError, "float64", lambda A: A.__setitem__(np.s_[:, :], A.astype(complex))),
+    ],
+)
+def test_operators_fail_dry_as_they_do_on_data(kind, dtype, call):
+    def program(comm):
+        with pytest.raises(kind):
+            call(pdla.ones((6, 4), pdla.ProcessGrid((2, 1), comm=comm), pdla.Layout("row"), dtype=dtype))
+
+    pdla.run(2, program)
+    pdla.dry_run(2, program)
 
 
 def test_the_ledger_of_a_dry_run_is_that_of_a_real_one():

@@ -4,6 +4,7 @@ import copy
 import operator
 import pickle
 import tracemalloc
+from decimal import Decimal
 from fractions import Fraction
 
 import ml_dtypes
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cyclic, DistMatrix, Layout, ProcessGrid
+from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, matrix
 from pdla.errors import LayoutError, ShapeError
 
 LAYOUT = Layout("row", "col")
@@ -230,6 +231,32 @@ def test_a_norm_needs_no_second_block():
     pdla.run(1, program)
 
 
+@pytest.mark.parametrize("shape", [(2, 2**22), (2**22, 2)])
+def test_long_rows_are_summed_and_compared_in_parts_too(shape):
+    def program(comm):
+        A = pdla.ones(shape, ProcessGrid((1, 1)), Layout(), dtype="float32")
+        tracemalloc.start()
+        assert A.norm() == 2**11.5 and A.check_copies()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes
+
+    pdla.run(1, program)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (1, 6), (2, 0), (4, 3)])
+def test_parts_that_are_no_whole_rows_are_summed_and_compared(place, monkeypatch):
+    monkeypatch.setattr(matrix, "STRIP", 3)
+
+    def program(comm):
+        A = pdla.from_global(numbers((5, 7), "complex64"), ProcessGrid((2, 1)), Layout(cols=None))
+        assert A.norm() == A.H.norm() == pytest.approx(np.linalg.norm(A.local), rel=1e-7) and A.check_copies()
+        A.local[place] += comm.rank * 1j
+        assert not A.check_copies() and not A.H.check_copies()
+
+    pdla.run(2, program)
+
+
 def test_norm_and_trace_of_nothing():
     def program(grid):
         A = pdla.zeros((0, 0), grid, Layout("row", "col"))
@@ -249,6 +276,36 @@ def test_a_trace_is_of_numpy_s_dtype_and_wraps_around_as_there(dtype):
         assert trace == whole.trace() and type(trace) is type(whole.trace())
 
     on_a_grid(program)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "complex64", "float16"])
+def test_a_scattered_diagonal_is_summed_in_parts(dtype, monkeypatch):
+    """Of cyclic rows and columns: the block that its rows and columns have in common may be most of what the rank holds."""
+    whole = numbers((90, 90), dtype)
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, Layout(Cyclic("row", 3), Cyclic("col", 5)))
+        return A.trace(), A.H.trace()
+
+    assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
+    monkeypatch.setattr(matrix, "SCATTERED", 4)
+    assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
+
+
+def test_a_scattered_diagonal_needs_no_second_block():
+    def program(comm):
+        A = pdla.ones((4096, 4096), ProcessGrid((2, 2)), Layout(Cyclic("row", 3), Cyclic("col", 5)), dtype="float32")
+        if comm.rank == 0:
+            tracemalloc.start()
+        comm.barrier()
+        assert A.trace() == 4096
+        comm.barrier()
+        if comm.rank == 0:
+            peak = tracemalloc.get_traced_memory()[1]  # of four threads
+            tracemalloc.stop()
+            assert peak < A.local.nbytes
+
+    pdla.run(4, program)
 
 
 @pytest.mark.parametrize("P", [1, 4])
@@ -450,6 +507,60 @@ def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
     pdla.run(2, program)
 
 
+def test_what_operators_make_has_no_gaps():
+    """NumPy makes what is made of a transpose by columns, and that would be packed to travel, in memory that no plan foretells."""
+    whole = numbers((6, 8), "complex64")
+
+    def program(grid):
+        A = pdla.from_global(whole, grid, LAYOUT)
+        by_columns = pdla.from_local(np.array(A.local, order="CF"[grid.comm.rank % 2]), (6, 8), grid, LAYOUT)
+        for X, x in ((A, whole), (A.T, whole.T), (A.H, whole.conj().T), (A[1:5, 2:7].T, whole[1:5, 2:7].T), (by_columns, whole)):
+            for made, wanted in ((X * 2, x * 2), (2 - X, 2 - x), (X + X, x + x), (-X, -x), (X.astype("complex128"), x)):
+                assert made.base.flags.c_contiguous and not (made.gaps or made.transposed or made.conjugated)
+                assert np.array_equal(made.gather(), wanted)
+
+    on_a_grid(program)
+
+
+@pytest.mark.parametrize("operation", [operator.mul, operator.add, lambda A, x: x - A, operator.truediv, operator.imul])
+@pytest.mark.parametrize("number", [Fraction(1, 3), Decimal("0.5"), np.timedelta64(3, "s")], ids=repr)
+def test_numbers_that_numpy_has_no_dtype_for_are_one_error_on_all_ranks(operation, number):
+    """A rank without elements would not come upon what one with some cannot multiply."""
+
+    def program(comm):
+        A = pdla.ones((2, 3), ProcessGrid((3, 1)), Layout("row"))
+        with pytest.raises(ShapeError, match="give a float") as caught:
+            operation(A, number)
+        return str(caught.value)
+
+    assert len(set(pdla.run(4, program))) == 1
+
+
+def test_addends_of_ml_dtypes_integers_are_integers():
+    def program(comm):
+        grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")
+        halves = pdla.from_local(np.full((2, 2), 0.5, ml_dtypes.bfloat16), (2, 2), grid, layout)
+        fours = pdla.from_local(np.full((2, 2), 4, ml_dtypes.int4), (2, 2), grid, layout)
+        assert (halves.astype(ml_dtypes.float8_e4m3fn).gather() == 1).all() and (fours.gather().astype(int) == -8).all()
+        for call in (lambda: halves.astype(ml_dtypes.int4), lambda: fours.astype(ml_dtypes.bfloat16), lambda: -fours):
+            with pytest.raises(LayoutError, match="redistribute to sum them first"):
+                call()
+
+    pdla.run(2, program)
+
+
+def test_partial_sums_in_another_byte_order_keep_their_dtype():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        P = pdla.from_local(np.full((2, 2), 200, ">i2"), (2, 2), grid, Layout("row", partial="col"))
+        for made in (P + P, P * 2, P.astype("int16") * 2):
+            assert made.dtype.isnative and (made.gather() == 800).all()
+        with pytest.raises(LayoutError, match="redistribute to sum them first"):
+            P.astype(">i4")
+
+    pdla.run(2, program)
+
+
 def test_partial_sums_go_together_in_any_order_of_their_axes():
     def program(grid):
         A = pdla.ones((4, 6), grid, Layout(partial=("row", "col")))
@@ -458,6 +569,20 @@ def test_partial_sums_go_together_in_any_order_of_their_axes():
         return ((A + B).gather() == 2).all() and (A.redistribute(B.layout).gather() == 1).all()
 
     assert all(on_a_grid(program))
+
+
+def test_partial_sums_are_redistributed_to_a_layout_that_says_the_same():
+    def program(grid):
+        A = pdla.ones((4, 6), grid, Layout("row", partial="col"))
+        for rows in (Cyclic("row", 2), Cuts("row", (0, 2, 4))):
+            B = A.redistribute(Layout(rows, partial="col"))
+            assert B.layout == Layout(rows, partial="col") and (B.gather() == 1).all()
+            assert not (B.local.size and np.shares_memory(A.local, B.local))
+        for layout in (Layout(Cyclic("row", 1), partial="col"), Layout(partial=("row", "col")), Layout("col", partial="row")):
+            with pytest.raises(LayoutError, match="cannot make partial sums"):
+                A.redistribute(layout)
+
+    on_a_grid(program)
 
 
 def test_layouts_that_say_the_same_go_together():
