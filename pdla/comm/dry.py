@@ -58,13 +58,14 @@ class DryComm(Communicator):
     ) -> None:
         super().__init__(rank, size, axis)
         self.members: Sequence[int] = range(size) if members is None else members
+        self.name: tuple[int, ...] = (size,)
         self.clock = clock
         self.adds = clock is None  # with one, sums are timed as sent directly: nodes that wait for each other are not all as far
         self.homes = () if clock is None or not clock.machine.node else [clock.machine.home(r) for r in self.members]
 
     @property
     def identity(self) -> Any:
-        return ("dry", self.size)
+        return ("dry", self.name)
 
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
@@ -86,6 +87,7 @@ class DryComm(Communicator):
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """As any world's, each half counted as one: thousands of ranks cost what two do."""
+        self._gapless(out)
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
         first, room, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
         addends = [buffer(meta, (room // x.itemsize,), x.dtype)]
@@ -148,10 +150,10 @@ class DryComm(Communicator):
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
         if ranks is None:
             return None
-        here = next(i for i, r in enumerate(ranks) if r == self.rank)
+        here, number = next(i for i, r in enumerate(ranks) if r == self.rank), next(self._calls)
         made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
         made.homes, made.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
-        made.adds = self.adds
+        made.adds, made.name = self.adds, (*self.name, number)
         return made
 
     def board(self) -> Board:
