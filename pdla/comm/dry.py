@@ -72,12 +72,13 @@ class DryComm(Communicator):
     ) -> Iterator[int]:
         gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
         boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # as messages over MPI travel
+        held = [*boxes, *(x for _, x in (*sends, *recvs))]  # until the round has ended, as in any world
         clock = self.clock
         if clock is None:
-            return _keeping(boxes, iter(range(len(recvs))))
+            return _keeping(held, iter(range(len(recvs))))
         left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
         due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
-        return _keeping(boxes, self._arrivals(clock, due, left))
+        return _keeping(held, self._arrivals(clock, due, left))
 
     def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
         for i, when in enumerate(due):
@@ -170,10 +171,10 @@ class DryComm(Communicator):
         return True
 
 
-def _keeping(boxes: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
+def _keeping(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
     """The same, with memory that is let go of at their end."""
     yield from arrivals
-    boxes.clear()
+    held.clear()
 
 
 def dry_run(
