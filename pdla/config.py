@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
 ARRAYS = ("numpy", "cupy")
 ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON")  # read by pdla/native, before Python runs
-OWN = ("timeout", "threads", "progress", "keep", "tf32")  # settings that may differ between ranks
+OWN = ("timeout", "threads", "progress", "tf32")  # settings that may differ between ranks
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Settings:
     shared   PDLA_SHARED: let ranks of one node read A and B in memory that they share (1), or send messages (0).
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
     plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator.
-    keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
+    keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls; the same on every
+             rank, as what ranks share all of them give back at once.
     pblas_flops PDLA_PBLAS_FLOPS: operations a process, all repetitions of a call of PBLAS together, from which it is worth a plan.
     machine  PDLA_MACHINE: the machine that plans are made for: a TOML file (`python -m pdla.bench calibrate --out` writes one), or
              one that pdla brings, by name; empty: a machine of round figures.

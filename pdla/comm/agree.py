@@ -20,6 +20,7 @@ from pdla.comm.base import Communicator, begun
 from pdla.errors import AgreementError, PdlaError
 
 _ERROR = "error: "
+_OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
 
 
 def agree(comm: Communicator, call: str, error: Exception | None = None) -> None:
@@ -46,7 +47,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
 
 def _tell(comm: Communicator, call: str, error: Exception | None) -> NoReturn:
     """Collective: the errors of all ranks, or their calls, which differ."""
-    said = comm.share((call, None if error is None else (_plain(type(error)), str(error))))
+    said = comm.share((call, None if error is None else (_plain(type(error)), str(error) or type(error).__name__)))
     failures: dict[str, list[int]] = {}
     for rank, (_, failure) in enumerate(said):
         if failure is not None:
@@ -67,11 +68,14 @@ def who_said(words: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _plain(kind: type[Exception]) -> type[Exception]:
-    """The nearest base class that travels, and is made from a text alone: NumPy's and users' errors need not be."""
+    """The nearest base class that travels, and is made from a text alone: NumPy's and users' errors need not be.
+
+    Not StopIteration, which means another thing where `agreed` raises it.
+    """
     return next(
         base
         for base in kind.__mro__
-        if base.__module__ == errors.__name__ or (base.__module__ == "builtins" and not issubclass(base, UnicodeError))
+        if base.__module__ == errors.__name__ or (base.__module__ == "builtins" and not issubclass(base, _OTHERS))
     )
 
 

@@ -60,7 +60,8 @@ class Pending:
         self._start = now() if self._ledger is not None else 0.0
 
     def __iter__(self) -> Iterator[int]:
-        yield from self._arrivals
+        for rank in self._arrivals:  # not `yield from`: who leaves this loop early would end the verb with it
+            yield rank
         if self._ledger is not None and self._event is not None:
             what, axis, size, messages, way, far = self._event
             event = Event(what, axis, size, messages, start=self._start, end=now(), way=way, tag=self._tag, far=far)
@@ -273,14 +274,17 @@ class Communicator(ABC):
 
         op  "add" or "maximum".  ShapeError, on this rank, for an `out` with gaps: its parts would be a copy's.
         """
-        if not self.xp.contiguous(out):
-            raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
+        self._gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
         bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
         parts = [flat[lo:hi] for lo, hi in bounds]
         mine = target[slice(*bounds[self.rank])]
         yield self.reduce_scatter(parts, mine, "allreduce", op)
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
+
+    def _gapless(self, out: Array) -> None:
+        if not self.xp.contiguous(out):
+            raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
 
     def allgather(
         self, x: Array, outs: Sequence[Array | None], verb: str = "allgather", hall: Hall | None = None

@@ -40,6 +40,7 @@ def messages(way: str, x: Any, rank: int, size: int, root: int, chunk: int) -> M
     """
     if size == 1 or not x.size:
         return Messages((), (), {})
+    x = x if x.ndim else x.reshape(1)
     if way == "scatter":
         return _scatter(x, rank, size, root)
     return _chain(x, rank, size, root, chunk) if way == "chain" else _flat(x, rank, size, root)

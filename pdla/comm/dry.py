@@ -58,25 +58,27 @@ class DryComm(Communicator):
     ) -> None:
         super().__init__(rank, size, axis)
         self.members: Sequence[int] = range(size) if members is None else members
+        self.name: tuple[int, ...] = (size,)
         self.clock = clock
         self.adds = clock is None  # with one, sums are timed as sent directly: nodes that wait for each other are not all as far
         self.homes = () if clock is None or not clock.machine.node else [clock.machine.home(r) for r in self.members]
 
     @property
     def identity(self) -> Any:
-        return ("dry", self.size)
+        return ("dry", self.name)
 
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
         gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
         boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # as messages over MPI travel
+        held = [*boxes, *(x for _, x in (*sends, *recvs))]  # until the round has ended, as in any world
         clock = self.clock
         if clock is None:
-            return _keeping(boxes, iter(range(len(recvs))))
+            return _keeping(held, iter(range(len(recvs))))
         left = max((clock.sent(x.nbytes, self._far(to)) for to, x in sends), default=0.0)
         due = [clock.received(x.nbytes, self._far(source)) for source, x in recvs]
-        return _keeping(boxes, self._arrivals(clock, due, left))
+        return _keeping(held, self._arrivals(clock, due, left))
 
     def _arrivals(self, clock: Clock, due: list[float], left: float) -> Iterator[int]:
         for i, when in enumerate(due):
@@ -86,6 +88,7 @@ class DryComm(Communicator):
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """As any world's, each half counted as one: thousands of ranks cost what two do."""
+        self._gapless(out)
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
         first, room, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
         addends = [buffer(meta, (room // x.itemsize,), x.dtype)]
@@ -148,10 +151,10 @@ class DryComm(Communicator):
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
         if ranks is None:
             return None
-        here = next(i for i, r in enumerate(ranks) if r == self.rank)
+        here, number = next(i for i, r in enumerate(ranks) if r == self.rank), next(self._calls)
         made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
         made.homes, made.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
-        made.adds = self.adds
+        made.adds, made.name = self.adds, (*self.name, number)
         return made
 
     def board(self) -> Board:
@@ -168,10 +171,10 @@ class DryComm(Communicator):
         return True
 
 
-def _keeping(boxes: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
+def _keeping(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
     """The same, with memory that is let go of at their end."""
     yield from arrivals
-    boxes.clear()
+    held.clear()
 
 
 def dry_run(

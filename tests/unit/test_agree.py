@@ -118,6 +118,8 @@ class Picky(RuntimeError):
         (FileNotFoundError("no"), FileNotFoundError),
         (KeyError("no"), KeyError),
         (ShapeError("no"), ShapeError),
+        (ExceptionGroup("no", [ShapeError("this"), KeyError("that")]), Exception),
+        (StopIteration("no"), Exception),
     ],
     ids=lambda x: getattr(x, "__name__", type(x).__name__),
 )
@@ -129,6 +131,15 @@ def test_any_error_of_one_rank_reaches_the_others(error, kind):
 
     text = texts(program, kind)
     assert "rank 2: " in text and str(error) in text
+
+
+def test_an_error_without_words_is_named():
+    def program(comm):
+        with agreed(comm, "it"):
+            if comm.rank == 2:
+                raise NotImplementedError
+
+    assert texts(program, NotImplementedError) == "rank 2: NotImplementedError"
 
 
 def test_what_is_the_same_passes():

@@ -51,6 +51,27 @@ def test_every_verb(size, way):
         run(size, program)
 
 
+@pytest.mark.parametrize("way", ["flat", "scatter", "chain"])
+def test_a_number_alone_is_broadcast(way):
+    with config.override(bcast=way):
+        assert run(4, lambda comm: comm.bcast(np.array(comm.rank + 0.5), 2).wait().tolist()) == [2.5] * 4
+
+
+def test_a_verb_whose_arrivals_are_left_early_ends_where_it_is_waited_for():
+    def program(comm):
+        outs = [np.full(2, -1) for _ in range(comm.size)]
+        with record() as ledger:
+            pending = comm.allgather(np.full(2, comm.rank), outs)
+            for _ in pending:
+                break
+            assert not ledger.events
+            came = pending.wait()
+        assert [(event.what, event.messages) for event in ledger.events] == [("allgather", 4)]
+        return [out.tolist() for out in came]
+
+    assert run(5, program) == [[[r, r] for r in range(5)]] * 5
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_16_bits_are_added_up_in_32_and_rounded_once(size, dtype):

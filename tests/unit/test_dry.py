@@ -148,6 +148,22 @@ def test_a_meta_has_gaps_where_numpy_has(view):
     assert ghost.shape == real.shape and meta.contiguous(ghost) == real.flags.c_contiguous
 
 
+def test_what_is_an_error_in_any_world_is_one_in_a_dry_run():
+    def over_two_communicators(comm):
+        grid = pdla.ProcessGrid((2, 2))
+        rows, cols = (pdla.ProcessGrid(2, comm=grid[axis]) for axis in ("row", "col"))
+        assert rows != cols and rows == pdla.ProcessGrid(2, comm=grid["row"])
+        pdla.zeros((4, 4), rows, pdla.Layout("row")) @ pdla.zeros((4, 4), cols, pdla.Layout("row"))
+
+    def summed_into_gaps(comm):
+        comm.allreduce(comm.xp.empty((4, 4), "float64")[:, ::2])
+
+    for program, error in (over_two_communicators, pdla.errors.GridError), (summed_into_gaps, ShapeError):
+        for start in (pdla.run, pdla.dry_run):
+            with pytest.raises(error, match="different communicators|an array with gaps"):
+                start(4, program)
+
+
 def test_messages_with_gaps_need_memory():
     def program(comm, gaps_sent, gaps_received):
         x, out = (comm.xp.empty((4, 6 if gaps else 3), "float64")[:, :3] for gaps in (gaps_sent, gaps_received))

@@ -56,6 +56,7 @@ sys.exit(cli.main(["predict", "-P", "4"]))
     ("variable", "told"),
     [
         ("PDLA_PANEL=64", "0 on ranks 0, 1; 64 on rank 2"),
+        ("PDLA_KEEP=0", "67108864 on ranks 0, 1; 0 on rank 2"),
         ("PDLA_CHECK=0", "differs between ranks: 1 on ranks 0, 1; 0 on rank 2"),
         ("PDLA_MACHINE=v100x9", "name='', source='') on ranks 0, 1; PDLA_MACHINE: no machine 'v100x9'"),
     ],
@@ -77,7 +78,7 @@ except pdla.errors.AgreementError as error:
 
 def test_settings_of_a_ranks_own_may_differ():
     command = [*mpirun(), "-n", "1", sys.executable, "-c", "import pdla; pdla.world()"]
-    command += [":", "-n", "1", "env", "PDLA_TIMEOUT=99", "PDLA_THREADS=1", "PDLA_KEEP=0", *command[-3:]]
+    command += [":", "-n", "1", "env", "PDLA_TIMEOUT=99", "PDLA_THREADS=1", "PDLA_PROGRESS=0", *command[-3:]]
     job = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert job.returncode == 0, job.stderr
 

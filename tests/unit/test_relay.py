@@ -124,6 +124,21 @@ def test_several_sums_may_be_under_way():
         np.testing.assert_allclose(outs, [one[rank] for one in sums], rtol=1e-12, atol=1e-12)
 
 
+@every_place
+def test_a_dry_run_tells_the_memory_of_several(always, homes):
+    def program(comm):
+        comm.homes = homes
+        pieces = [(comm.xp.empty((size, 5), "float32"), size) for size in (40, 3)]
+        with record() as ledger:
+            begun = [comm.reduce_scatter([x] * comm.size, comm.xp.empty((size, 5), "float32")) for x, size in pieces]
+            for one in begun:
+                one.wait()
+        assert ledger.workspace == 0
+        return ledger.peak_workspace
+
+    assert [pdla.dry_run(len(homes), program, rank=r)[0] for r in range(len(homes))] == run(len(homes), program)
+
+
 @pytest.mark.parametrize(("ranks", "nodes"), [(4, 4), (8, 2)])
 def test_its_time_on_a_described_machine(ranks, nodes):
     """A link that a node's ranks share carries what `pays` counts, at least; directly, each of its ranks' addends."""
