@@ -49,8 +49,10 @@ def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
     """A matrix like X, without data, on its grid's likeness in a dry world; dtype: where X tells none."""
     shape = local_shape(X.shape, X.layout, grid)
     rows, cols = shape[::-1] if X.transposed else shape
-    base = Meta((rows, cols + X.gaps), X.dtype or dtype)[:, :cols]
-    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated)
+    kind = X.dtype or dtype
+    # What lies backwards is copied for any BLAS, and packed for any message.
+    base = Meta((rows, 2 * cols), kind)[::-1, ::-2] if X.gaps > 1 else Meta((rows, cols + X.gaps), kind)[:, :cols]
+    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps)
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,22 @@ def test_conjugates_and_other_dtypes_are_copied_within_the_promise(dtype, view):
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("lying", [np.s_[::2, ::2], np.s_[::-1], np.s_[:, ::-1], np.s_[::2], np.s_[:1, ::2]], ids=str)
+def test_blocks_that_no_blas_takes_are_copied_within_the_promise(lying):
+    block = np.arange(40.0 * 40).reshape(40, 40)[lying]
+
+    def program(comm):
+        A = pdla.from_local(block, block.shape, ProcessGrid(1), Layout())
+        plan = pdla.plan_matmul(A.T, A[:, :7])
+        with pdla.record() as ledger:
+            C = plan(A.T, A[:, :7])
+        assert np.array_equal(C.local, block.T @ block[:, :7])
+        copied = 0 if lying == np.s_[::2] else 8 * len(block) * (block.shape[1] + 7)
+        assert ledger.peak_workspace <= plan.predicted.peak_workspace == copied
+
+    pdla.run(1, program)
+
+
 @pytest.mark.parametrize("algorithm", pdla.algorithms)
 def test_plans_of_a_grid_end_with_it(algorithm):
     """A grid made like one that is closed has plans of its own."""
