@@ -76,7 +76,8 @@ class DistMatrix:
     @property
     def described(self) -> str:
         """What is the same on every rank, in words."""
-        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}"
+        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated
+        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}{lying}"
 
     def __reduce__(self):
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")

@@ -593,6 +593,21 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("view", [lambda A: A.T, lambda A: A.conj()], ids=["T", "conj"])
+@pytest.mark.parametrize(
+    "call", [lambda A: A @ A, lambda A: A.redistribute(Layout("row")), lambda A: A.gather()], ids=["@", "redistribute", "gather"]
+)
+def test_a_view_on_one_rank_alone_is_an_error_on_every_rank(call, view):
+    """Otherwise the ranks' pieces would be taken for parts of one matrix, or their messages for each other's."""
+
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), Layout(), dtype=complex)
+        with pytest.raises(pdla.errors.AgreementError, match=r"rank 0: .*(by columns|conjugated).*; ranks 1, 2, 3: "):
+            call(view(A) if comm.rank == 0 else A)
+
+    pdla.run(4, program)
+
+
 def test_a_call_that_failed_on_one_rank_leaves_all_with_the_same_plans():
     """A rank that had dropped another plan than the rest would wait in its first run of the one that they still have."""
 
