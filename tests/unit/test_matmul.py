@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from matmuls import DTYPES, LAYOUT, check_product, exact
@@ -104,6 +105,27 @@ def test_copies_of_c_are_alike_wherever_ranks_run():
         assert plan(A, B).check_copies()
 
     pdla.run(6, program)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("schedule", ["gather", "summa", "cannon", "shared"])
+def test_sixteen_bits_are_rounded_once_wherever_c_lies(schedule, dtype):
+    """70000 is infinite in float16, and rounded in bfloat16."""
+
+    def program(comm):
+        grid, other = ProcessGrid((2, 2)), ProcessGrid((4,))
+        A = pdla.ones((4, 7), grid, LAYOUT, dtype=dtype) * 100
+        B = pdla.ones((7, 8), grid, LAYOUT, dtype=dtype) * 100
+        for C in (pdla.ones((4, 8), where, layout, dtype=dtype) for where, layout in ((grid, LAYOUT), (other, Layout("row")))):
+            C *= 30000
+            wanted = (70000 - 2 * C.gather().astype(float)).astype(C.dtype)
+            plan = pdla.plan_matmul(A, B, out=C, beta=-2, algorithm="3d", box=(2, 1, 2), schedule=schedule)
+            with pdla.record() as ledger:
+                plan(A, B, out=C, beta=-2)
+            assert np.array_equal(C.gather(), wanted), C
+            assert ledger.total(comm)["max_peak_workspace"] <= plan.predicted.peak_workspace
+
+    pdla.run(4, program)
 
 
 @pytest.mark.parametrize(("dtype", "view"), [(complex, pdla.DistMatrix.conj), (np.float32, pdla.DistMatrix.conj)])
