@@ -630,6 +630,18 @@ def test_a_view_on_one_rank_alone_is_an_error_on_every_rank(call, view):
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("short", [np.int8, np.uint8, np.int16])
+def test_numpys_short_numbers_are_counted_like_pythons(short):
+    def program(comm):
+        A = pdla.ones((260, 260), ProcessGrid((2, 2)), LAYOUT)
+        for options in ({"panel": short(100)}, {"box": (short(2), short(2), short(1))}, {"memory_limit": np.int32(2**30)}):
+            assert (pdla.matmul(A, A, algorithm="3d", schedule="summa", **options).gather() == 260).all(), options
+        with pytest.raises(pdla.errors.PlanError, match="of at most 4 ranks in all"):
+            pdla.matmul(A, A, algorithm="3d", box=(short(64),) * 3)
+
+    pdla.run(4, program)
+
+
 def test_a_call_that_failed_on_one_rank_leaves_all_with_the_same_plans():
     """A rank that had dropped another plan than the rest would wait in its first run of the one that they still have."""
 
