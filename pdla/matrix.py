@@ -128,7 +128,9 @@ class DistMatrix:
         here, there = (held.overlay(IndexSet.interval(*ends))[0] for held, ends in zip(self.indices, (rows, cols), strict=True))
         stored = self.xp.take(self.stored, here, there)
         shape = (rows[1] - rows[0], cols[1] - cols[0])
-        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=max(self.gaps, 1))
+        along = int(not self.transposed)  # the dimension that is stored side by side: all of it leaves no gaps
+        gaps = self.gaps if shape[along] == self.shape[along] else max(self.gaps, 1)
+        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=gaps)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """A[i:j, k:l] = a number, or a matrix of that part's shape, grid and layout. Local."""

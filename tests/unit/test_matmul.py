@@ -160,6 +160,20 @@ def test_blocks_that_no_blas_takes_are_copied_within_the_promise(lying):
     pdla.run(1, program)
 
 
+@pytest.mark.parametrize("algorithm", ["gather", "cannon", "3d"])
+@pytest.mark.parametrize("part", [lambda A: A[3:17, :], lambda A: A.T[:, 3:17], lambda A: A[3:17, 0:20], lambda A: A.copy()[:, :]])
+def test_whole_rows_have_no_gaps_to_be_packed(part, algorithm):
+    def program(comm):
+        A = part(exact((20, 20), ProcessGrid((2, 2)), LAYOUT))
+        A, B = (A, A.T) if A.shape[0] <= A.shape[1] else (A.T, A)
+        plan = pdla.plan_matmul(A, B, algorithm=algorithm, panel=3)
+        with pdla.record() as ledger:
+            plan(A, B)
+        assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"]
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize("algorithm", pdla.algorithms)
 def test_plans_of_a_grid_end_with_it(algorithm):
     """A grid made like one that is closed has plans of its own."""
