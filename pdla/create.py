@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array import namespace
+from pdla.array import blas, namespace
 from pdla.array.draw import TILE, Draw
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
@@ -75,7 +75,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
             )
         if grid.active:
             _check_place(block, local, grid.comm.xp)
-    mine = (block.dtype, _order(block), _has_gaps(block)) if grid.active else None
+    mine = (block.dtype, _order(block), (_gaps(block), _gaps(block.T))) if grid.active else None
     said = [words for words in grid.comm.share(mine) if words is not None]
     if not said:
         raise ShapeError(f"from_local: a dry run as rank {grid.comm.rank}, an idle one, knows no dtype: give it another rank=")
@@ -88,12 +88,15 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     base = block.T if by_columns else block
     if grid.comm.xp.name == "meta":
         base = grid.comm.xp.asarray(base)
-    return DistMatrix(base, shape, grid, layout, transposed=by_columns, gaps=True in gaps or {"C", "F"} <= orders)
+    return DistMatrix(base, shape, grid, layout, transposed=by_columns, gaps=max(each[by_columns] for each in gaps))
 
 
-def _has_gaps(block: Any) -> bool:
-    xp = namespace(block)
-    return block.size > 0 and not xp.contiguous(block) and not xp.contiguous(block.T)
+def _gaps(block: Any) -> int:
+    """0: none; 1: between rows alone; 2: the elements of a row are not side by side."""
+    if not block.size or namespace(block).contiguous(block):
+        return 0
+    how, _ = blas.orientation(block) or (b"", 0)
+    return 1 if how == b"N" else 2
 
 
 def _check_place(block: Any, local: Any, xp: ModuleType) -> None:

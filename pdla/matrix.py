@@ -41,10 +41,10 @@ class DistMatrix:
         layout: Layout,
         transposed: bool = False,
         conjugated: bool = False,
-        gaps: bool = False,
+        gaps: int = 0,
     ) -> None:
         self.base = base  # as stored: the transpose of the local block where `transposed`
-        self.gaps = gaps  # whether bases may have gaps, on some rank: the same on all, since plans foretell what is packed
+        self.gaps = gaps  # in bases on some rank: 1: between rows, 2: anywhere; the same on all: plans foretell what is packed
         self.shape, self.grid, self.layout = shape, grid, layout
         self.transposed = transposed
         self.conjugated = conjugated and base.dtype.kind == "c"
@@ -77,7 +77,8 @@ class DistMatrix:
     @property
     def described(self) -> str:
         """What is the same on every rank, in words."""
-        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}"
+        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated
+        return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}{lying}"
 
     def __reduce__(self):
         raise TypeError("a DistMatrix cannot be pickled: it is cut over many ranks; send A.gather() or A.local")
@@ -98,7 +99,7 @@ class DistMatrix:
 
     def _like(self, base: Any, **changes: Any) -> DistMatrix:
         kept = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
-        gaps = self.gaps and base is self.base
+        gaps = self.gaps if base is self.base else 0
         return DistMatrix(base, **{**kept, "conjugated": self.conjugated, "gaps": gaps, **changes})
 
     # ------------------------------------------------------------------ views
@@ -128,7 +129,9 @@ class DistMatrix:
         here, there = (held.overlay(IndexSet.interval(*ends))[0] for held, ends in zip(self.indices, (rows, cols), strict=True))
         stored = self.xp.take(self.stored, here, there)
         shape = (rows[1] - rows[0], cols[1] - cols[0])
-        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=True)
+        along = int(not self.transposed)  # the dimension that is stored side by side: all of it leaves no gaps
+        gaps = self.gaps if shape[along] == self.shape[along] else max(self.gaps, 1)
+        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=gaps)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """A[i:j, k:l] = a number, or a matrix of that part's shape, grid and layout. Local."""

@@ -14,6 +14,7 @@ from pdla.grid import ProcessGrid
 from pdla.matmul import planner, roles, walk
 from pdla.matmul.plan import Plan
 from pdla.matmul.planner import Operand, Question, Way
+from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
@@ -29,6 +30,12 @@ class Wish:
     schedule: str | None = None
     panel: int | None = None
     memory_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("box", "panel", "memory_limit"):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, exact(*given) if isinstance(given, tuple) else exact(given)[0])
 
     def __repr__(self) -> str:
         given = ((one.name, getattr(self, one.name)) for one in fields(self))

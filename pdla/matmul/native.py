@@ -12,6 +12,7 @@ from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul.planner import NAMED, Sizes, cheapest_native
+from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
 
@@ -31,7 +32,7 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
     their own; neighbours on the grid are put on one node where that saves words from others. Ranks may stay idle. Collective.
     Raises, on every rank, ShapeError for negative sizes, PlanError for an algorithm that works on the matrices' own grid.
     """
-    world = as_communicator(comm)
+    world, (m, n, k) = as_communicator(comm), exact(m, n, k)
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):
         if min(m, n, k) < 0:
             raise ShapeError(f"m={m}, n={n}, k={k}: sizes are 0 or more")

@@ -49,8 +49,10 @@ def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
     """A matrix like X, without data, on its grid's likeness in a dry world; dtype: where X tells none."""
     shape = local_shape(X.shape, X.layout, grid)
     rows, cols = shape[::-1] if X.transposed else shape
-    base = Meta((rows, cols + X.gaps), X.dtype or dtype)[:, :cols]
-    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated)
+    kind = X.dtype or dtype
+    # What lies backwards is copied for any BLAS, and packed for any message.
+    base = Meta((rows, 2 * cols), kind)[::-1, ::-2] if X.gaps > 1 else Meta((rows, cols + X.gaps), kind)[:, :cols]
+    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps)
 
 
 @dataclass(frozen=True)
@@ -198,12 +200,12 @@ class Plan:
         return DistMatrix(base, X.shape, X.grid, X.layout, X.transposed)
 
     def _multiply_and_return(self, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex) -> None:
-        """C in its native layout first; then home, where beta times what was there is added."""
-        xp = out.xp
-        block = buffer(xp, local_shape(out.shape, self.native[2], self.grid), self.dtype)
+        """C in its native layout first; then home, where beta times what was there is added, before 16-bit floats are rounded."""
+        xp, kind = out.xp, self.dtype if beta == 0 else summing(self.dtype)
+        block = buffer(xp, local_shape(out.shape, self.native[2], self.grid), kind)
         c = DistMatrix(block, out.shape, self.grid, self.native[2])
         self._multiply(a, b, c, alpha, 0)
-        home = out.stored if beta == 0 else buffer(xp, out.stored.shape, self.dtype)
+        home = out.stored if beta == 0 else buffer(xp, out.stored.shape, kind)
         start(c, route(c, out.layout, out.grid, self.memo), self.grid.comm, home)()
         if beta != 0:
             xp.combine(out.stored, beta, home)
@@ -214,7 +216,7 @@ class Plan:
         """c = alpha a b + beta c on the plan's grid: in c's own block where the products belong there, else summed into it."""
         xp = c.xp
         layout, moving = (self.roles.C, False) if self.schedule in AT_ONCE else (self.walk.C, bool(self.walk.axes_c))
-        if self.memo.once("same", lambda: self._same(c, layout)) and (beta == 0 or not moving):
+        if self.memo.once(("same", c.dtype), lambda: self._same(c, layout)) and (beta == 0 or not moving):
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
             self._fill(a, b, inside, Sink(xp, c.stored, alpha, beta) if self.grid.active else None)
             return

@@ -51,7 +51,7 @@ class Operand:
     transposed: bool = False
     conjugated: bool = False
     dtype: np.dtype | None = None  # None: the product's
-    gaps: bool = False
+    gaps: int = 0
 
     @staticmethod
     def of(X: DistMatrix) -> Operand:

@@ -13,7 +13,7 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.matmul import making
 from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, cheapest_native
-from pdla.model.bounds import received_lower_bound
+from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine
 
 
@@ -46,6 +46,7 @@ def predict_matmul(
     Figures are those of dry runs of the very plan. Where no machine is given it is made for PDLA_MACHINE's, and tells no time.
     Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
     """
+    m, n, k, P = exact(m, n, k, P)
     if P < 1 or min(m, n, k) < 0:
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
@@ -83,6 +84,7 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     if np.shape(grid) != (axes,) or min(grid) < 1 or min(m, n, k) < 0:
         given = f"m={m}, n={n}, k={k}, grid={grid!r}"
         raise PlanError(f"{given}: sizes are 0 or more, and {algorithm} takes a grid of {axes} axes of 1 rank or more")
+    (m, n, k), grid = exact(m, n, k), exact(*grid)
     if algorithm in NAMED:
         return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).words(m, n, k)
     pr, pc = grid

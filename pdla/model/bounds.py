@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from math import ceil, sqrt
+from numbers import Integral
+from typing import Any
+
+
+def exact(*sizes: Any) -> tuple[Any, ...]:
+    """Whole numbers as Python's, whose products do not wrap around as NumPy's do; what is none as it is."""
+    return tuple(int(n) if isinstance(n, Integral) else n for n in sizes)
 
 
 def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
@@ -46,8 +53,11 @@ def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
 
     From as many ranks as hold the matrices up to P* the words that a rank receives can fall as 1/P; beyond, where memory is
     more than enough, as P^(-2/3) at best (Ballard et al. 2012). 0 where memory holds the smallest matrix. Not collective.
+    Raises ValueError for a negative size, and for a memory that is not above 0.
     """
-    d3, d2, d1 = sorted((m, n, k))
+    if min(m, n, k) < 0 or not memory > 0:
+        raise ValueError(f"m={m}, n={n}, k={k}, memory={memory}: sizes are 0 or more, memory above 0")
+    d3, d2, d1 = sorted(exact(m, n, k))
     if memory <= d3**2:
         return d1 * d2 * d3 / memory**1.5
     return d1 * d2 * (d3 / memory) ** 2 if memory < d2 * d3 else 0.0
@@ -62,10 +72,11 @@ def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = 
     memory  words that a rank holds at any time, its share of A, B and C among them; None: the bound holds for any
     Raises ValueError for a negative size, P < 1, and a memory that does not hold that share or a multiplication's three words.
     """
+    m, n, k, P, memory = exact(m, n, k, P, memory)
     accessed = accessed_lower_bound(m, n, k, P)
     owned = (m * n + m * k + k * n) / P
     if memory is None:
         return max(0.0, accessed - owned)
-    if memory < max(owned, 3):
+    if not memory >= max(owned, 3):
         raise ValueError(f"memory={memory}: {P} ranks need {max(owned, 3):.10g} words each, for A, B and C and to multiply")
     return max(0.0, moved_lower_bound(m, n, k, P, memory) - owned)

@@ -149,10 +149,15 @@ def test_workspace_of_parts_and_blocks_with_gaps_is_what_the_plan_promises(comm)
     """What has gaps is packed to be sent."""
     grid = ProcessGrid(pdla.balanced_shape(comm.size))
     whole, layout = exact((90, 70), grid, LAYOUT, seed=1), Layout("col", "row")
-    block = np.zeros((2, *pdla.zeros((40, 50), grid, layout).local.shape)).transpose(1, 2, 0)[..., 0]
-    B = pdla.from_local(block, (40, 50), grid, layout)
+    shape = pdla.zeros((40, 50), grid, layout).local.shape
+    lying = {"C": np.zeros((shape[0], 2 * shape[1]))[:, : shape[1]], "F": np.zeros((shape[1], 2 * shape[0])).T[: shape[0]]}
+    blocks = [lying["C"], lying["F"], lying["CF"[comm.rank % 2]], np.zeros((*shape, 2))[..., 0]]
+    row = np.zeros((len(pdla.zeros((1, 40), grid, Layout(cols="col")).local[0]), 3)).T[:1]
     with config.override(shared=False):
-        for A in (whole[3:80, 5:45], whole[10:50, 3:70].T, whole[10:50, 3:70].T * 2):
+        parts = whole[3:80, 5:45], whole[10:50, 3:70].T, whole[10:50, 3:70].T * 2
+        others = [pdla.from_local(row, (1, 40), grid, Layout(cols="col"))]
+        for A, block in itertools.product((*parts, *others), blocks):
+            B = pdla.from_local(block, (40, 50), grid, layout)
             for options in ({"algorithm": "gather"}, {"algorithm": "summa", "panel": 9}, {"algorithm": "3d"}):
                 plan = pdla.plan_matmul(A, B, **options)
                 with pdla.record() as ledger:

@@ -222,3 +222,26 @@ def test_memory_that_does_not_hold_the_matrices(memory):
         received_lower_bound(2, 2, 2, 1, memory)
     with pytest.raises(ValueError, match="need 3 words"):
         received_lower_bound(1, 1, 1, 8, 2)
+
+
+@pytest.mark.parametrize(("sizes", "memory"), [((-1, 2, 2), 3), ((2, 2, 2), 0), ((2, 2, 2), -4), ((2, 2, 2), float("nan"))])
+def test_no_scaling_ends_without_memory(sizes, memory):
+    with pytest.raises(ValueError, match=f"k=2, memory={memory}: sizes are 0 or more, memory above 0"):
+        scaling_ends(*sizes, memory)
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        lambda n, p: received_lower_bound(n, n, n, p**3),
+        lambda n, p: received_lower_bound(n, n, n, p**3, int(n) ** 2),
+        lambda n, p: scaling_ends(n, n, n, p),
+        lambda n, p: pdla.matmul_words("summa", n, n, n, (p, p)),
+        lambda n, p: pdla.matmul_words("3d", n, n, n, (p, p, p)),
+        lambda n, p: pdla.predict_matmul(n, n, n, p, algorithm="2.5d"),
+    ],
+)
+def test_numpys_whole_numbers_count_like_pythons(figure):
+    """Words of 50000 x 50000 are too many for 32 bits, the products of three million cubed for 64."""
+    assert figure(np.int32(50_000), np.int32(4)) == figure(50_000, 4)
+    assert figure(np.int64(3_000_000), np.int64(4)) == figure(3_000_000, 4)

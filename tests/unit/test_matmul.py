@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from matmuls import DTYPES, LAYOUT, check_product, exact
@@ -106,6 +107,27 @@ def test_copies_of_c_are_alike_wherever_ranks_run():
     pdla.run(6, program)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("schedule", ["gather", "summa", "cannon", "shared"])
+def test_sixteen_bits_are_rounded_once_wherever_c_lies(schedule, dtype):
+    """70000 is infinite in float16, and rounded in bfloat16."""
+
+    def program(comm):
+        grid, other = ProcessGrid((2, 2)), ProcessGrid((4,))
+        A = pdla.ones((4, 7), grid, LAYOUT, dtype=dtype) * 100
+        B = pdla.ones((7, 8), grid, LAYOUT, dtype=dtype) * 100
+        for C in (pdla.ones((4, 8), where, layout, dtype=dtype) for where, layout in ((grid, LAYOUT), (other, Layout("row")))):
+            C *= 30000
+            wanted = (70000 - 2 * C.gather().astype(float)).astype(C.dtype)
+            plan = pdla.plan_matmul(A, B, out=C, beta=-2, algorithm="3d", box=(2, 1, 2), schedule=schedule)
+            with pdla.record() as ledger:
+                plan(A, B, out=C, beta=-2)
+            assert np.array_equal(C.gather(), wanted), C
+            assert ledger.total(comm)["max_peak_workspace"] <= plan.predicted.peak_workspace
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize(("dtype", "view"), [(complex, pdla.DistMatrix.conj), (np.float32, pdla.DistMatrix.conj)])
 def test_conjugates_and_other_dtypes_are_copied_within_the_promise(dtype, view):
     def program(comm):
@@ -118,6 +140,36 @@ def test_conjugates_and_other_dtypes_are_copied_within_the_promise(dtype, view):
         assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"] > 16 * 60 * 60 / 4
         with pytest.raises(pdla.errors.PlanError, match="bytes too few"):
             pdla.plan_matmul(A, B, algorithm="summa", memory_limit=16 * 60 * 60 // 4)
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("lying", [np.s_[::2, ::2], np.s_[::-1], np.s_[:, ::-1], np.s_[::2], np.s_[:1, ::2]], ids=str)
+def test_blocks_that_no_blas_takes_are_copied_within_the_promise(lying):
+    block = np.arange(40.0 * 40).reshape(40, 40)[lying]
+
+    def program(comm):
+        A = pdla.from_local(block, block.shape, ProcessGrid(1), Layout())
+        plan = pdla.plan_matmul(A.T, A[:, :7])
+        with pdla.record() as ledger:
+            C = plan(A.T, A[:, :7])
+        assert np.array_equal(C.local, block.T @ block[:, :7])
+        copied = 0 if lying == np.s_[::2] else 8 * len(block) * (block.shape[1] + 7)
+        assert ledger.peak_workspace <= plan.predicted.peak_workspace == copied
+
+    pdla.run(1, program)
+
+
+@pytest.mark.parametrize("algorithm", ["gather", "cannon", "3d"])
+@pytest.mark.parametrize("part", [lambda A: A[3:17, :], lambda A: A.T[:, 3:17], lambda A: A[3:17, 0:20], lambda A: A.copy()[:, :]])
+def test_whole_rows_have_no_gaps_to_be_packed(part, algorithm):
+    def program(comm):
+        A = part(exact((20, 20), ProcessGrid((2, 2)), LAYOUT))
+        A, B = (A, A.T) if A.shape[0] <= A.shape[1] else (A.T, A)
+        plan = pdla.plan_matmul(A, B, algorithm=algorithm, panel=3)
+        with pdla.record() as ledger:
+            plan(A, B)
+        assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"]
 
     pdla.run(4, program)
 
@@ -573,6 +625,33 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
             pdla.matmul(A, B, algorithm="cannon" if comm.rank == 3 else "summa")
         with pytest.raises(errors.PlanError, match="rank 2: algorithm='x'"):
             pdla.matmul(A, B, algorithm="x" if comm.rank == 2 else "summa")
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("view", [lambda A: A.T, lambda A: A.conj()], ids=["T", "conj"])
+@pytest.mark.parametrize(
+    "call", [lambda A: A @ A, lambda A: A.redistribute(Layout("row")), lambda A: A.gather()], ids=["@", "redistribute", "gather"]
+)
+def test_a_view_on_one_rank_alone_is_an_error_on_every_rank(call, view):
+    """Otherwise the ranks' pieces would be taken for parts of one matrix, or their messages for each other's."""
+
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), Layout(), dtype=complex)
+        with pytest.raises(pdla.errors.AgreementError, match=r"rank 0: .*(by columns|conjugated).*; ranks 1, 2, 3: "):
+            call(view(A) if comm.rank == 0 else A)
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("short", [np.int8, np.uint8, np.int16])
+def test_numpys_short_numbers_are_counted_like_pythons(short):
+    def program(comm):
+        A = pdla.ones((260, 260), ProcessGrid((2, 2)), LAYOUT)
+        for options in ({"panel": short(100)}, {"box": (short(2), short(2), short(1))}, {"memory_limit": np.int32(2**30)}):
+            assert (pdla.matmul(A, A, algorithm="3d", schedule="summa", **options).gather() == 260).all(), options
+        with pytest.raises(pdla.errors.PlanError, match="of at most 4 ranks in all"):
+            pdla.matmul(A, A, algorithm="3d", box=(short(64),) * 3)
 
     pdla.run(4, program)
 
