@@ -536,6 +536,7 @@ def test_errors_are_the_same_on_every_rank():
         A, W = exact((4, 6), grid, BLOCKS), exact((4, 6), other, BLOCKS)
         Z, S = exact((4, 6), grid, BLOCKS, complex), exact((4, 4), grid, BLOCKS)
         batch = pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"), "col")
+        other_batch = pdla.stack(np.ones((3, 4, 2), np.float32), grid, Layout("row"), "col")
         odd, v = np.ones(6) * (1 + (comm.rank == 3)), exact((6, 1), grid, BLOCKS)
         cases = [
             (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
@@ -571,6 +572,8 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "lower='upper': True or False", lambda: pdla.symm(S, A, lower="upper")),
             (errors.ShapeError, "mirror=1: True or False", lambda: pdla.herk(A, mirror=1)),
             (errors.ShapeError, r"multi_dot\(\[A, B, C\]\)", lambda: pdla.multi_dot(A)),
+            (errors.ShapeError, r"rank 1: multi_dot of one", lambda: pdla.multi_dot(S if comm.rank == 1 else [S, A])),
+            (errors.AgreementError, "rank 1: gather 3 x 4", lambda: (batch if comm.rank == 1 else other_batch).gather()),
             (errors.LayoutError, "layout='rows': a Layout", lambda: pdla.multi_dot([A], layout="rows")),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matmul(1 if comm.rank == 1 else S, A)),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matvec(1 if comm.rank == 1 else A, v)),
