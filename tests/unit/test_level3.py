@@ -214,6 +214,26 @@ def test_k_is_cut_as_it_is_cut_already():
         assert verbs["alltoall"] <= 8 * 12 * 12 / 4, "of C only"
 
 
+@pytest.mark.parametrize(("shape", "wanted"), [((2, 2), TURNS), ((2, 3), Layout("row")), ((3, 4), BLOCKS)], ids=str)
+def test_workspace_of_every_arrangement(shape, wanted, monkeypatch):
+    """Rows of A and what brings them; rows and tiles; tiles and the messages made of them: never all three."""
+    ranks, copies = shape[0] * shape[1], 1 if wanted.cols else shape[1]
+
+    def peak(comm, n, k):
+        A, C = pdla.zeros((n, k), ProcessGrid(shape), BLOCKS), pdla.zeros((n, n), ProcessGrid(shape), wanted)
+        with pdla.record() as ledger:
+            pdla.syrk(A, out=C)
+        return ledger.peak_workspace / 8
+
+    for cover, (n, k) in itertools.product(covers(ranks), ((240, 120), (120, 1200), (240, 4))):
+        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        rows, tiles = len(ruler(cover.v // 2)) / cover.v * n * k / cover.c, (cover.v + 1) * n * n / 2 / cover.v**2
+        sums = 2 * tiles if cover.c > 1 else 0
+        home = copies * tiles / cover.c + stay.Stay(wanted, tuple(zip(("row", "col"), shape, strict=True))).part(n)
+        most = max(pdla.dry_run(ranks, peak, n, k, rank=rank)[0] for rank in range(ranks))
+        assert most <= 1.01 * max(3 * rows, rows + tiles, tiles + sums, tiles + home), (cover, n, k)
+
+
 def test_words_public():
     assert pdla.syrk_words(60, 600, 1) == 60 * 600  # all of A, from elsewhere
     assert pdla.syrk_words(700, 70, 7) == 3 / 7 * 700 * 70
