@@ -76,9 +76,13 @@ def test_a_place_offers_all_that_is_wanted_of_it(cover):
             assert number in offered or meeting(tile, wanted, None) is None
 
 
-def test_of_many_places_few_offer_something():
-    wanted = Block(IndexSet.interval(0, 80), IndexSet.interval(0, 80))  # eight row blocks of 64, and as many columns
-    assert sum(len(Cover(64, 1).gives(640, place, 0, wanted)) for place in range(64)) == 8 * 9 / 2
+@pytest.mark.parametrize(
+    ("held", "halves"), [(IndexSet.interval(0, 80), 0), (Cyclic("", 10).share(640, 8, 3), 4)], ids=["together", "in turn"]
+)
+def test_of_many_places_few_offer_something(held, halves):
+    """Eight row blocks of 64, and as many columns; pairs that are 32 blocks apart are offered by two places."""
+    offered = sum(len(Cover(64, 1).gives(640, place, 0, Block(held, held))) for place in range(64))
+    assert offered == 8 * 9 / 2 + halves
 
 
 def test_measures_name_marks():
