@@ -30,14 +30,14 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
     on_grid(call, grid)
     with agreed(grid.comm, f"{call}(shape={shape!r}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         in_layout(call, layout)
-        whole = _whole_shape(call, shape)
+        whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
         check_numbers(call, kind)
     return whole, kind
 
 
-def _whole_shape(call: str, shape: Any) -> Shape:
+def whole_shape(call: str, shape: Any) -> Shape:
     """A shape in Python's whole numbers."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
@@ -62,7 +62,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     on_grid("from_local", grid)
     with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
         in_layout("from_local", layout)
-        shape = _whole_shape("from_local", shape)
+        shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)

@@ -30,12 +30,12 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     layout, algorithm as for matmul: the layout is the last product's. One matrix alone is given back, copied.
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
-    if isinstance(matrices, DistMatrix):
-        raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
-    chain = list(matrices)
+    chain: list[DistMatrix] = [matrices] if isinstance(matrices, DistMatrix) else list(matrices)
     if not chain:
         raise ShapeError("multi_dot of no matrices: at least one")
     with agreed(communicator(chain, "matrix 0"), checks.words("multi_dot", *chain, layout=layout, algorithm=algorithm)):
+        if isinstance(matrices, DistMatrix):
+            raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
         _check(chain)
         if len(chain) == 1 and layout not in (None, "native"):

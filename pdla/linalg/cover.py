@@ -119,10 +119,8 @@ def _ends(n: int, v: int) -> np.ndarray:
 
 
 def _meet(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
-    """Which row blocks do not end before the indices held begin, nor begin after these end."""
-    if not held.starts.size:
-        return np.zeros(len(blocks), bool)
-    return (ends[blocks] < held.stops[-1]) & (ends[blocks + 1] > held.starts[0])
+    """Which row blocks have some of the indices held: a run that ends behind a block's beginning and begins before its end."""
+    return np.searchsorted(held.stops, ends[blocks], "right") < np.searchsorted(held.starts, ends[blocks + 1], "left")
 
 
 def _block(n: int, v: int, block: int) -> IndexSet:

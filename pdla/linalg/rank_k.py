@@ -51,8 +51,8 @@ def syrk(
     mirror  fill the other triangle too, from this one: one more round, n^2 / 2 P words a rank in balanced layouts
     beta    only with out; beta = 0 never reads C
 
-    `syrk_words` has the words that a rank receives. Workspace: its row blocks of A, its tiles, n^2 / 2 v words or, where k
-    alone is cut, n^2, and the messages made of them.
+    `syrk_words` has the words that a rank receives. Workspace: its row blocks of A and the messages that bring them, about twice
+    as much; then its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, C's copies included.
     Raises ShapeError, LayoutError, GridError or AgreementError, on every rank. Algorithm: pdla.linalg.cover.
     """
     return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
@@ -107,8 +107,8 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
     places = {int(rank): place for place, rank in enumerate(grid.ranks.ravel())}
     place = places.get(grid.comm.rank)
-    held, a = _fetch(A, deal, places)
-    tiles = [] if place is None else _products(A.xp, held, a, deal.tiles(n, place), alpha, hermitian)
+    mine = [] if place is None else deal.tiles(n, place)
+    tiles = _products(A.xp, *_fetch(A, deal, places), mine, alpha, hermitian)  # and its rows of A are let go
     tiles = _sums(A, deal, place, tiles)
 
     wanted = wanted_by(C.layout, C.shape, grid)

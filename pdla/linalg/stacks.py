@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import agree, agreed
+from pdla.comm.agree import agree, agreed, amid
 from pdla.create import fingerprint, whole_array
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, on_grid
@@ -93,18 +93,24 @@ class Stack:
 
     def gather(self) -> Any:
         """Collective: the whole stack as an array of `shape`, on every rank."""
-        comm, matrices = self.grid.comm, self.matrices()
-        xp = comm.xp
-        whole = xp.empty(self.shape, self.dtype)
-        for number, X in zip(self.indices, matrices, strict=True):
-            xp.copy(whole[number], X.gather())
+        comm = self.grid.comm
+        agree(comm, f"gather {self.described}")
+        with amid(comm, "a stack's gathering"):
+            whole = comm.xp.empty(self.shape, self.dtype)
+            for number, X in zip(self.indices, self.matrices(), strict=True):
+                comm.xp.copy(whole[number], X.gather())
+            self._share(whole)
+        return whole
+
+    def _share(self, whole: Any) -> None:
+        """Collective: each layer's matrices, which its ranks have in `whole`, to all others."""
+        comm = self.grid.comm
         parts = {lead: whole[lo:hi] for lead, lo, hi in self._layers() if whole[lo:hi].size}
         mine = self._members(comm.rank)
         others = [rank for rank in range(comm.size) if rank not in mine]
         sends = dict.fromkeys(others, parts[comm.rank]) if comm.rank in parts else {}
         recvs = {lead: part for lead, part in parts.items() if lead not in mine}
         comm.alltoall(sends, recvs).wait()
-        return whole
 
     def _layers(self) -> list[tuple[int, int, int]]:
         """The first rank of each layer, and which matrices it holds."""

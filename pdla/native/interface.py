@@ -13,9 +13,9 @@ import numpy as np
 from pdla.array.numpy import at
 from pdla.comm import from_fortran
 from pdla.comm.agree import agree, agreed
-from pdla.create import from_local
+from pdla.create import from_local, whole_shape
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
-from pdla.grid import ProcessGrid
+from pdla.grid import NAMES, ProcessGrid
 from pdla.layout import Balanced, Cuts, Cyclic, Layout
 from pdla.matmul import matmul
 from pdla.matrix import DistMatrix
@@ -56,11 +56,21 @@ def layout_of(text: str) -> Layout:
     """A layout in the words of Python, without Layout( ) around them."""
     names = {"__builtins__": {}, "Layout": Layout, "Cyclic": Cyclic, "Cuts": Cuts, "Balanced": Balanced}
     try:
-        return eval(f"Layout({text})", names)
+        made = eval(f"Layout({text})", names)
+        if not isinstance(made, Layout):
+            raise TypeError("not the arguments of one layout")
+        return made
     except LayoutError:
         raise
     except Exception as error:
         raise LayoutError(f"layout {text!r}: {error}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
+
+
+def pointed(**pointers: Any) -> None:
+    """That these point to something: cffi reads an array at NULL, and of results it says so when the call is over."""
+    for name, pointer in pointers.items():
+        if not pointer:
+            raise PdlaError(f"{name} is NULL: it is read or written on every process")
 
 
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
@@ -125,18 +135,27 @@ class Interface:
             raise
 
     def grid(self, comm: int, axes: int, shape: Any, made: Any) -> None:
-        made[0] = self.handles.new(ProcessGrid(list(shape[0:axes]), comm=from_fortran(comm)))
+        everyone = from_fortran(comm)
+        with agreed(everyone, "pdla_grid"):  # ProcessGrid compares the shapes
+            pointed(shape=shape, grid=made)
+            if not 1 <= axes <= len(NAMES):
+                raise GridError(f"axes={axes}: a grid has one to three of pdla.h's axes, {', '.join(NAMES)}")
+        made[0] = self.handles.new(ProcessGrid(list(shape[0:axes]), comm=everyone))
 
     def local_shape(self, grid: int, m: int, n: int, layout: Any, rows: Any, cols: Any) -> None:
+        pointed(layout=layout, rows=rows, cols=cols)
         there, how = self.handles.get(grid, ProcessGrid), layout_of(self._words(layout))
+        whole_shape("pdla_local_shape", (m, n))
         how.check((m, n), there.sizes)
         rows[0], cols[0] = local_shape((m, n), how, there)
 
     def matrix(self, grid: int, type: bytes, m: int, n: int, layout: Any, local: Any, down: int, across: int, made: Any) -> None:
         there, kind = self.handles.get(grid, ProcessGrid), type.decode("latin-1").lower()
         with agreed(there.comm, f"pdla_matrix({kind}, {m}, {n}, {there!r})"):  # from_local compares the layouts
+            pointed(layout=layout, matrix=made)
             if kind not in DTYPES:
                 raise ShapeError(f"type={kind!r}: s, d, c or z")
+            whole_shape("pdla_matrix", (m, n))
             how, dtype = layout_of(self._words(layout)), np.dtype(DTYPES[kind])
             how.check((m, n), there.sizes)
             address = int(self.ffi.cast("uintptr_t", local))
@@ -144,6 +163,7 @@ class Interface:
         made[0] = self.handles.new(from_local(block, (m, n), there, how))
 
     def part(self, matrix: int, i0: int, i1: int, j0: int, j1: int, made: Any) -> None:
+        pointed(part=made)
         whole = self.handles.get(matrix, DistMatrix)
         if not (0 <= i0 <= i1 <= whole.shape[0] and 0 <= j0 <= j1 <= whole.shape[1]):
             raise ShapeError(f"rows {i0} to {i1}, columns {j0} to {j1} of a matrix of shape {whole.shape}")
@@ -151,6 +171,7 @@ class Interface:
 
     def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
         with self._told(a, b, c):
+            pointed(alpha=alpha, beta=beta)
             A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
             first, second = (number(self.ffi, pointer, C.dtype) for pointer in (alpha, beta))
         matmul(A, B, alpha=first, beta=second, out=C)

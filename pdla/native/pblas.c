@@ -152,8 +152,9 @@ static void operand(pdla_call *call, int i, int rows, int cols, const int *ia, c
     call->shape[i][1] = cols;
     call->at[i][0] = *ia;
     call->at[i][1] = *ja;
-    const int usual[WORDS] = {2, desc[1], desc[2], desc[3], desc[4], desc[5], desc[4], desc[5], desc[6], desc[7], desc[8]};
-    memcpy(call->desc[i], desc[DTYPE] == 1 ? usual : desc, sizeof usual);
+    const int type = desc[DTYPE] == 1 ? 2 : desc[DTYPE]; /* any but 2 has nine integers at least, and is ScaLAPACK's to refuse */
+    const int usual[WORDS] = {type, desc[1], desc[2], desc[3], desc[4], desc[5], desc[4], desc[5], desc[6], desc[7], desc[8]};
+    memcpy(call->desc[i], desc[DTYPE] == 2 ? desc : usual, sizeof usual);
 }
 
 /* 8 real operations where numbers are complex. */

@@ -193,10 +193,11 @@ def test_outside_of_mpi_calls_fail_and_the_program_lives(programs, tmp_path):
 
 
 ALONE = """
+#include <stdlib.h>
 extern void pdgemm_(const char *, ...);
 int main(void)
 {
-    int d[9] = {0};
+    int *d = calloc(9, sizeof *d);
     pdgemm_("N", "N", d, d, d, d, d, d, d, d, d, d, d, d, d, d, d, d, d);
 }
 """
@@ -291,6 +292,11 @@ def test_the_c_part_is_clean_under_sanitizers(libraries, tmp_path):
     options = {"ASAN_OPTIONS": "detect_leaks=0", "PRELOAD": f"{':'.join(found)}:{tmp_path}/libpdla_pblas.so"}
     output = run([scalapacks("openmpi", "PBLAS/cpb3tst", tmp_path)], 4, cwd=tmp_path, **options, **ALL)
     assert counted(output) >= 64 and "ERROR: AddressSanitizer" not in output and "runtime error" not in output
+    (tmp_path / "alone.c").write_text(ALONE)  # a descriptor of nine integers and of no type
+    subprocess.run(["gcc", *flags.split(), "alone.c", "-o", "alone", f"-L{tmp_path}", "-lpdla_pblas"], cwd=tmp_path, check=True)
+    alone = os.environ | {"LD_LIBRARY_PATH": str(tmp_path), "ASAN_OPTIONS": "detect_leaks=0"}
+    said = subprocess.run(["./alone"], cwd=tmp_path, env=alone, capture_output=True, text=True).stderr
+    assert "link ScaLAPACK after it" in said and "ERROR: AddressSanitizer" not in said, said
 
 
 @slow

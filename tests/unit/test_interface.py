@@ -7,7 +7,7 @@ import pdla
 
 cffi = pytest.importorskip("cffi")
 interface = pytest.importorskip("pdla.native.interface")
-OK, SHAPE, LAYOUT, HANDLE = 0, 1, 2, 6
+OK, SHAPE, LAYOUT, GRID, HANDLE, OTHER = 0, 1, 2, 3, 6, 7
 
 
 class Client:
@@ -74,6 +74,53 @@ def test_a_pointer_that_is_null_on_one_rank_is_answered_on_all(null, says):
         if null == "alpha":
             return client.call("gemm", b"N", b"N", given["alpha"], a, a, ffi.new("double *", 1), c)
         return client.call("matrix", client.grid, b"d", 4, 4, given["layout"], given["local"], 4, 1, made)
+
+    status, text = answers(program)
+    assert status == says[0] and says[1] in text
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+@pytest.mark.parametrize(("wrong", "says"), [
+    ({"shape": None}, (OTHER, "shape is NULL")), ({"made": None}, (OTHER, "grid is NULL")),
+    ({"axes": -1}, (GRID, "axes=-1: a grid has one to three")), ({"axes": 4}, (GRID, "axes=4: a grid has one to three")),
+], ids=str)  # fmt: skip
+def test_a_grid_that_cannot_be_is_answered_on_all(monkeypatch, wrong, says, everywhere):
+    monkeypatch.setattr(interface, "from_fortran", lambda handle: pdla.comm.world())
+
+    def program(client, comm):
+        given = {"axes": 1, "shape": client.ffi.new("int[]", [2, 1, 1, 1]), "made": client.ffi.new("int64_t *")}
+        given |= wrong if everywhere or comm.rank == 1 else {}
+        return client.call("grid", 0, *(client.ffi.NULL if value is None else value for value in given.values()))
+
+    status, text = answers(program)
+    assert status == says[0] and text.startswith(says[1] if everywhere else f"rank 1: {says[1]}")
+
+
+def test_results_that_have_nowhere_to_go():
+    """A handle that one process alone does not get leaves it out of every later call."""
+
+    def program(client, comm):
+        ffi, x = client.ffi, np.eye(4)
+        text, local, null = ffi.new("char[]", b""), ffi.cast("void *", x.ctypes.data), ffi.cast("int64_t *", 0)
+        made = null if comm.rank == 1 else ffi.new("int64_t *")
+        return (
+            client.call("matrix", client.grid, b"d", 4, 4, text, local, 4, 1, made),
+            client.call("part", client.matrix(x, ""), 0, 1, 0, 1, null),
+            client.call("local_shape", client.grid, 4, 4, text, null, null),
+        )
+
+    said = answers(program)
+    assert [status for status, _ in said] == [OTHER] * 3
+    assert [text.partition(" is NULL")[0] for _, text in said] == ["rank 1: matrix", "part", "rows"]
+
+
+@pytest.mark.parametrize(("size", "layout", "says"), [
+    (-4, "", (SHAPE, "not shape (-4, 4)")), (4, "'row'), ('col'", (LAYOUT, "not the arguments of one layout")),
+], ids=str)  # fmt: skip
+def test_blocks_of_no_matrix_and_of_no_layout(size, layout, says):
+    def program(client, comm):
+        rows, text = client.ffi.new("int64_t *"), client.ffi.new("char[]", layout.encode())
+        return client.call("local_shape", client.grid, size, 4, text, rows, rows)
 
     status, text = answers(program)
     assert status == says[0] and says[1] in text

@@ -76,9 +76,13 @@ def test_a_place_offers_all_that_is_wanted_of_it(cover):
             assert number in offered or meeting(tile, wanted, None) is None
 
 
-def test_of_many_places_few_offer_something():
-    wanted = Block(IndexSet.interval(0, 80), IndexSet.interval(0, 80))  # eight row blocks of 64, and as many columns
-    assert sum(len(Cover(64, 1).gives(640, place, 0, wanted)) for place in range(64)) == 8 * 9 / 2
+@pytest.mark.parametrize(
+    ("held", "halves"), [(IndexSet.interval(0, 80), 0), (Cyclic("", 10).share(640, 8, 3), 4)], ids=["together", "in turn"]
+)
+def test_of_many_places_few_offer_something(held, halves):
+    """Eight row blocks of 64, and as many columns; pairs that are 32 blocks apart are offered by two places."""
+    offered = sum(len(Cover(64, 1).gives(640, place, 0, Block(held, held))) for place in range(64))
+    assert offered == 8 * 9 / 2 + halves
 
 
 def test_measures_name_marks():
@@ -212,6 +216,26 @@ def test_k_is_cut_as_it_is_cut_already():
     layout = Layout(cols=(Cyclic("row", 2), Cyclic("col", 1)))
     for verbs, *_ in pdla.run(4, rank_k, (2, 2), 12, 480, layout, Layout(cols=("row", "col"))):
         assert verbs["alltoall"] <= 8 * 12 * 12 / 4, "of C only"
+
+
+@pytest.mark.parametrize(("shape", "wanted"), [((2, 2), TURNS), ((2, 3), Layout("row")), ((3, 4), BLOCKS)], ids=str)
+def test_workspace_of_every_arrangement(shape, wanted, monkeypatch):
+    """Rows of A and what brings them; rows and tiles; tiles and the messages made of them: never all three."""
+    ranks, copies = shape[0] * shape[1], 1 if wanted.cols else shape[1]
+
+    def peak(comm, n, k):
+        A, C = pdla.zeros((n, k), ProcessGrid(shape), BLOCKS), pdla.zeros((n, n), ProcessGrid(shape), wanted)
+        with pdla.record() as ledger:
+            pdla.syrk(A, out=C)
+        return ledger.peak_workspace / 8
+
+    for cover, (n, k) in itertools.product(covers(ranks), ((240, 120), (120, 1200), (240, 4))):
+        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        rows, tiles = len(ruler(cover.v // 2)) / cover.v * n * k / cover.c, (cover.v + 1) * n * n / 2 / cover.v**2
+        sums = 2 * tiles if cover.c > 1 else 0
+        home = copies * tiles / cover.c + stay.Stay(wanted, tuple(zip(("row", "col"), shape, strict=True))).part(n)
+        most = max(pdla.dry_run(ranks, peak, n, k, rank=rank)[0] for rank in range(ranks))
+        assert most <= 1.01 * max(3 * rows, rows + tiles, tiles + sums, tiles + home), (cover, n, k)
 
 
 def test_words_public():
@@ -536,6 +560,7 @@ def test_errors_are_the_same_on_every_rank():
         A, W = exact((4, 6), grid, BLOCKS), exact((4, 6), other, BLOCKS)
         Z, S = exact((4, 6), grid, BLOCKS, complex), exact((4, 4), grid, BLOCKS)
         batch = pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"), "col")
+        other_batch = pdla.stack(np.ones((3, 4, 2), np.float32), grid, Layout("row"), "col")
         odd, v = np.ones(6) * (1 + (comm.rank == 3)), exact((6, 1), grid, BLOCKS)
         cases = [
             (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
@@ -571,6 +596,8 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "lower='upper': True or False", lambda: pdla.symm(S, A, lower="upper")),
             (errors.ShapeError, "mirror=1: True or False", lambda: pdla.herk(A, mirror=1)),
             (errors.ShapeError, r"multi_dot\(\[A, B, C\]\)", lambda: pdla.multi_dot(A)),
+            (errors.ShapeError, r"rank 1: multi_dot of one", lambda: pdla.multi_dot(S if comm.rank == 1 else [S, A])),
+            (errors.AgreementError, "rank 1: gather 3 x 4", lambda: (batch if comm.rank == 1 else other_batch).gather()),
             (errors.LayoutError, "layout='rows': a Layout", lambda: pdla.multi_dot([A], layout="rows")),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matmul(1 if comm.rank == 1 else S, A)),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matvec(1 if comm.rank == 1 else A, v)),
