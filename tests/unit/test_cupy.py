@@ -300,6 +300,27 @@ def test_a_device_that_failed_is_not_waited_for(monkeypatch):
         assert mark.done
 
 
+def test_the_stream_that_a_program_uses_stays_its_own():
+    """Of a stream that is used, not entered, CuPy's with-block knows nothing when it ends: all that follows would be out of order."""
+    import cupy
+
+    before, own = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
+    x, box = xp.empty((3, 4), "float32"), xp.pinned((3, 4), np.float32)
+    box[...] = 5
+    own.use()
+    try:
+        xp.land(x, box)
+        assert cupy.cuda.get_current_stream() == own
+        with pytest.raises(ZeroDivisionError), xp.beside("landing", xp.mark()) as stream:
+            assert cupy.cuda.get_current_stream() == stream != own
+            raise ZeroDivisionError
+        assert cupy.cuda.get_current_stream() == own
+    finally:
+        own.synchronize()
+        before.use()
+    same(x, np.full((3, 4), 5, np.float32))
+
+
 def test_tf32_is_asked_for_by_name(monkeypatch):
     from cupy_backends.cuda.libs import cublas
 
