@@ -111,6 +111,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
         if out is not None:
             kwargs["out"] = tuple(map(_down, out))
+        if ufunc is np.matmul and any(np.ndim(_down(x)) > 2 and x.dtype == "bfloat16" for x in inputs):
+            raise TypeError("data type 'E' not understood")  # its products of stacks of matrices know NumPy's dtypes alone
         made = getattr(ufunc, method)(*map(_down, inputs), **kwargs)
         return out[0] if out is not None else _up(made)
 
