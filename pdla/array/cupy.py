@@ -175,9 +175,13 @@ def mark() -> Mark:
 @contextmanager
 def beside(use: str, after: Any) -> Iterator[Any]:
     """Make a stream of its own the current one, which does nothing before an event has passed."""
-    with _stream(use, cupy.cuda.runtime.getDevice()) as stream:
+    before, stream = cupy.cuda.get_current_stream(), _stream(use, cupy.cuda.runtime.getDevice())
+    stream.use()  # no with-block of CuPy's, which forgets a stream that the program has made current by `use`
+    try:
         stream.wait_event(after.event)
         yield stream
+    finally:
+        before.use()
 
 
 @cache

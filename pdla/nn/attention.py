@@ -100,7 +100,8 @@ class SelfAttention(Layer):
 
     def _scores(self, xp: Any, q: Any, k: Any) -> Any:
         """The scores of some queries and the keys they see, of which the last are their own where each sees no later one."""
-        scores = q * q.dtype.type(q.shape[3] ** -0.5) @ k.transpose(0, 1, 3, 2)  # q k may be more than float16 has numbers for
+        scaled = q * q.dtype.type(q.shape[3] ** -0.5)  # q k may be more than float16 has numbers for
+        scores = _product(scaled, k.transpose(0, 1, 3, 2))
         if self.causal:
             queries, keys = scores.shape[2:]
             scores[..., keys - queries :] += xp.asarray(_none_later(queries, q.dtype))
@@ -119,7 +120,7 @@ class SelfAttention(Layer):
                 top = scores.max(axis=3, keepdims=True)
                 weights = np.exp(scores - top)
                 total = widened(weights).sum(axis=3, keepdims=True)
-                out[here] = weights @ v[there] / total
+                out[here] = _product(weights, v[there]) / total
                 normal[here] = top + np.log(total)
         return mixed, normal
 
@@ -134,13 +135,19 @@ class SelfAttention(Layer):
             for queries, keys in pieces:
                 here, there = (*part, queries), (*part, keys)
                 weights = np.exp(self._scores(xp, q[here], k[there]) - normal[here]).astype(q.dtype, copy=False)
-                v_sums[:, :, keys] += weights.transpose(0, 1, 3, 2) @ d[here]
-                slope = d[here] @ v[there].transpose(0, 1, 3, 2)
+                v_sums[:, :, keys] += _product(weights.transpose(0, 1, 3, 2), d[here])
+                slope = _product(d[here], v[there].transpose(0, 1, 3, 2))
                 slope = weights * (slope - widened(slope * weights).sum(axis=3, keepdims=True)) * q.dtype.type(size**-0.5)
                 slope = slope.astype(q.dtype, copy=False)
-                dq[here] = slope @ k[there]
-                k_sums[:, :, keys] += slope.transpose(0, 1, 3, 2) @ q[here]
+                dq[here] = _product(slope, k[there])
+                k_sums[:, :, keys] += _product(slope.transpose(0, 1, 3, 2), q[here])
             dk[part], dv[part] = k_sums, v_sums
+
+
+def _product(x: Any, y: Any) -> Any:
+    """The product of each matrix of x and that of y, in x's dtype, summed in float32 for 16-bit floats: CuPy multiplies no stacks of
+    bfloat16's."""
+    return (widened(x) @ widened(y)).astype(x.dtype, copy=False)
 
 
 @lru_cache(maxsize=8)

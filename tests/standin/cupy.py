@@ -111,6 +111,8 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
         if out is not None:
             kwargs["out"] = tuple(map(_down, out))
+        if ufunc is np.matmul and any(np.ndim(_down(x)) > 2 and x.dtype == "bfloat16" for x in inputs):
+            raise TypeError("data type 'E' not understood")  # its products of stacks of matrices know NumPy's dtypes alone
         made = getattr(ufunc, method)(*map(_down, inputs), **kwargs)
         return out[0] if out is not None else _up(made)
 
@@ -285,13 +287,18 @@ class Stream:
         self.queue, self.ptr = deque(), id(self)
         _streams[self.ptr] = self
 
-    def __enter__(self):
-        self.before = current()
+    def use(self):
         _thread.stream = self
         return self
 
+    def __enter__(self):
+        _entered().append(self)
+        return self.use()
+
     def __exit__(self, *failure):
-        _thread.stream = self.before
+        """As CuPy's: what is current then is the stream entered before, not one that was only used."""
+        _entered().pop()
+        (_entered() or [_default])[-1].use()
 
     def ask(self, work):
         """work() is False as long as it is not done."""
@@ -341,6 +348,13 @@ _default = Stream()
 
 def current():
     return getattr(_thread, "stream", _default)
+
+
+def _entered():
+    """The streams that the calling thread has entered, one within the other."""
+    if not hasattr(_thread, "entered"):
+        _thread.entered = []
+    return _thread.entered
 
 
 def _busy():

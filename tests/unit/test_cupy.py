@@ -11,7 +11,7 @@ from devices import GPU, cupy_namespace
 from unit.test_array import DTYPES, SIZES, numbers
 
 import pdla
-from pdla import Balanced, Cuts, Cyclic, Layout, config
+from pdla import Balanced, Cuts, Cyclic, Layout, config, nn
 from pdla.array import chosen, composed, namespace
 from pdla.array import numpy as host
 from pdla.array.draw import Draw
@@ -298,6 +298,27 @@ def test_a_device_that_failed_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(cupy.cuda.runtime, "eventQuery", lambda ptr: 700)
     with pytest.raises(cupy.cuda.runtime.CUDARuntimeError):
         assert mark.done
+
+
+def test_the_stream_that_a_program_uses_stays_its_own():
+    """Of a stream that is used, not entered, CuPy's with-block knows nothing when it ends: all that follows would be out of order."""
+    import cupy
+
+    before, own = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)
+    x, box = xp.empty((3, 4), "float32"), xp.pinned((3, 4), np.float32)
+    box[...] = 5
+    own.use()
+    try:
+        xp.land(x, box)
+        assert cupy.cuda.get_current_stream() == own
+        with pytest.raises(ZeroDivisionError), xp.beside("landing", xp.mark()) as stream:
+            assert cupy.cuda.get_current_stream() == stream != own
+            raise ZeroDivisionError
+        assert cupy.cuda.get_current_stream() == own
+    finally:
+        own.synchronize()
+        before.use()
+    same(x, np.full((3, 4), 5, np.float32))
 
 
 def test_tf32_is_asked_for_by_name(monkeypatch):
@@ -716,6 +737,25 @@ def test_a_code_s_own_blocks_by_their_descriptor(flat):
     with config.override(array="cupy"):
         for came in pdla.run(4, program):
             np.testing.assert_array_equal(came, whole[:, 2:] @ whole[2:])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_attention_of_16_bit_floats(dtype):
+    kind = getattr(pytest.importorskip("ml_dtypes"), dtype, np.float16)
+    x = random((10, 8), "float32").astype(kind)
+
+    def program(comm):
+        scheme = nn.Serial(pdla.ProcessGrid((1,), comm=comm))
+        layer = nn.SelfAttention(scheme, 8, 2, sequence=5, dtype=kind)
+        y = layer.forward(scheme.shard(x, sequence=5))
+        found = [y, layer.backward(y), *layer.gradients().values()]
+        assert all(value.dtype == kind for value in found)
+        return [value.xp.host(value.gather()).astype(np.float32) for value in found]
+
+    with config.override(array="cupy"):
+        made = pdla.run(1, program)[0]
+    for found, wanted in zip(made, pdla.run(1, program)[0], strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=0.05 * np.abs(wanted).max())
 
 
 def test_parts_of_one_array_overlap_where_they_have_elements_in_common():

@@ -1,0 +1,2 @@
+import cupy, run_kernel
+from unit.test_cupy import *
