@@ -60,7 +60,7 @@ class Pending:
         self._start = now() if self._ledger is not None else 0.0
 
     def __iter__(self) -> Iterator[int]:
-        for rank in self._arrivals:  # not `yield from`: who leaves this loop early would end the verb with it
+        for rank in self._arrivals:  # noqa: UP028 (by `yield from` who leaves this loop early would end the verb with it)
             yield rank
         if self._ledger is not None and self._event is not None:
             what, axis, size, messages, way, far = self._event

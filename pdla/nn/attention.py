@@ -145,7 +145,7 @@ class SelfAttention(Layer):
 
 
 def _product(x: Any, y: Any) -> Any:
-    """The product of each matrix of x and that of y, in x's dtype, summed in float32 for 16-bit floats: CuPy multiplies no stacks of
+    """The product of each matrix of x and that of y, in x's dtype, of 16-bit floats summed in float32: CuPy multiplies no stacks of
     bfloat16's."""
     return (widened(x) @ widened(y)).astype(x.dtype, copy=False)
 

@@ -301,7 +301,7 @@ def test_a_device_that_failed_is_not_waited_for(monkeypatch):
 
 
 def test_the_stream_that_a_program_uses_stays_its_own():
-    """Of a stream that is used, not entered, CuPy's with-block knows nothing when it ends: all that follows would be out of order."""
+    """Of a stream that is used, not entered, CuPy's with-block knows nothing when it ends: what follows would be out of order."""
     import cupy
 
     before, own = cupy.cuda.get_current_stream(), cupy.cuda.Stream(non_blocking=True)

@@ -1,2 +1,0 @@
-import cupy, run_kernel
-from unit.test_cupy import *
