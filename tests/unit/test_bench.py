@@ -241,6 +241,13 @@ def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
     assert len(row.seconds) == 2
 
 
+@pytest.mark.parametrize("sizes", [(64, 64, 4096), (10, 2048, 2048), (0, 64, 64)])
+def test_the_formula_says_nothing_of_what_the_rule_does_otherwise(sizes):
+    """It is that of a C that stays in place, and here A or B does."""
+    row = predict(Case(*sizes, grid=(2, 4)), 8)
+    assert row.algorithm == "gather" and row.bytes_by_formula is None
+
+
 def test_a_wrong_product_is_not_timed(monkeypatch):
     class Off(pdla.Plan):
         def __call__(self, *operands, **options):
