@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -363,10 +364,10 @@ def test_an_out_without_a_folder_is_told_before_the_work(capsys, tmp_path, monke
 
 
 def test_a_json_that_cannot_be_written(capsys, tmp_path):
-    """Told before the work where there is no folder, after it where there is one."""
-    for path in (tmp_path / "none" / "out.json", tmp_path):
+    """Told before the work where there is no folder, or no file in it; after it where the disk says no."""
+    for path in (tmp_path / "none" / "out.json", tmp_path, Path("/dev/full")):
         status, out, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--json", str(path))
-        assert (status, err.count("\n"), bool(out)) == (2, 1, path == tmp_path)
+        assert (status, err.count("\n"), bool(out)) == (2, 1, path == Path("/dev/full"))
         assert str(path) in err
 
 
