@@ -61,6 +61,11 @@ def valid(path):
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
         (["--threads", "2", "calibrate", "--json", "x.json"], "give --out FILE"),
+        (["--threads", "4", "predict", "-P", "4"], "--threads before predict"),
+        (["-P", "4", "scale"], "-P before scale"),
+        (["--json", "x.json", "compare", "a", "b"], "--json before compare"),
+        (["--machine", "a100x4", "calibrate"], "--machine before calibrate"),
+        (["--threads", "2", "gemm", "-m", "10000000", "-n", "10000000", "-k", "1"], "Unable to allocate"),
         (["gemm", "-m", "x"], "(see python -m pdla.bench gemm --help)"),
         (["report", "none.json"], "none.json: No such file or directory"),
         (["compare", "none.json", "none.json"], "none.json: No such file or directory"),
@@ -107,6 +112,19 @@ def test_each_command_says_what_it_is_for_and_how_it_is_typed(capsys, command):
 def test_common_options_stand_on_either_side_of_the_command():
     for words in (["--threads", "3", "gemm"], ["gemm", "--threads", "3"]):
         assert parse(words).threads == 3
+    common, command = ["--machine", "a100x4", "--json", "x.json"], ["predict", "-P", "4"]
+    for words in ([*common, *command], [*command, *common]):
+        arguments = parse(words)
+        assert (arguments.machine, arguments.json) == ("a100x4", "x.json")
+    assert (parse(command).machine, parse(command).json) == (None, None)
+
+
+@pytest.mark.parametrize(("words", "status"), [(["predict", "-P", "2", "--product", "8x8x8"], 0), (["--threads", "2", "gemm"], 2)])
+def test_a_prediction_needs_no_gpu_where_matrices_would_lie_on_one(words, status):
+    code = "import sys; sys.modules['cupy'] = None; from pdla.bench.cli import main; sys.exit(main())"
+    environ = os.environ | {"PDLA_ARRAY": "cupy"}
+    done = subprocess.run([sys.executable, "-c", code, *words], env=environ, capture_output=True, text=True)
+    assert (done.returncode, bool(done.stdout), done.stderr.count("\n")) == (status, status == 0, int(status != 0)), done.stderr
 
 
 def test_stops_carry_their_status():
