@@ -60,8 +60,8 @@ def add_machine(to: argparse.ArgumentParser) -> None:
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=what)
 
 
-def machine(name: str) -> Machine:
-    """The machine of that name, or of a TOML file; that of PDLA_MACHINE for ""; raises Stop."""
+def machine(name: str | None) -> Machine:
+    """The machine of that name, or of a TOML file; that of PDLA_MACHINE for none; raises Stop."""
     try:
         return Machine.load(name) if name else Machine.chosen()
     except (OSError, ValueError) as error:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pdla
@@ -13,6 +14,7 @@ from pdla import config
 from pdla.bench import calibrate, compare, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
 from pdla.bench.stop import Stop, refuse
+from pdla.comm.device import LAUNCHERS
 from pdla.errors import DeviceError, NoMPIError
 
 ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
@@ -43,6 +45,11 @@ ALONE = {
     "compare": (compare, "set two results of --json side by side: what became slower, or receives more bytes"),
     "report": (report, "show results of --json as a table, as plots, or as one page of HTML"),
 }  # modules whose run(arguments) takes one process
+COMMON = {
+    "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",
+}  # options that may stand before a command  # fmt: skip
+MEANT = {"predict": ("ranks", "json", "machine"), "scale": ("json", "machine"), "compare": (), "report": ()}  # those that it has
+MEANT |= dict.fromkeys(("info", "calibrate"), tuple(name for name in COMMON if name != "machine"))
 
 
 def parser() -> Parser:
@@ -76,6 +83,9 @@ def _text(name: str, about: str) -> dict[str, Any]:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with what one of them alone cannot tell; raises Stop."""
     arguments = parser().parse_args(argv)
+    for name in sorted(set(COMMON) - set(MEANT.get(arguments.command, COMMON))):
+        if getattr(arguments, name) not in (None, False):
+            raise refuse(f"{COMMON[name]} before {arguments.command}: {arguments.command} has no such option")
     if arguments.command in ALONE:
         return arguments
     if arguments.dry_run != (arguments.ranks is not None):
@@ -90,7 +100,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise refuse(f"--json {arguments.json}: calibrate writes a machine, as TOML: give --out FILE")
     if arguments.command == "gemm":
         measure.check_files(arguments)
-    machine("")  # PDLA_MACHINE's, for which plans are made
+    machine(None)  # PDLA_MACHINE's, for which plans are made
     return arguments
 
 
@@ -104,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _launch(arguments, words)
     except Stop as stop:
-        return _end(stop, first=bool(arguments.dry_run or arguments.threads) or _first_of_the_job())
+        return _end(stop, first=_first_of_the_job())
 
 
 def _end(stop: Stop, first: bool) -> int:
@@ -126,43 +136,54 @@ def _first_of_the_job() -> bool:
 
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
     if arguments.command in ALONE:
-        return _alone(arguments)
+        return _alone(lambda: ALONE[arguments.command][0].run(arguments))
     if arguments.dry_run:
-        return pdla.dry_run(arguments.ranks, arguments.program, arguments, words)[0]
+        return _here(lambda: pdla.dry_run(arguments.ranks, arguments.program, arguments, words)[0])
     with config.override(array=arguments.array or config.settings.array):
-        try:
-            return _on_ranks(arguments, words)
-        except DeviceError as error:
-            raise refuse(error) from error
+        if arguments.threads:
+            return _here(lambda: pdla.run(arguments.threads, arguments.program, arguments, words)[0])
+        return _on_ranks(arguments, words)
 
 
 def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
-    if arguments.threads:
-        return pdla.run(arguments.threads, arguments.program, arguments, words)[0]
     try:
         from pdla.comm import job
+
+        job.abort_on_exception()
+        return arguments.program(pdla.world(), arguments, words)
     except NoMPIError as error:
         raise refuse(f"{error}; here: --threads 4") from error
-    job.abort_on_exception()
-    return arguments.program(pdla.world(), arguments, words)
+    except DeviceError as error:
+        raise refuse(error) from error
 
 
-def _alone(arguments: argparse.Namespace) -> int:
-    """A command that the first rank runs, if there are others, who wait as long as it takes; all end with its status."""
+def _here(work: Callable[[], int]) -> int:
+    """Threads and dry runs take one process, and no MPI: where no launcher has started this one, none is looked for."""
+    return _alone(work) if any(name.startswith(LAUNCHERS) for name in os.environ) else _stopped(work)
+
+
+def _alone(work: Callable[[], int]) -> int:
+    """What the first rank does, if there are others, who wait as long as it takes; all end with its status."""
     try:
-        comm = pdla.world()
+        with config.override(array="numpy"):  # a login node, where reports are made, may have no GPU
+            comm = pdla.world()
     except NoMPIError:
-        return _stopped(arguments)
+        return _stopped(work)
     if comm.size > 1:
         pdla.abort_on_exception()
+    status = _stopped(work) if comm.rank == 0 else 0
     with config.override(timeout=0.0):
-        return comm.share(_stopped(arguments) if comm.rank == 0 else 0)[0]
+        return comm.share(status)[0]
 
 
-def _stopped(arguments: argparse.Namespace) -> int:
-    """The exit status of a command that takes one process."""
+def _stopped(work: Callable[[], int]) -> int:
+    """The exit status of what takes one process."""
     try:
-        return ALONE[arguments.command][0].run(arguments)
+        return work()
     except Stop as stop:
         stop.say()
         return stop.status
+    except (DeviceError, MemoryError) as error:
+        refused = refuse(error)
+        refused.say()
+        return refused.status

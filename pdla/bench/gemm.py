@@ -23,6 +23,7 @@ from pdla.model.machine import Machine
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
+OUTER = {("row", "m"), ("col", "n")}  # what the axes carry where C stays in place, which is what the closed formulas are of
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Row:
     layouts: dict[str, str]  # of A, B and C
     messages: int
     bytes_received: int
-    bytes_by_formula: float | None  # None where the formula does not speak of these layouts
+    bytes_by_formula: float | None  # None where the formula does not speak of these layouts, or of what the axes carry
     bytes_lower_bound: float
     peak_workspace: int
     bytes_from_far: int | None = None  # of bytes_received, from ranks on other hosts; None in a dry run
@@ -129,7 +130,7 @@ def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -
     """The row of a case that has been counted."""
     A, B = operands
     size, (m, n, k) = np.dtype(case.dtype).itemsize, (case.m, case.n, case.k)
-    natural = case.transa == case.transb == "N" and plan.algorithm in SCHEDULES
+    natural = case.transa == case.transb == "N" and plan.algorithm in SCHEDULES and set(plan.roles.carries) <= OUTER
     return Row(
         case=case,
         algorithm=plan.algorithm,

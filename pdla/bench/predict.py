@@ -15,8 +15,6 @@ from pdla.bench.problem import Problem, record, write_csv
 from pdla.bench.search import Found
 from pdla.bench.stop import refuse
 
-WIDTH = 66  # columns of a choice
-
 
 def add(to: Parser) -> None:
     """Its arguments."""
@@ -49,14 +47,16 @@ def lines(rows: list[dict[str, Any]], ranks: int, network: bool) -> list[str]:
     parts = ("parameters", "kept") if network else ("matrices", "workspace")
     heads = [("s", 10), ("computing", 11), ("GB received", 13), ("messages", 10), ("x bound", 9)]
     heads += [(f"GB {part}", len(part) + 5) for part in parts]
-    table = ["".join([f"{'':{WIDTH}}", *(f"{head:>{width}}" for head, width in heads)])]
-    for row in rows:
+    idle = (ranks - row["ranks_used"] for row in rows)
+    names = [row["choice"] + (f", {n} idle" if n else "") for n, row in zip(idle, rows, strict=True)]
+    wide = max(map(len, names))
+    table = ["".join([f"{'':{wide}}", *(f"{head:>{width}}" for head, width in heads)])]
+    for name, row in zip(names, rows, strict=True):
         multiple = "–" if row["multiple_of_bound"] is None else f"{row['multiple_of_bound']:.2f}"
         cells = [f"{row['seconds']:.3g}", f"{row['computing']:.0%}", f"{row['bytes_received'] / 1e9:.3g}", str(row["messages"])]
         cells += [multiple, *(f"{row[f'bytes_of_{part}'] / 1e9:.3g}" for part in parts)]
-        idle = "" if row["ranks_used"] == ranks else f", {ranks - row['ranks_used']} idle"
         padded = (f"{cell:>{width}}" for cell, (_, width) in zip(cells, heads, strict=True))
-        table.append(f"{row['choice'] + idle:{WIDTH}}" + "".join(padded))
+        table.append(f"{name:{wide}}" + "".join(padded))
     return table
 
 

@@ -33,14 +33,14 @@ DTYPES = {"transformer": ("float32", "float64"), "product": ("float64", "float32
 def add(to: Parser) -> None:
     """Arguments that say what is predicted, and where."""
     on = f"the machine: a TOML file that calibrate has written, or {', '.join(Machine.known())} (default: PDLA_MACHINE)"
-    to.add_argument("--machine", metavar="NAME", default="", help=on)
+    to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=on)
     product = "a product C = A B instead of the transformer, with an M x K matrix A and a K x N matrix B"
     to.add_argument("--product", type=sizes, metavar="MxNxK", help=product)
     for name, (default, what) in SIZES.items():
         to.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (default {default})")
     to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
     to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory on a rank")
-    to.add_argument("--json", metavar="FILE", help="write machine and all figures to FILE")
+    to.add_argument("--json", metavar="FILE", default=argparse.SUPPRESS, help="write machine and all figures to FILE")
 
 
 def sizes(text: str) -> tuple[int, int, int]:

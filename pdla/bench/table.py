@@ -1,4 +1,4 @@
-"""What rank 0 prints: one table, a section for each product."""
+"""What rank 0 prints: a table for each product; on a narrow terminal a few, of as many columns as fit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from rich.text import Text
 from pdla.bench.check import WRONG
 from pdla.bench.gemm import Row
 
-WIDTH = 180  # columns, where the output is no terminal
+WIDTH = 220  # characters, where the output is no terminal: no table is wider
 
-WIDEST = 34  # columns of a cell, which then takes another line
+WIDEST = 34  # characters of a cell, which then takes another line
+GAP = 2  # characters between two columns
+NAMES = 2  # columns that say which row it is: algorithm and grid
 WORDS = ("algorithm", "grid", "layout", "checked")  # headings of columns that are no numbers
 
 Cell = tuple[str, str]  # a column's heading and what stands below it
@@ -30,7 +32,7 @@ def console() -> Console:
 def show(rows: Iterable[Row], left_out: Iterable[str], notes: Iterable[str]) -> None:
     """Print a table for each product, what was left out, and the notes."""
     screen = console()
-    for made in tables(list(rows)):
+    for made in tables(list(rows), screen.width):
         screen.print(made)
     for line in left_out:
         screen.print(Text(f"left out: {line}", style="dim"))
@@ -38,21 +40,36 @@ def show(rows: Iterable[Row], left_out: Iterable[str], notes: Iterable[str]) -> 
         screen.print(Text(line))
 
 
-def tables(rows: list[Row]) -> list[Table]:
-    """Rows of the same product together, under its title; columns equally wide in all of them."""
+def tables(rows: list[Row], room: int = WIDTH) -> list[Table]:
+    """Rows of the same product together, under its title; columns equally wide in all of them, no more of them than fit."""
     timed, foretold = any(row.checks for row in rows), any(row.predicted for row in rows)
     lines = [(row, cells(row, timed, foretold)) for row in rows]
     widths = [max(len(text) for cell in column for text in cell) for column in zip(*(c for _, c in lines), strict=True)]
-    groups = groupby(lines, key=lambda line: line[0].case.title)
-    return [_table(title, list(group), widths) for title, group in groups]
+    shown = parts([min(width, WIDEST) for width in widths], room)
+    groups = [(title, list(group)) for title, group in groupby(lines, key=lambda line: line[0].case.title)]
+    return [_table("" if i else title, group, widths, part) for title, group in groups for i, part in enumerate(shown)]
 
 
-def _table(title: str, lines: list[tuple[Row, list[Cell]]], widths: list[int]) -> Table:
-    made = Table(title=title, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for (heading, _), width in zip(lines[0][1], widths, strict=True):
-        made.add_column(heading, justify="left" if heading in WORDS else "right", min_width=min(width, WIDEST))
+def parts(widths: list[int], room: int) -> list[list[int]]:
+    """Which columns stand beside each other: all, or as many as fit after those that name the row."""
+    names, found = list(range(min(NAMES, len(widths)))), []
+    part: list[int] = []
+    for i in range(len(names), len(widths)):
+        if part and sum(widths[j] + GAP for j in [*names, *part, i]) + GAP > room:
+            found.append(part)
+            part = []
+        part.append(i)
+    return [[*names, *part] for part in [*found, part]]
+
+
+def _table(title: str, lines: list[tuple[Row, list[Cell]]], widths: list[int], part: list[int]) -> Table:
+    """The columns of a part."""
+    made = Table(title=title or None, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for i in part:
+        heading, _ = lines[0][1][i]
+        made.add_column(heading, justify="left" if heading in WORDS else "right", min_width=min(widths[i], WIDEST))
     for row, line in lines:
-        made.add_row(*(text for _, text in line), style=None if row.right else "bold red")
+        made.add_row(*(line[i][1] for i in part), style=None if row.right else "bold red")
     return made
 
 

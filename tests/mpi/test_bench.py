@@ -50,6 +50,14 @@ def test_help_is_printed_once(comm, capsys):
     assert bool(capsys.readouterr().out) == (comm.rank == 0)
 
 
+@pytest.mark.parametrize("where", [["--dry-run", "-P", "4"], ["--threads", "2"]])
+def test_what_takes_one_process_is_run_and_printed_once(comm, capsys, keep_hooks, where):
+    for words, status in (["-m", "9", "-n", "9", "-k", "9"], 0), (["--grid", "3x3"], 2):
+        assert main([*where, "gemm", *words]) == status
+        printed = capsys.readouterr()
+        assert (bool(printed.out), bool(printed.err)) == (comm.rank == 0 == status, comm.rank == 0 < status)
+
+
 def test_info(comm, capsys, keep_hooks):
     assert main(["info"]) == 0
     printed = capsys.readouterr().out

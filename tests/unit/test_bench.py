@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,11 @@ def valid(path):
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
         (["--threads", "2", "calibrate", "--json", "x.json"], "give --out FILE"),
+        (["--threads", "4", "predict", "-P", "4"], "--threads before predict"),
+        (["-P", "4", "scale"], "-P before scale"),
+        (["--json", "x.json", "compare", "a", "b"], "--json before compare"),
+        (["--machine", "a100x4", "calibrate"], "--machine before calibrate"),
+        (["--threads", "2", "gemm", "-m", "10000000", "-n", "10000000", "-k", "1"], "Unable to allocate"),
         (["gemm", "-m", "x"], "(see python -m pdla.bench gemm --help)"),
         (["report", "none.json"], "none.json: No such file or directory"),
         (["compare", "none.json", "none.json"], "none.json: No such file or directory"),
@@ -106,6 +112,19 @@ def test_each_command_says_what_it_is_for_and_how_it_is_typed(capsys, command):
 def test_common_options_stand_on_either_side_of_the_command():
     for words in (["--threads", "3", "gemm"], ["gemm", "--threads", "3"]):
         assert parse(words).threads == 3
+    common, command = ["--machine", "a100x4", "--json", "x.json"], ["predict", "-P", "4"]
+    for words in ([*common, *command], [*command, *common]):
+        arguments = parse(words)
+        assert (arguments.machine, arguments.json) == ("a100x4", "x.json")
+    assert (parse(command).machine, parse(command).json) == (None, None)
+
+
+@pytest.mark.parametrize(("words", "status"), [(["predict", "-P", "2", "--product", "8x8x8"], 0), (["--threads", "2", "gemm"], 2)])
+def test_a_prediction_needs_no_gpu_where_matrices_would_lie_on_one(words, status):
+    code = "import sys; sys.modules['cupy'] = None; from pdla.bench.cli import main; sys.exit(main())"
+    environ = os.environ | {"PDLA_ARRAY": "cupy"}
+    done = subprocess.run([sys.executable, "-c", code, *words], env=environ, capture_output=True, text=True)
+    assert (done.returncode, bool(done.stdout), done.stderr.count("\n")) == (status, status == 0, int(status != 0)), done.stderr
 
 
 def test_stops_carry_their_status():
@@ -241,6 +260,13 @@ def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
     assert len(row.seconds) == 2
 
 
+@pytest.mark.parametrize("sizes", [(64, 64, 4096), (10, 2048, 2048), (0, 64, 64)])
+def test_the_formula_says_nothing_of_what_the_rule_does_otherwise(sizes):
+    """It is that of a C that stays in place, and here A or B does."""
+    row = predict(Case(*sizes, grid=(2, 4)), 8)
+    assert row.algorithm == "gather" and row.bytes_by_formula is None
+
+
 def test_a_wrong_product_is_not_timed(monkeypatch):
     class Off(pdla.Plan):
         def __call__(self, *operands, **options):
@@ -356,10 +382,10 @@ def test_an_out_without_a_folder_is_told_before_the_work(capsys, tmp_path, monke
 
 
 def test_a_json_that_cannot_be_written(capsys, tmp_path):
-    """Told before the work where there is no folder, after it where there is one."""
-    for path in (tmp_path / "none" / "out.json", tmp_path):
+    """Told before the work where there is no folder, or no file in it; after it where the disk says no."""
+    for path in (tmp_path / "none" / "out.json", tmp_path, Path("/dev/full")):
         status, out, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--json", str(path))
-        assert (status, err.count("\n"), bool(out)) == (2, 1, path == tmp_path)
+        assert (status, err.count("\n"), bool(out)) == (2, 1, path == Path("/dev/full"))
         assert str(path) in err
 
 

@@ -34,6 +34,7 @@ OPTIONS = ["--hidden", "64", "--heads", "8", "--sequence", "8", "--batch", "16",
 def command(capsys, *words, module=predict):
     """Exit status and what was printed."""
     parser = Parser("pdla.bench")
+    parser.set_defaults(machine=None, json=None)  # as the parser of which this is a command: the options may stand before it
     try:
         module.add(parser)
         status = module.run(parser.parse_args(words))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import results
+from rich.console import Console
 
 from pdla.bench import report
 from pdla.bench.arguments import Parser
@@ -81,6 +82,26 @@ def test_splits_and_predictions_have_columns_where_there_are_any():
     headings = [[column.header for column in tables([one])[0].columns] for one in (row, replace(row, predicted=None))]
     assert "predicted ms" in headings[0] and "predicted ms" not in headings[1]
     assert "comp/comm/wait" in headings[1]
+
+
+@pytest.mark.parametrize("room", [40, 80, 120, 220])
+def test_a_narrow_terminal_gets_all_columns_in_tables_that_fit(room):
+    row = replace(predict(Case(30, 20, 25, transa="T", grid=(2, 2)), 4), checks=("exact (NumPy)", "bound (Freivalds)"))
+    made, (whole,) = tables([row, row], room), tables([row, row], 1000)
+    columns = [column.header for one in made for column in one.columns]
+    for column in whole.columns:
+        assert columns.count(column.header) == (len(made) if column.header in ("algorithm", "grid") else 1)
+    assert len(made) == 1 or all(Console(width=1000).measure(one).maximum <= max(room, 60) for one in made)
+    assert [one.title is None for one in made] == [False, *[True] * (len(made) - 1)]
+
+
+@pytest.mark.parametrize("lost", ["ranks", "machine", "versions", "rows", "peak_flops_per_second"])
+def test_a_file_that_lacks_something_is_one_line(files, tmp_path, lost):
+    found = json.loads(Path(files[0]).read_text())
+    del found[lost]
+    (tmp_path / "less.json").write_text(json.dumps(found))
+    with pytest.raises(Stop, match=f"less.json: .*{lost}"):
+        run(str(tmp_path / "less.json"))
 
 
 def test_lines_of_one_product_stand_together(files):

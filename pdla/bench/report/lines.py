@@ -18,6 +18,7 @@ from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
 
 LARGE = 1 << 14  # side of a product at full rate
+WHOLE = ("arguments", "world", "ranks", "machine", "versions", "peak_flops_per_second", "predicted_on", "rows")  # what is read here
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ def _read(path: Path) -> File:
     if found != VERSION:
         wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
         raise refuse(f"{path}: schema {found!r}; a report is made of files of {wanted}")
+    if lost := [name for name in WHOLE if name not in content]:
+        raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
     try:
         return File(path.name, content, tuple(row(values) for values in content["rows"]))
     except (KeyError, TypeError) as error:
