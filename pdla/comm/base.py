@@ -95,6 +95,7 @@ class Communicator(ABC):
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
         self.failed: tuple[str, PdlaError] | None = None  # amid what, if this rank goes on after that
+        self.ending: list[Callable[[], None]] = []  # collective: gives back what was made of it and is kept with it
         self._calls = count()
         self._numbered: int | None = None
         self._routes: dict[str, ring.Route] = {}
@@ -193,8 +194,9 @@ class Communicator(ABC):
         return Hall(self.near.board(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Collective: give back what the world holds for this communicator; nothing, in most worlds."""
-        return None
+        """Collective: give back what the world holds for this communicator, and what is kept with it."""
+        while self.ending:
+            self.ending.pop()()
 
     def _one_of(self, verb: str, **rank: int) -> None:
         """That a rank is one of these: to MPI some others are nobody, who takes what is sent, or anybody."""
