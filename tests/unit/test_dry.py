@@ -138,7 +138,7 @@ def test_what_is_an_error_in_any_world_is_one_in_a_dry_run():
 
     for program, error in (over_two_communicators, pdla.errors.GridError), (summed_into_gaps, ShapeError):
         for start in (pdla.run, pdla.dry_run):
-            with pytest.raises(error, match="different communicators|an array with gaps"):
+            with pytest.raises(error, match=r"different communicators|an array with gaps"):
                 start(4, program)
 
 
