@@ -262,6 +262,7 @@ class Families:
         self.comm = comm
         self.kept: dict[tuple, Communicator | None] = {}
         self.open: Counter[tuple] = Counter()
+        comm.ending.append(self._end)
 
     def enter(self, grid: ProcessGrid) -> None:
         self.open[grid._key] += 1
@@ -283,6 +284,11 @@ class Families:
             made = self.comm.split(grid.group(names), ",".join(names))
         self.kept[key] = made
         return made
+
+    def _end(self) -> None:
+        """Grids that no user has closed, and those that products make, leave theirs."""
+        for key in [*self.kept]:
+            self._drop(key)
 
     def _drop(self, key: tuple) -> None:
         """One over which a grid lies lives on with that."""

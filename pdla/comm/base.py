@@ -60,7 +60,8 @@ class Pending:
         self._start = now() if self._ledger is not None else 0.0
 
     def __iter__(self) -> Iterator[int]:
-        for rank in self._arrivals:  # noqa: UP028 (by `yield from` who leaves this loop early would end the verb with it)
+        # `yield from` would end the verb where a loop over this is left early.
+        for rank in self._arrivals:  # noqa: UP028
             yield rank
         if self._ledger is not None and self._event is not None:
             what, axis, size, messages, way, far = self._event
@@ -95,6 +96,7 @@ class Communicator(ABC):
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
         self.failed: tuple[str, PdlaError] | None = None  # amid what, if this rank goes on after that
+        self.ending: list[Callable[[], None]] = []  # collective: gives back what was made of it and is kept with it
         self._calls = count()
         self._numbered: int | None = None
         self._routes: dict[str, ring.Route] = {}
@@ -193,8 +195,9 @@ class Communicator(ABC):
         return Hall(self.near.board(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Collective: give back what the world holds for this communicator; nothing, in most worlds."""
-        return None
+        """Collective: give back what the world holds for this communicator, and what is kept with it."""
+        while self.ending:
+            self.ending.pop()()
 
     def _one_of(self, verb: str, **rank: int) -> None:
         """That a rank is one of these: to MPI some others are nobody, who takes what is sent, or anybody."""
@@ -386,11 +389,19 @@ class Communicator(ABC):
         return out
 
     def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
-        """One message to each rank of `sends`, one from each of `recvs`, both sides knowing; ranks not named get none."""
+        """One message to each rank of `sends`, one from each of `recvs`, both sides knowing; ranks not named get none.
+
+        What is received may share no memory with what is sent.
+        """
         return self._round("alltoall", sends, recvs, lambda: recvs)
 
     def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
-        """x to the rank `step` further around the ring, out from the rank `step` back."""
+        """x to the rank `step` further around the ring, out from the rank `step` back.
+
+        ShapeError, on this rank, where they share memory.
+        """
+        if namespace(out).overlap(out, x):
+            raise ShapeError(f"shift on {self.axis!r}: x and out, of shape {out.shape}, share memory: what comes would overwrite x")
         ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
         if ahead == self.rank:
             namespace(out).copy(out, x)

@@ -121,8 +121,8 @@ class Ledger:
         if comm.rank == 0:
             try:
                 trace.write(path, {rank: trace.shifted(events, told[0][0] - mark) for rank, (mark, events) in enumerate(told)})
-            except OSError as error:
-                fault = str(error)
+            except Exception as error:  # a path that is none, a tag that is no text: the others wait
+                fault = f"{path!r}: {error or type(error).__name__}" if not isinstance(error, OSError) else str(error)
         if fault := comm.share(fault)[0]:
             raise OSError(fault)
 

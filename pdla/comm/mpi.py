@@ -266,6 +266,7 @@ class MPIComm(Communicator):
 
     def close(self) -> None:
         if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():
+            super().close()
             if "near" in vars(self):
                 self.near.close()
             if self._board is not None:

@@ -331,12 +331,12 @@ def together(world: World, main: Callable[[int], Any]) -> list[Any]:
 
 
 def _join(world: World, threads: Sequence[threading.Thread]) -> None:
-    for thread in threads:
-        thread.start()
     try:
         for thread in threads:
+            thread.start()
+        for thread in threads:
             thread.join()
-    except KeyboardInterrupt as stop:
+    except BaseException as stop:  # Ctrl-C, or no more threads here: nobody waits for ranks that never began
         with world.lock:
             world.fail(0, stop)
         raise

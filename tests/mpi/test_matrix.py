@@ -158,10 +158,21 @@ def test_communicators_do_not_run_out(comm):
                 grid = ProcessGrid((1, size) if i % 2 else (size, 1), (f"r{i}", f"c{i}"), group)
                 assert grid[f"c{i}" if i % 2 else f"r{i}"].size == size
         assert len(group._families.kept) == pdla.config.settings.subcomms
-        for made in group._families.kept.values():
-            made.close()
         group.close()
     comm.barrier()
+
+
+def test_what_products_make_of_a_communicator_goes_with_it(comm):
+    group = comm.split(list(range(comm.size)), "group")
+    line = ProcessGrid(comm.size, "line", group)
+    theirs = ProcessGrid.trusted((comm.size,), line["line"], range(comm.size))["row"]
+    mine = ProcessGrid.trusted((1, comm.size), group, range(comm.size))["col"]
+    with ProcessGrid(comm.size, "inner", mine):
+        line.close()
+        assert theirs.mpi == type(theirs.mpi)() != mine.mpi
+        group.close()
+        assert mine.share(comm.rank) == list(range(comm.size))  # a user's grid lies over it
+    mine.close()
 
 
 def test_closed_grids_give_their_communicators_back(comm):

@@ -1,6 +1,7 @@
 """The world of threads: what its verbs bring and count, and how it ends when a program is wrong."""
 
 import itertools
+import threading
 import time
 from functools import partial
 
@@ -324,6 +325,8 @@ def test_a_trace_can_be_saved(tmp_path):
         ledger.save_trace(tmp_path / "all.json", comm)
         with pytest.raises(OSError, match="nowhere"):
             ledger.save_trace(tmp_path / "nowhere" / "all.json", comm)
+        with pytest.raises(OSError, match="null"):
+            ledger.save_trace("all\0.json", comm)
         return len(ledger.events)
 
     counts = run(2, program)
@@ -451,6 +454,34 @@ def test_a_failure_reaches_ranks_that_wait_for_others():
 
     with pytest.raises(ZeroDivisionError):
         run(3, program)
+
+
+def test_ranks_that_cannot_begin_leave_none_waiting(monkeypatch):
+    def start(thread):
+        if thread.name == "rank 2":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    begin, before = threading.Thread.start, threading.active_count()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="new thread"):
+        run(4, lambda comm: comm.barrier())
+    for thread in threading.enumerate():
+        if thread.name in ("rank 0", "rank 1"):
+            thread.join(10)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_is_shifted_is_not_overwritten(size):
+    def program(comm):
+        x = numbers(comm.rank, (4, 6))
+        with pytest.raises(ShapeError, match=r"shift on 'all': x and out, of shape \(4, 3\), share memory"):
+            comm.shift(x[:, :3], x[:, 2:5])
+        comm.shift(x[:, ::2], x[:, 1::2]).wait()
+        np.testing.assert_array_equal(x[:, 1::2], numbers((comm.rank - 1) % size, (4, 6))[:, ::2])
+
+    run(size, program)
 
 
 def test_messages_that_nobody_received():

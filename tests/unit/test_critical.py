@@ -397,7 +397,7 @@ def test_a_failure_ends_all_ranks():
 def test_ranks_that_do_not_fit():
     def verbs(comm):
         x = block(comm, 4)
-        (comm.shift(x, x) if comm.rank else comm.allgather(x, [x, x])).wait()
+        (comm.shift(x, block(comm)) if comm.rank else comm.allgather(x, [x, x])).wait()
 
     def sizes(comm):
         (comm.recv(block(comm, 4), 0) if comm.rank else comm.send(block(comm, 3), 1)).wait()
