@@ -12,17 +12,18 @@ from rich.table import Table
 from sides.launch import CORES
 from sides.product import Product
 
+FEW = f"pdla on {CORES}"
 LABELS = {  # the columns: of each, the module, the variants whose best it shows, and whether its workspace is told
     "NumPy": ("numpy_alone", None, False),
     "ceiling": ("ceiling", None, False),
     "pdla native": ("ours", "native", True),
-    f"pdla on {CORES}": ("ours", "few", False),
+    FEW: ("ours", "few", False),
     "pdla 2-D blocks": ("ours", "blocks", True),
     "by hand": ("by_hand", None, False),
     "ScaLAPACK": ("pdgemm", None, False),
     "DTensor": ("dtensor", None, False),
 }
-OURS = ("pdla native", f"pdla on {CORES}")
+OURS = ("pdla native", FEW)
 PEERS = ("by hand", "ScaLAPACK", "DTensor")
 
 
