@@ -62,6 +62,12 @@ class IndexSet:
         shift = self.starts[mine] - offsets[mine]
         return IndexSet(lo + shift, hi + shift)
 
+    def within(self, other: IndexSet) -> IndexSet:
+        """Local positions there of the indices that both hold: what `select` undoes."""
+        _, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
+        shift = other.offsets[j] - other.starts[j]
+        return IndexSet(lo + shift, hi + shift)
+
     def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
         """Where both hold the same indices: local positions here, local positions there, and how many."""
         i, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
@@ -98,6 +104,11 @@ def _intersect(starts1, stops1, starts2, stops2):
     i = np.repeat(np.arange(len(starts1)), counts)
     j = np.arange(len(i)) + (first - np.cumsum(counts) + counts)[i]
     return i, j, np.maximum(starts1[i], starts2[j]), np.minimum(stops1[i], stops2[j])
+
+
+def between(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
+    """All numbers from each first to its last, ascending, each once."""
+    return np.unique(_expand(firsts, lasts - firsts + 1))
 
 
 def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pdla.errors import LayoutError
-from pdla.indices import IndexSet, Selection
+from pdla.indices import IndexSet, Selection, between
 
 Shape = tuple[int, int]
 
@@ -54,10 +54,14 @@ class Block:
         start, stop = block_bounds(-(-n // self.unit), parts, i)
         return IndexSet.interval(min(start * self.unit, n), min(stop * self.unit, n))
 
-    def owner(self, n: int, parts: int, index: int) -> int:
+    def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
+        """The coordinates, ascending, that own some of these indices."""
+        return between(self._owners(n, parts, held.starts), self._owners(n, parts, held.stops - 1))
+
+    def _owners(self, n: int, parts: int, indices: np.ndarray) -> np.ndarray:
         size, longer = divmod(-(-n // self.unit), parts)
-        unit = index // self.unit
-        return unit // (size + 1) if unit < longer * (size + 1) else longer + (unit - longer * (size + 1)) // size
+        units, early = indices // self.unit, longer * (size + 1)
+        return np.where(units < early, units // (size + 1), longer + (units - early) // max(size, 1))
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
         """The cut of the indices from start to stop alone."""
@@ -103,8 +107,11 @@ class Cyclic:
         starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
         return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
 
-    def owner(self, n: int, parts: int, index: int) -> int:
-        return ((index + self.missing) // self.block + self.source) % parts
+    def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
+        """The coordinates, ascending, that own some of these indices."""
+        firsts, lasts = ((ends + self.missing) // self.block for ends in (held.starts, held.stops - 1))
+        lasts = np.minimum(lasts, firsts + parts - 1)  # a round of blocks has them all
+        return np.unique((between(firsts, lasts) + self.source) % parts)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
         """The cut of the indices from start to stop alone."""
@@ -132,8 +139,10 @@ class Cuts:
     def share(self, n: int, parts: int, i: int) -> IndexSet:
         return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
 
-    def owner(self, n: int, parts: int, index: int) -> int:
-        return int(np.searchsorted(self.boundaries, index, "right")) - 1
+    def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
+        """The coordinates, ascending, that own some of these indices, and such between them as own none at all."""
+        firsts, lasts = (np.searchsorted(self.boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
+        return between(firsts, lasts)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
         """The cut of the indices from start to stop alone."""
@@ -223,6 +232,19 @@ def shares(
     for point in product(*(range(sizes[axis]) for axis in over)):
         where = {**coords, **dict(zip(over, point, strict=True))}
         yield where, share(n, cuts, sizes, where)
+
+
+def meeting(
+    n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet, where: Mapping[str, int] | None = None
+) -> Iterator[tuple[dict[str, int], IndexSet]]:
+    """The shares of a dimension that have some of the indices held, as `shares` gives them; no others are looked at."""
+    where = dict(where or {})
+    if len(where) == len(cuts):
+        yield where, share(n, cuts, sizes, where)
+        return
+    cut, left = cuts[len(where)], share(n, cuts[: len(where)], sizes, where)
+    for i in cut.owners(len(left), sizes[cut.axis], held.within(left)).tolist():
+        yield from meeting(n, cuts, sizes, held, {**where, cut.axis: i})
 
 
 def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:
@@ -375,7 +397,7 @@ class Layout:
         for i, n, cuts in zip(index, shape, (self.rows, self.cols), strict=True):
             held, position = IndexSet.interval(0, n), i
             for cut in cuts:
-                coords[cut.axis] = cut.owner(len(held), sizes[cut.axis], position)
+                [coords[cut.axis]] = cut.owners(len(held), sizes[cut.axis], IndexSet.interval(position, position + 1)).tolist()
                 held = held.select(cut.share(len(held), sizes[cut.axis], coords[cut.axis]))
                 position = held.position(i)
         return coords
