@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
 
+import numpy as np
+
 from pdla.comm.agree import agreed
 from pdla.create import from_global
 from pdla.errors import GridError, ShapeError
@@ -111,7 +113,10 @@ class Scheme:
     second: Table
     optional: tuple[str, ...] = ()
 
-    def __init__(self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None) -> None:
+    def __init__(
+        self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None, **flags: bool
+    ) -> None:
+        """flags: what a subclass has been told besides, to be checked as `keep` is."""
         if not isinstance(grid, ProcessGrid):
             raise GridError(f"{type(self).__name__} takes a ProcessGrid, not a {type(grid).__name__}")
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
@@ -126,6 +131,9 @@ class Scheme:
                 raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}")
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
+            for name, value in {"keep": keep, **flags}.items():
+                if not isinstance(value, (bool, np.bool_)):
+                    raise ShapeError(f"{name}={value!r}: True or False")
             if not counts(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")
             if panel is not None and (not counts(panel) or keep or shards > 1):
@@ -207,6 +215,11 @@ def sequence_of(layout: Layout) -> int:
 # ---------------------------------------------------------------------------------------------- the schemes
 
 
+def said(flag: object) -> bool:
+    """Whether it is True, of any kind; what is no flag at all is refused later, on all ranks together."""
+    return isinstance(flag, (bool, np.bool_)) and bool(flag)
+
+
 class Serial(Scheme):
     """Nothing is cut: every rank computes all. What the other schemes are compared with."""
 
@@ -225,9 +238,10 @@ class Megatron1D(Scheme):
     second = Table("row:i", "| row", "row |", "|")
 
     def __init__(self, grid: ProcessGrid, *, sequence_parallel: bool = False, keep: bool | None = None, shards: int = 1) -> None:
-        if sequence_parallel:
+        if said(sequence_parallel):
             self.first, self.second = replace(self.first, X="row |"), replace(self.second, Y="row |")
-        super().__init__(grid, keep=not sequence_parallel if keep is None else keep, shards=shards)
+        kept = not said(sequence_parallel) if keep is None else keep
+        super().__init__(grid, keep=kept, shards=shards, sequence_parallel=sequence_parallel)
 
 
 class Summa2D(Scheme):
@@ -255,9 +269,9 @@ class Tesseract(Summa2D):
     def __init__(
         self, grid: ProcessGrid, *, cut_weights: bool = False, keep: bool = False, shards: int = 1, panel: int | None = None
     ) -> None:
-        if cut_weights:
+        if said(cut_weights):
             self.first = self.second = replace(self.first, W="row depth | col")
-        super().__init__(grid, keep=keep, shards=shards, panel=panel)
+        Scheme.__init__(self, grid, keep=keep, shards=shards, panel=panel, cut_weights=cut_weights)
 
 
 class Cube3D(Scheme):

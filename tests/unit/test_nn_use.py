@@ -674,6 +674,12 @@ MAKING = {
     "shards of cut sequences": (
         lambda c: nn.Megatron1D(grid(c, (4,)), sequence_parallel=True, shards=2), ShapeError, "shards=2: Megatron1D cuts tokens"
     ),
+    "many flags on one rank": (
+        lambda c: nn.Megatron1D(grid(c, (4,)), sequence_parallel=np.ones(2) if c.rank else True), ShapeError, "ranks 1, .*True or"
+    ),
+    "a word for a flag": (
+        lambda c: nn.Tesseract(grid(c, (2, 2, 1)), cut_weights="no"), ShapeError, "cut_weights='no': True or False"
+    ),
     "ranks that differ": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1 + c.rank), AgreementError, "ranks disagree"),
     "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"Linear\(ProcessGrid\(.*\), ...\): give a scheme"),
     "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
