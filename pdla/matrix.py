@@ -143,8 +143,8 @@ class DistMatrix:
             return
         if not _is_number(value):
             raise ShapeError(f"A[i:j, k:l] = a {type(value).__name__}: give a number or a DistMatrix, or write to its .local")
-        if self.layout.partial or (isinstance(value, (complex, np.complexfloating)) and self.dtype.kind != "c"):
-            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: partial sums, and real ones, have no place for it")
+        if self.layout.partial or not _has(self.dtype, value):
+            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: partial sums, and this dtype, have no place for it")
         part._write(self.xp.filled(part.stored.shape, self.dtype, lambda x: x.fill(value)))
 
     def _write(self, block: Any) -> None:
@@ -377,6 +377,14 @@ def check_numbers(call: str, dtype: np.dtype) -> None:
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, Number) or (isinstance(x, np.generic) and numeric(x.dtype))
+
+
+def _has(dtype: np.dtype, number: Any) -> bool:
+    """Whether a dtype has this number, or one near it: NumPy would drop imaginary parts and fractions, and wrap integers around."""
+    number = number.item() if isinstance(number, np.generic) else number
+    if isinstance(number, complex) or has_fractions(dtype):
+        return dtype.kind == "c" or not isinstance(number, complex)
+    return bool(number % 1 == 0) and abs(number) < 2**64 and int(np.array(int(number)).astype(dtype)) == number
 
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:

@@ -630,7 +630,23 @@ def test_what_would_be_no_matrix_of_numbers_is_refused():
             with pytest.raises(ShapeError, match="give a number or a DistMatrix"):
                 A[:, :] = value
         A[:, :] = ml_dtypes.bfloat16(3)
-        assert (A.gather() == 3).all()
+        for value in (2.5, np.nan, np.inf, 2**63, 1j, np.float16(0.5)):
+            with pytest.raises(LayoutError, match=r"this dtype, have no place for it"):
+                A[:, :] = value
+        return None if comm.xp.name == "meta" else A.gather().tolist()
+
+    assert pdla.run(1, program) == [[[3, 3], [3, 3]]] and pdla.dry_run(1, program)[0] is None
+
+
+def test_numbers_that_a_dtype_has_nearly():
+    def program(comm):
+        A = pdla.ones((1, 2), ProcessGrid((1, 1)), LAYOUT, dtype=np.uint8)
+        A[:, :] = 255.0
+        with pytest.raises(LayoutError, match="= 256 in 1 x 2, uint8"):
+            A[:, :] = 256
+        B = pdla.ones((1, 2), A.grid, LAYOUT, dtype=np.float32)
+        B[:, :] = 0.1
+        assert A.gather().tolist() == [[255, 255]] and (B.gather() == np.float32(0.1)).all()
 
     pdla.run(1, program)
 
