@@ -14,6 +14,7 @@ from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 
 _PLAIN = (int, float)
+_MOST = 2**1023  # integers beyond are no floats
 
 
 def matrix(X: Any, name: str = "A") -> DistMatrix:
@@ -31,7 +32,7 @@ def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
     """That alpha and beta are numbers by which matrices of this dtype can be multiplied, beta only where there is a C."""
-    if not (dtype.kind in "fc" and type(alpha) in _PLAIN and type(beta) in _PLAIN):
+    if not (dtype.kind in "fc" and type(alpha) in _PLAIN and type(beta) in _PLAIN and abs(alpha) <= _MOST >= abs(beta)):
         for name, value in (("alpha", alpha), ("beta", beta)):
             _scalar(dtype, name, value)
     if out is None and beta != 0:
@@ -43,6 +44,8 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
         raise ShapeError(f"{name}={value!r} is a {type(value).__name__}, not a number")
     if isinstance(value, (complex, np.complexfloating)) and dtype.kind != "c":
         raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
+    if dtype.kind in "fc" and isinstance(value, int) and abs(value) > _MOST:
+        raise ShapeError(f"{name} is an integer of {len(str(abs(value)))} digits, more than any {dtype} has")
     if dtype.kind in "iub" and value % 1 != 0:  # type: ignore[operator]
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:  # type: ignore[operator]
@@ -61,6 +64,6 @@ def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np
         raise ShapeError(f"out is {out.shape} {out.dtype}, the product {shape} {dtype}")
     writeable(out)
     if out.conjugated or out.layout.partial or (isinstance(layout, Layout) and layout != out.layout):
-        raise LayoutError(f"out={out!r} must be no conjugate view, without partial sums, and in the layout asked for")
+        raise LayoutError(f"out={out.described} must be no conjugate view, without partial sums, and in the layout asked for")
     if any(X.xp.overlap(out.base, X.base) for X in (A, B)) and out.base.size:
         raise ShapeError("out shares memory with A or B, which are never written to")

@@ -666,6 +666,8 @@ def test_a_call_that_failed_on_one_rank_leaves_all_with_the_same_plans():
             pdla.matmul(A, B, algorithm="cannon")
         with pytest.raises(pdla.errors.ShapeError, match="rank 0: alpha=1j is complex"):
             pdla.matmul(A, Bs[0], algorithm="cannon", alpha=1j if comm.rank == 0 else 1)
+        with pytest.raises(pdla.errors.ShapeError, match="rank 0: alpha is an integer of 401 digits, more than any float64 has"):
+            pdla.matmul(A, Bs[0], alpha=10**400 if comm.rank == 0 else 1)
         pdla.matmul(A, Bs[2], algorithm="cannon")
         assert np.array_equal(pdla.matmul(A, Bs[0], algorithm="cannon").gather(), A.gather() @ Bs[0].gather())
 
