@@ -73,8 +73,10 @@ def test_other_files_are_refused_in_one_line(tmp_path, text, quoted):
 def test_without_options_the_table_is_printed(files, capsys):
     assert run(*files) == 0
     out = capsys.readouterr().out
-    for word in ("gather", "2x2", "50%/30%/20%", "predicted ms", "1x2.json; 2 ranks"):
+    for word in ("gather", "50%/30%/20%", "predicted ms"):
         assert word in out
+    ends = [out.index(words) for words in ("1x1.json; 1 rank", "1x2.json; 2 ranks", "2x2.json; 4 ranks")]
+    assert ends[0] < out.index(" 1x2 ") < ends[1] < out.index(" 2x2 ") < ends[2]  # each file's rows above what is said of it
 
 
 def test_splits_and_predictions_have_columns_where_there_are_any():

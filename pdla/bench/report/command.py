@@ -25,8 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
     files = read(arguments.results)
     shown = lines(files)
     if not (arguments.html or arguments.plots):
-        rows = sorted((row for file in files for row in file.rows), key=lambda row: row.case.title)
-        table.show(rows, [], ["; ".join(filter(None, file.about.values())) for file in files])
+        for file in files:
+            rows = sorted(file.rows, key=lambda row: row.case.title)
+            table.show(rows, [], ["; ".join(filter(None, file.about.values()))])
     if arguments.plots:
         print("\n".join(plots.save(shown, arguments.plots, arguments.format)))
     if arguments.html:
