@@ -91,7 +91,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         panel=int(number("PANEL", int, default.panel)),
         bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
-        progress=float(number("PROGRESS", float, default.progress)),
+        progress=min(float(number("PROGRESS", float, default.progress)), 1e6),  # nobody can sleep for ever
         crowded=float(number("CROWDED", float, default.crowded)),
         shared=bool(number("SHARED", int, default.shared)),
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),

@@ -1,5 +1,6 @@
 """Ranks that say different things all raise the same error, which quotes each; and without checks nothing is said."""
 
+import threading
 from contextlib import nullcontext, suppress
 
 import numpy as np
@@ -254,6 +255,10 @@ def test_settings_are_read_from_the_environment():
     for setting, value, message in wrong:
         with pytest.raises(ValueError, match=f"PDLA_{setting}='{value}' is {message}"):
             config.read({f"PDLA_{setting}": value})
+
+
+def test_a_look_that_never_comes_is_a_rare_one():
+    assert config.read({"PDLA_PROGRESS": "inf"}).progress < threading.TIMEOUT_MAX
 
 
 def test_a_misspelt_variable_is_an_error():
