@@ -234,7 +234,7 @@ def shares(
         yield where, share(n, cuts, sizes, where)
 
 
-def meeting(
+def shares_meeting(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet, where: Mapping[str, int] | None = None
 ) -> Iterator[tuple[dict[str, int], IndexSet]]:
     """The shares of a dimension that have some of the indices held, as `shares` gives them; no others are looked at."""
@@ -244,7 +244,7 @@ def meeting(
         return
     cut, left = cuts[len(where)], share(n, cuts[: len(where)], sizes, where)
     for i in cut.owners(len(left), sizes[cut.axis], held.within(left)).tolist():
-        yield from meeting(n, cuts, sizes, held, {**where, cut.axis: i})
+        yield from shares_meeting(n, cuts, sizes, held, {**where, cut.axis: i})
 
 
 def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:

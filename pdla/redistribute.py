@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer, takes
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet, Selection
-from pdla.layout import Cuts, Layout, Shape, axes_of, meeting, places_of
+from pdla.layout import Cuts, Layout, Shape, axes_of, places_of, shares_meeting
 from pdla.matrix import DistMatrix
 
 
@@ -43,11 +43,11 @@ def _meetings(
     layout, grid = side
     rows, cols = held
     across = []
-    for where, share in meeting(shape[1], layout.cols, grid.sizes, cols):
+    for where, share in shares_meeting(shape[1], layout.cols, grid.sizes, cols):
         here, _, n = cols.overlay(share)
         if n:
             across.append((where, here, n))
-    for where, share in meeting(shape[0], layout.rows, grid.sizes, rows):
+    for where, share in shares_meeting(shape[0], layout.rows, grid.sizes, rows):
         here, _, m = rows.overlay(share)
         if m:
             yield from ((where | there, here, columns, (m, n)) for there, columns, n in across)

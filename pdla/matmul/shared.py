@@ -16,7 +16,7 @@ from pdla.comm.ledger import held, note, take
 from pdla.comm.workspace import aligned
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
-from pdla.layout import Cut, Layout, Shape, axes_of, extra_axes, shares
+from pdla.layout import Cut, Layout, Shape, axes_of, extra_axes, shares, shares_meeting
 from pdla.matmul.operands import Memo, Sink, as_stored, assembler
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
@@ -124,7 +124,7 @@ def _common(
     held: IndexSet, n: int, nest: tuple[Cut, ...], grid: ProcessGrid
 ) -> Iterator[tuple[dict[str, int], IndexSet, Selection, Selection]]:
     """The shares of a dimension that meet `held`: coordinates, indices, and where in `held` and in these the common ones are."""
-    for where, part in shares(n, nest, grid.sizes, axes_of(nest), {}):
+    for where, part in shares_meeting(n, nest, grid.sizes, held):
         here, there, common = held.overlay(part)
         if common:
             yield where, part, here, there

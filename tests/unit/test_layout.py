@@ -12,7 +12,7 @@ import pytest
 from pdla import Balanced, Cuts, Cyclic, Layout
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
-from pdla.layout import Block, axes_of, block_bounds, effective, meeting, shares
+from pdla.layout import Block, axes_of, block_bounds, effective, shares, shares_meeting
 
 SIZES = {"row": 2, "col": 3, "depth": 4}
 SPECS = [
@@ -183,7 +183,7 @@ def test_shares_that_meet_some_indices(layout):
         held = IndexSet(*np.array(runs, np.int64).reshape(-1, 2).T)
         cuts = layout.rows if n == 5 or not any(isinstance(cut, Cuts) for cut in layout.rows) else ()
         wanted = [(where, share) for where, share in shares(n, cuts, SIZES, axes_of(cuts), {}) if held.overlay(share)[2]]
-        found = list(meeting(n, cuts, SIZES, held))
+        found = list(shares_meeting(n, cuts, SIZES, held))
         assert [(where, share) for where, share in found if held.overlay(share)[2]] == wanted
         assert len(found) == len(wanted) or not runs or any(isinstance(cut, Cuts) for cut in cuts)
 
@@ -191,7 +191,7 @@ def test_shares_that_meet_some_indices(layout):
 def test_few_of_very_many_shares_are_looked_at():
     held = IndexSet.interval(10**12, 10**12 + 3)
     for cut in (Block("row"), Block("row", 7), Cyclic("row", 2, 5, 1)):
-        assert 1 <= len(list(meeting(10**13, (cut,), {"row": 10**6}, held))) <= 2
+        assert 1 <= len(list(shares_meeting(10**13, (cut,), {"row": 10**6}, held))) <= 2
 
 
 def test_owner_by_cuts():
