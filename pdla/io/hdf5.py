@@ -13,11 +13,9 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
-from pdla.io.files import check_matrix, filled, positions, to_write, together, write_own
+from pdla.io.files import PANEL, check_matrix, filled, positions, to_write, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
-
-PANEL = 1 << 26  # bytes that are on their way between a file and a block at once
 
 
 def _h5py() -> ModuleType:

@@ -3,6 +3,7 @@
 import gzip
 import os
 import sys
+import tracemalloc
 from types import SimpleNamespace
 
 import h5py
@@ -14,7 +15,7 @@ import scipy.sparse
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
 from pdla.errors import DeadlockError, FileError, LayoutError, RemoteError
-from pdla.io import hdf5, load, mtx, save
+from pdla.io import hdf5, load, mtx, npy, save
 
 ENDINGS = (".npy", ".mtx", ".mtx.gz", ".h5", ".hdf5")
 DTYPES = ("bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128")
@@ -299,6 +300,32 @@ def test_npy_is_read_by_parts(tmp_path, monkeypatch):
         read_elements.clear()
         assert same(loaded(4, path, LAYOUTS[name]), x)
         assert read_elements == [x.size // 4] * 4
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_npy_is_read_in_many_panels(tmp_path, name, order, monkeypatch):
+    monkeypatch.setattr(npy, "PANEL", 250)
+    path, x = tmp_path / "x.npy", numbers((23, 13))
+    np.save(path, np.asarray(x, order=order))
+    assert same(loaded(6, path, LAYOUTS[name]), x)
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_npy_is_read_without_a_second_block(tmp_path, order, monkeypatch):
+    monkeypatch.setattr(npy, "PANEL", 2**16)
+    path, layout = tmp_path / "x.npy", Layout(Cyclic("row", 3), Cyclic("col", 3))
+    np.save(path, np.ones((1024, 1024), order=order))
+
+    def program(comm):
+        return pdla.load(path, ProcessGrid((1, 2), comm=comm), layout).local.nbytes
+
+    tracemalloc.start()
+    try:
+        assert sum(pdla.run(2, program)) == 2**23
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * 2**23
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
