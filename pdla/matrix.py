@@ -354,7 +354,7 @@ class DistMatrix:
         return sum(self.grid.comm.share(mine if first else 0))
 
     def check_copies(self) -> bool:
-        """Collective: whether all ranks that should hold the same block do, bit for bit (NaN equal to NaN). True in a dry run."""
+        """Collective: whether all ranks that should hold the same block do, bit for bit (NaNs, too). True in a dry run."""
         import hashlib
 
         if self.xp.name == "meta":
