@@ -302,6 +302,39 @@ def test_npy_is_read_by_parts(tmp_path, monkeypatch):
         assert read_elements == [x.size // 4] * 4
 
 
+@pytest.mark.parametrize("panel", [250, 2**20])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_hdf5_in_chunks(tmp_path, name, panel, monkeypatch):
+    monkeypatch.setattr(hdf5, "PANEL", panel)
+    path, x = tmp_path / "x.h5", numbers((23, 13))
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=x, chunks=(5, 4), compression="gzip")
+    assert same(loaded(6, path, LAYOUTS[name]), x)
+
+
+def test_a_chunk_of_hdf5_is_unpacked_once(tmp_path, monkeypatch):
+    """Not for each run of its rows, of which there are five."""
+    path, x, read_rows = tmp_path / "x.h5", numbers((80, 8)), []
+    with h5py.File(path, "w") as file:
+        file.create_dataset("chunks", data=x, chunks=(20, 8), compression="gzip")
+        file["plain"] = x
+
+    def program(comm, dataset):
+        return load(path, ProcessGrid(2), Layout(Cyclic("row", 2)), dataset=dataset).gather()
+
+    whole = h5py.Dataset.__getitem__
+
+    def counted(self, index):
+        read_rows.append(len(part := whole(self, index)))
+        return part
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", counted)
+    for dataset, expected in ("chunks", [18] * 8), ("plain", [2] * 40):
+        read_rows.clear()
+        assert same(pdla.run(2, program, dataset)[0], x)
+        assert read_rows == expected
+
+
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_npy_is_read_in_many_panels(tmp_path, name, order, monkeypatch):
