@@ -271,6 +271,7 @@ def random(
 ) -> DistMatrix:
     """Random numbers that depend on seed, shape and dtype only: the same matrix on every grid, layout and rank count.
 
+    seed          any integer; seeds that differ by a multiple of 2^64 give one matrix
     distribution  "uniform" on [low, high), then rounded to dtype, to high too; "integers" from low to high - 1 in any dtype
                   that has all of them (small ones make every product exact); "normal" with mean 0 and deviation 1, by inverse CDF.
                   Complex numbers have both parts drawn so.

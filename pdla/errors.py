@@ -1,4 +1,5 @@
-"""Exceptions. Every one raised by a collective call is raised on every rank, with the same text."""
+"""Exceptions. Every one raised by a collective call is raised on every rank, with the same text, unless the call says otherwise, or
+what is wrong on one rank is what knows the others: its grid, or its only matrix."""
 
 
 class PdlaError(Exception):

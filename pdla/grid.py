@@ -213,7 +213,8 @@ class ProcessGrid:
         """The communicator along one axis or several, in C order of their coordinates; None on idle ranks. Ask for it anew where it
         is used: it may be given back once PDLA_SUBCOMMS others have been asked for, unless a grid lies over it.
 
-        Collective over comm, idle ranks too. Raises GridError for an axis the grid has not, for one named twice, or after close().
+        Collective over comm, idle ranks too. Raises GridError, on this rank, for an axis the grid has not, for one named twice, or
+        after close().
         """
         names = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
         for axis in names:

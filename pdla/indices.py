@@ -116,6 +116,14 @@ def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
+def some_of(selection: Selection, lo: int, hi: int) -> Selection:
+    """Some of the positions selected."""
+    if not isinstance(selection, slice):
+        return selection[lo:hi]
+    some = range(selection.start, selection.stop, selection.step or 1)[lo:hi]
+    return slice(some.start, some.stop, some.step)
+
+
 def _selection(starts: np.ndarray, lengths: np.ndarray) -> Selection:
     """A slice where the runs allow one (one run, or single indices evenly spaced), else the positions themselves."""
     if not len(starts):

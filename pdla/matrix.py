@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import frexp, inf, isnan
 from numbers import Number
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
 STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
+TINY = 1e-280  # a sum of squares from which on those that are too small for a float are too small to count
 SCATTERED = 256  # elements of a diagonal that are picked at once
 
 
@@ -281,11 +283,21 @@ class DistMatrix:
         return gather(self, root)
 
     def norm(self) -> float:
-        """Collective: the Frobenius norm, the same on every rank; copies count once."""
+        """Collective: the Frobenius norm, the same on every rank; copies count once.
+
+        Numbers whose squares no float has count, too.
+        """
         with agreed(self.grid.comm, f"norm of {self.described}"):
             whole = self._checked_whole("norm")
-        with amid(self.grid.comm, "norm"):
-            return float(np.sqrt(whole._sum_once(whole._squares() if whole.xp.name != "meta" else 0.0)))
+        with amid(self.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
+            total = whole._sum_once(whole._squares())
+            if self.xp.name == "meta" or isnan(total) or TINY < total < inf:
+                return float(np.sqrt(total))
+            top = max(self.grid.comm.share(whole._largest()))
+            if top in (0, inf):
+                return top
+            factor = 2.0 ** -min(max(frexp(top)[1], -1000), 1000)
+            return float(np.sqrt(whole._sum_once(whole._squares(factor))) / factor)
 
     def trace(self) -> Any:
         """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once; 16-bit floats
@@ -317,10 +329,18 @@ class DistMatrix:
         for some in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
             yield self.xp.take(self.stored, here[some], there[some]).diagonal()
 
-    def _squares(self) -> float:
-        """The sum of this block's squares, some elements at a time: beside a large block there may be no room for its squares."""
+    def _squares(self, factor: float = 1) -> float:
+        """The sum of the squares of this block times a factor."""
+        return sum((float(np.sum((part if factor == 1 else part * factor) ** 2)) for part in self._sizes()), 0.0)
+
+    def _largest(self) -> float:
+        """This block's largest absolute value."""
+        return max((float(part.max()) for part in self._sizes()), default=0.0)
+
+    def _sizes(self) -> Iterator[Any]:
+        """This block's absolute values, some at a time: beside a large block there may be no room for all."""
         wide = np.result_type(self.dtype, np.float64)
-        return sum((float(np.sum(np.abs(part.astype(wide)) ** 2)) for part in _parts(self.base)), 0.0)
+        return (np.abs(part.astype(wide)) for part in (() if self.xp.name == "meta" else _parts(self.base)))
 
     def _checked_whole(self, what: str) -> DistMatrix:
         if self.layout.partial:
@@ -334,7 +354,7 @@ class DistMatrix:
         return sum(self.grid.comm.share(mine if first else 0))
 
     def check_copies(self) -> bool:
-        """Collective: whether all ranks that should hold the same block do, bit for bit (NaN equal to NaN). True in a dry run."""
+        """Collective: whether all ranks that should hold the same block do, bit for bit (NaNs, too). True in a dry run."""
         import hashlib
 
         if self.xp.name == "meta":

@@ -296,7 +296,8 @@ def world() -> MPIComm:
 
 
 def wrap(comm: MPI.Comm) -> MPIComm:
-    """pdla's communicator over the ranks of an mpi4py one: a duplicate, made once. The first call is collective.
+    """pdla's communicator over the ranks of an mpi4py one: a duplicate, made once. The first call is collective, and the
+    first after the duplicate was closed.
 
     The first one of a process also shares out the cores: it holds BLAS to PDLA_THREADS threads or this rank's share.
     Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, AgreementError,
@@ -308,7 +309,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     if comm.Is_inter():
         raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
     ours: Any = comm.Get_attr(_key())
-    if ours is None:
+    if ours is None or ours.mpi == MPI.COMM_NULL:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
             _agree_on_settings(comm)
             here, homes = this_node(comm)

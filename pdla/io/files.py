@@ -18,6 +18,8 @@ from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
 
+PANEL = 1 << 26  # bytes that are on their way between a file and a block at once
+
 
 @contextmanager
 def together(comm: Communicator, path: Path) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,11 +14,9 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
-from pdla.io.files import check_matrix, filled, positions, to_write, together, write_own
+from pdla.io.files import PANEL, check_matrix, filled, positions, to_write, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
-
-PANEL = 1 << 26  # bytes that are on their way between a file and a block at once
 
 
 def _h5py() -> ModuleType:
@@ -61,12 +60,28 @@ def load(
 
 
 def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
-    """Scattered columns are picked from the stretch they lie in: HDF5 is slow at many small pieces."""
+    """Scattered columns are picked from the stretch they lie in, rows from their chunks': HDF5 is slow at many small pieces, and
+    may unpack a chunk anew for each of them.
+    """
     stretch: slice = cols if isinstance(cols, slice) else slice(int(cols[0]), int(cols[-1]) + 1)
     within = slice(None) if isinstance(cols, slice) else cols - cols[0]
     width = stretch.stop - stretch.start
-    for here, there in _strips(rows, max(1, PANEL // (width * x.dtype.itemsize))):
-        block[here] = x[there, stretch][:, within]
+    height = max(1, PANEL // (width * x.dtype.itemsize))
+    for here, there, picked in _stretches(rows, height, x.chunks[0] if x.chunks else 1):
+        block[here] = x[there, stretch][picked][:, within]
+
+
+def _stretches(rows: Selection, height: int, tall: int) -> Iterator[tuple[slice, slice, Selection]]:
+    """Positions in a block, a stretch of at most `height` rows of a file, and which of them: a chunk's, `tall`, at once."""
+    if isinstance(rows, slice):
+        yield from ((here, there, slice(None)) for here, there in _strips(rows, height))
+        return
+    apart = (np.diff(rows) != 1) & (np.diff(rows // tall) != 0)
+    for lo, end in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(rows)]):
+        while lo < end:
+            hi = min(end, int(np.searchsorted(rows, rows[lo] + height)))
+            yield slice(lo, hi), slice(int(rows[lo]), int(rows[hi - 1]) + 1), rows[lo:hi] - rows[lo]
+            lo = hi
 
 
 def _strips(indices: Selection, height: int) -> Iterator[tuple[slice, slice]]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from pdla.array import numpy as host
 from pdla.grid import ProcessGrid
-from pdla.indices import Selection
-from pdla.io.files import check_matrix, filled, together, write_own
+from pdla.indices import Selection, some_of
+from pdla.io.files import PANEL, check_matrix, filled, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 
@@ -40,12 +40,20 @@ def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
 def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
         x = np.memmap(path, mode="r", **_fields(path))
-        if isinstance(rows, slice) or isinstance(cols, slice):
-            block[...] = x[rows, cols]
+        if x.flags.c_contiguous:
+            _read(x, block, rows, cols)
         else:
-            block[...] = x[np.ix_(rows, cols)]
+            _read(x.T, block.T, cols, rows)
 
     return filled(path, shape, dtype, grid, layout, read)
+
+
+def _read(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) -> None:
+    """x[rows][:, cols] into a block, some rows at a time: NumPy copies what lists choose before it goes where it belongs."""
+    height = max(1, PANEL // (block.shape[1] * x.itemsize))
+    for lo in range(0, len(block), height):
+        some = some_of(rows, lo, lo + height)
+        block[lo : lo + height] = x[some, cols] if isinstance(some, slice) or isinstance(cols, slice) else x[np.ix_(some, cols)]
 
 
 def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:

@@ -45,7 +45,7 @@ def syrk(
     """One triangle of C = alpha A A^T + beta C; collective over A's grid, idle ranks too. A is never written to.
 
     A       n x k in any layout and dtype; for A^T A give A.T (nothing moves)
-    out     n x n, of A's dtype, sharing no memory with A; None: a new matrix, zero in the other triangle
+    out     n x n, of A's dtype in native byte order, sharing no memory with A; None: a new matrix, zero in the other triangle
     lower   the triangle that is computed, read (beta) and written, with the diagonal; the other one of out is left as it is
     layout  of a new C; None: A's row cut. Copies agree
     mirror  fill the other triangle too, from this one: one more round, n^2 / 2 P words a rank in balanced layouts
@@ -73,12 +73,14 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
     with agreed(communicator((A, out)), checks.words(name, A, alpha, beta, out, lower=lower, layout=layout, mirror=mirror)):
         hermitian = matrix(A).dtype.kind == "c" and name == "herk"
         shape = (A.shape[0], A.shape[0])
-        checks.result(A, shape, A.dtype, out, layout)
+        dtype = A.dtype.newbyteorder("=")
+        checks.result(A, shape, dtype, out, layout)
         checks.flags(lower=lower, mirror=mirror)
-        scalars(A.dtype, alpha, beta, out)
+        scalars(dtype, alpha, beta, out)
         if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     with amid(A.grid.comm, name):
+        A = A if A.dtype == dtype else A.astype(dtype)
         C = out if out is not None else _zeros(A, shape, layout or Layout(A.layout.rows))
         A = summed(A, A.layout.summed) if A.layout.partial else A
         if lower:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.ledger import buffer
-from pdla.indices import IndexSet, Selection
+from pdla.indices import IndexSet, Selection, some_of
 from pdla.layout import Shape
 
 
@@ -43,15 +43,7 @@ class Stairs:
         edges = np.flatnonzero(np.diff(self.counts)) + 1
         for lo, hi in pairwise((0, *edges.tolist(), len(self.counts))):
             if hi > lo and (n := int(self.counts[lo])):
-                yield _within(self.rows, lo, hi), _within(self.cols, 0, n), (hi - lo, n)
-
-
-def _within(selection: Selection, lo: int, hi: int) -> Selection:
-    """Some of the positions selected."""
-    if not isinstance(selection, slice):
-        return selection[lo:hi]
-    some = range(selection.start, selection.stop, selection.step or 1)[lo:hi]
-    return slice(some.start, some.stop, some.step)
+                yield some_of(self.rows, lo, hi), some_of(self.cols, 0, n), (hi - lo, n)
 
 
 def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stairs] | None:

@@ -284,8 +284,11 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
     assert as_communicator(theirs) is ours
     assert ours.identity not in (theirs.handle, comm.identity)
     assert ours.share(comm.rank) == list(range(comm.size))
+    ours.close()
+    again = as_communicator(theirs)
+    assert again is not ours and again.share(comm.rank) == list(range(comm.size))
     theirs.Free()
-    assert ours.mpi == MPI.COMM_NULL
+    assert again.mpi == ours.mpi == MPI.COMM_NULL
     with pytest.raises(GridError, match="null communicator"):
         as_communicator(MPI.COMM_NULL)
 

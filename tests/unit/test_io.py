@@ -3,6 +3,7 @@
 import gzip
 import os
 import sys
+import tracemalloc
 from types import SimpleNamespace
 
 import h5py
@@ -14,7 +15,7 @@ import scipy.sparse
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
 from pdla.errors import DeadlockError, FileError, LayoutError, RemoteError
-from pdla.io import hdf5, load, mtx, save
+from pdla.io import hdf5, load, mtx, npy, save
 
 ENDINGS = (".npy", ".mtx", ".mtx.gz", ".h5", ".hdf5")
 DTYPES = ("bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128")
@@ -299,6 +300,65 @@ def test_npy_is_read_by_parts(tmp_path, monkeypatch):
         read_elements.clear()
         assert same(loaded(4, path, LAYOUTS[name]), x)
         assert read_elements == [x.size // 4] * 4
+
+
+@pytest.mark.parametrize("panel", [250, 2**20])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_hdf5_in_chunks(tmp_path, name, panel, monkeypatch):
+    monkeypatch.setattr(hdf5, "PANEL", panel)
+    path, x = tmp_path / "x.h5", numbers((23, 13))
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=x, chunks=(5, 4), compression="gzip")
+    assert same(loaded(6, path, LAYOUTS[name]), x)
+
+
+def test_a_chunk_of_hdf5_is_unpacked_once(tmp_path, monkeypatch):
+    """Not for each run of its rows, of which there are five."""
+    path, x, read_rows = tmp_path / "x.h5", numbers((80, 8)), []
+    with h5py.File(path, "w") as file:
+        file.create_dataset("chunks", data=x, chunks=(20, 8), compression="gzip")
+        file["plain"] = x
+
+    def program(comm, dataset):
+        return load(path, ProcessGrid(2), Layout(Cyclic("row", 2)), dataset=dataset).gather()
+
+    whole = h5py.Dataset.__getitem__
+
+    def counted(self, index):
+        read_rows.append(len(part := whole(self, index)))
+        return part
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", counted)
+    for dataset, expected in ("chunks", [18] * 8), ("plain", [2] * 40):
+        read_rows.clear()
+        assert same(pdla.run(2, program, dataset)[0], x)
+        assert read_rows == expected
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_npy_is_read_in_many_panels(tmp_path, name, order, monkeypatch):
+    monkeypatch.setattr(npy, "PANEL", 250)
+    path, x = tmp_path / "x.npy", numbers((23, 13))
+    np.save(path, np.asarray(x, order=order))
+    assert same(loaded(6, path, LAYOUTS[name]), x)
+
+
+@pytest.mark.parametrize("order", "CF")
+def test_npy_is_read_without_a_second_block(tmp_path, order, monkeypatch):
+    monkeypatch.setattr(npy, "PANEL", 2**16)
+    path, layout = tmp_path / "x.npy", Layout(Cyclic("row", 3), Cyclic("col", 3))
+    np.save(path, np.ones((1024, 1024), order=order))
+
+    def program(comm):
+        return pdla.load(path, ProcessGrid((1, 2), comm=comm), layout).local.nbytes
+
+    tracemalloc.start()
+    try:
+        assert sum(pdla.run(2, program)) == 2**23
+        assert tracemalloc.get_traced_memory()[1] < 1.2 * 2**23
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -382,6 +382,20 @@ def test_dtypes_of_a_vector_promote():
     pdla.run(4, program)
 
 
+def test_a_triangle_of_blocks_in_another_byte_order_is_of_this_one_as_a_product_is():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = pdla.from_local(exact((6, 4), grid, BLOCKS).local.astype(">f8"), (6, 4), grid, BLOCKS)
+        C = exact((6, 6), grid, BLOCKS)
+        a, c = A.gather().astype(float), C.gather()
+        pdla.syrk(A, out=C, beta=1, mirror=True)
+        made = pdla.syrk(A, mirror=True)
+        assert made.dtype.isnative and np.array_equal(made.gather(), a @ a.T)
+        assert np.array_equal(np.tril(C.gather()), np.tril(a @ a.T + c))
+
+    pdla.run(4, program)
+
+
 def test_unused_bytes_of_a_long_double_make_no_other_vector():
     def program(comm):
         x = np.ones(4, np.longdouble)

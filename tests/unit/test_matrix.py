@@ -257,6 +257,23 @@ def test_parts_that_are_no_whole_rows_are_summed_and_compared(place, monkeypatch
     pdla.run(2, program)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "longdouble"])
+@pytest.mark.parametrize("size", [2.0**1000, 2.0**-600, 5e-324, np.inf, np.nan])
+def test_a_norm_is_right_where_its_squares_are_too_large_or_too_small(size, dtype):
+    whole = np.zeros((8, 8), dtype)
+    whole[::2, 1::2] = size
+
+    def program(grid):
+        return pdla.from_global(whole, grid, LAYOUT).norm()
+
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(on_a_grid(program), [4 * size] * 5)
+
+
+def test_a_norm_that_is_no_float():
+    assert on_a_grid(lambda grid: pdla.from_global(np.full((8, 8), 1e308), grid, LAYOUT).norm()) == [np.inf] * 5
+
+
 def test_norm_and_trace_of_nothing():
     def program(grid):
         A = pdla.zeros((0, 0), grid, Layout("row", "col"))
