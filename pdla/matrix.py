@@ -404,7 +404,7 @@ def _has(dtype: np.dtype, number: Any) -> bool:
     number = number.item() if isinstance(number, np.generic) else number
     if isinstance(number, complex) or has_fractions(dtype):
         return dtype.kind == "c" or not isinstance(number, complex)
-    return bool(number % 1 == 0) and abs(number) < 2**64 and int(np.array(int(number)).astype(dtype)) == number
+    return bool(number % 1 == 0) and -(2**63) <= number < 2**64 and int(np.array(int(number)).astype(dtype)) == number
 
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:

@@ -647,7 +647,7 @@ def test_what_would_be_no_matrix_of_numbers_is_refused():
             with pytest.raises(ShapeError, match="give a number or a DistMatrix"):
                 A[:, :] = value
         A[:, :] = ml_dtypes.bfloat16(3)
-        for value in (2.5, np.nan, np.inf, 2**63, 1j, np.float16(0.5)):
+        for value in (2.5, np.nan, np.inf, 2**63, -(2**63) - 1, 10**400, 1j, np.float16(0.5)):
             with pytest.raises(LayoutError, match=r"this dtype, have no place for it"):
                 A[:, :] = value
         return None if comm.xp.name == "meta" else A.gather().tolist()
