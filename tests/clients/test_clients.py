@@ -66,6 +66,16 @@ def test_libraries_are_built_where_paths_have_blanks(tmp_path, monkeypatch):
     assert (native.HERE / native.ALIAS).exists()
 
 
+def test_clients_are_compiled_where_paths_have_blanks(programs, tmp_path):
+    folder = tmp_path / "a folder"
+    shutil.copytree(ROOT / "bench" / "clients", folder / "bench" / "clients")
+    (folder / "build" / "native").mkdir(parents=True)
+    for name in ("libpdla.so", "pdla.h"):
+        shutil.copy(programs / name, folder / "build" / "native")
+    subprocess.run(["make", "-C", folder / "bench" / "clients", "../../build/native/rows_c"], check=True, capture_output=True)
+    assert "rows: right" in run([folder / "build" / "native" / "rows_c"], 1)
+
+
 def run(command, ranks=4, flavour="openmpi", cwd=None, limit=110, **environment):
     """The output of a program on so many ranks, its status 0."""
     need(f"mpirun.{flavour}")
