@@ -66,6 +66,15 @@ def test_libraries_are_built_where_paths_have_blanks(tmp_path, monkeypatch):
     assert (native.HERE / native.ALIAS).exists()
 
 
+def test_what_the_build_lacks_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "pdla.native.build", "--to", tmp_path]
+    job = subprocess.run(command, env=os.environ | {"CC": "/no/compiler"}, capture_output=True, text=True)
+    assert job.returncode == 1 and "'/no/compiler'; needed are a C compiler" in job.stderr and job.stderr.count("\n") == 1
+    code = "import sys; sys.modules['cffi'] = None; from pdla.native import build; build.build_alias = dict; build.main()"
+    job = subprocess.run([sys.executable, "-c", code, "--to", tmp_path], capture_output=True, text=True)
+    assert job.returncode == 1 and "cffi (pip install" in job.stderr and job.stderr.count("\n") == 1
+
+
 def test_clients_are_compiled_where_paths_have_blanks(programs, tmp_path):
     folder = tmp_path / "a folder"
     shutil.copytree(ROOT / "bench" / "clients", folder / "bench" / "clients")
