@@ -41,7 +41,7 @@ test-full: $(READY)-test  ## run every product of the cross of algorithms, trans
 	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/unit/test_cover.py $(ARGS)
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
-	PDLA_TEST_MPIRUN="$(patsubst .venv/%,$(CURDIR)/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
+	PDLA_TEST_MPIRUN="$(patsubst .venv/%,'$(CURDIR)'/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
 
 test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
@@ -74,7 +74,7 @@ docs: $(READY)-docs  ## build docs/_build/index.html
 	$(PY) -m sphinx -W -q docs docs/_build
 
 clean:  ## remove the environments and everything built
-	rm -rf .venv .venv-system build docs/_build *.egg-info .hypothesis .*_cache
+	rm -rf .venv .venv-system build docs/_build *.egg-info .hypothesis .*_cache pdla/native/*.so*
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(PY):

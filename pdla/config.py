@@ -11,6 +11,10 @@ from dataclasses import dataclass, fields, replace
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
 ARRAYS = ("numpy", "cupy")
 ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON")  # read by pdla/native, before Python runs
+LAUNCHERS = (  # what names of variables begin with that MPI's launchers set
+    "PMI", "PRTE_", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM", "PALS",
+    "OMPI_COMM", "OMPI_UNIVERSE", "OMPI_MCA_ess", "OMPI_MCA_orte", "MV2_COMM",
+)  # fmt: skip
 OWN = ("timeout", "threads", "progress", "tf32")  # settings that may differ between ranks
 
 

@@ -4,7 +4,7 @@ set -eu
 cores=$(getconf _NPROCESSORS_ONLN)
 domains=$(ls -d /sys/devices/system/node/node[0-9]* 2>/dev/null | wc -l)
 [ "$domains" -gt 0 ] || domains=1
-case "$1" in
+case "${2:+$1}" in
 core) ranks=$cores; threads=1; bind="core" ;;
 numa) ranks=$domains; threads=$((cores / domains)); bind="numa" ;;
 *) echo "$0 core|numa program..." >&2; exit 2 ;;

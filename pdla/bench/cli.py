@@ -14,7 +14,6 @@ from pdla import config
 from pdla.bench import calibrate, compare, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
 from pdla.bench.stop import Stop, refuse
-from pdla.comm.device import LAUNCHERS
 from pdla.errors import DeviceError, NoMPIError
 
 ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
@@ -159,7 +158,7 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
 
 def _here(work: Callable[[], int]) -> int:
     """Threads and dry runs take one process, and no MPI: where no launcher has started this one, none is looked for."""
-    return _alone(work) if any(name.startswith(LAUNCHERS) for name in os.environ) else _stopped(work)
+    return _alone(work) if any(name.startswith(config.LAUNCHERS) for name in os.environ) else _stopped(work)
 
 
 def _alone(work: Callable[[], int]) -> int:

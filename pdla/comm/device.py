@@ -30,10 +30,6 @@ from pdla.errors import DeviceError
 PIECE = 1 << 20  # bytes of a piece through pinned memory, at least: each is a launch
 SIZES = (1, 1 << 20)  # of the probe's messages, in float64: some MPIs go wrong with long ones only
 PATIENCE = 120.0  # seconds for a process that imports CuPy and starts MPI
-LAUNCHERS = (
-    "PMI", "PRTE_", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM", "PALS",
-    "OMPI_COMM", "OMPI_UNIVERSE", "OMPI_MCA_ess", "OMPI_MCA_orte", "MV2_COMM",
-)  # fmt: skip
 
 
 def least(xp: ModuleType, aware: bool) -> int:
@@ -207,7 +203,7 @@ def aware(comm: Any) -> bool:
 def _alone() -> str:
     """What a process of its own dies of, sending device arrays to itself; empty: nothing. Once: it takes seconds, and communicators
     may be many."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
     command = [sys.executable, "-m", "pdla.comm.device"]
     try:
         done = subprocess.run(command, env=environ | {"PDLA_GPU_MPI": "on"}, timeout=PATIENCE, text=True, capture_output=True)

@@ -16,8 +16,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import cffi
-
 HERE = Path(__file__).parent
 
 CALL = """
@@ -70,6 +68,8 @@ LIBRARIES = {
 
 def build(name: str, folder: Path) -> Path:
     """lib<name>.so in a folder."""
+    import cffi
+
     library = LIBRARIES[name]
     ffi = cffi.FFI()
     ffi.embedding_api("")
@@ -100,10 +100,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pdla.native.build", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where they go, with pdla.h and pdla.f90")
     folder = parser.parse_args().to.resolve()
-    build_alias()
-    made = [build(name, folder) for name in LIBRARIES]
-    for name in ("pdla.h", "pdla.f90"):
-        made.append(Path(shutil.copy(HERE / name, folder)))
+    try:
+        build_alias()
+        made = [build(name, folder) for name in LIBRARIES]
+        for name in ("pdla.h", "pdla.f90"):
+            made.append(Path(shutil.copy(HERE / name, folder)))
+    except Exception as error:  # of the compiler, of cffi, or of a folder that is not to be written
+        sys.exit(f"pdla.native.build: {error}; needed are a C compiler (cc, or CC) and cffi (pip install 'pdla[native]')")
     sys.stdout.writelines(f"{path}\n" for path in made)
 
 

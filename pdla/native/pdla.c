@@ -1,18 +1,22 @@
 /* The functions of pdla.h: each calls its twin in Python (pdla.native.interface), with room for what it has to say of an error. */
 #include "pdla.h"
+#include <string.h>
 
 #define ROOM 4096
 
 static _Thread_local char said[ROOM];
+
+static const char silent[] = "the Python inside did not start, or did not find pdla: what it printed says why; PDLA_PYTHON names another";
 
 const char *pdla_error(void) { return said; }
 
 #define CALL(function, ...)            \
     do {                               \
         pdla_which_python();           \
-        said[0] = 0;                   \
+        strcpy(said, silent);          \
         int status = PDLA_OTHER;       \
         function(__VA_ARGS__, &status, said); \
+        if (!status) said[0] = 0;      \
         return status;                 \
     } while (0)
 

@@ -66,6 +66,25 @@ def test_libraries_are_built_where_paths_have_blanks(tmp_path, monkeypatch):
     assert (native.HERE / native.ALIAS).exists()
 
 
+def test_what_the_build_lacks_is_one_line(tmp_path):
+    command = [sys.executable, "-m", "pdla.native.build", "--to", tmp_path]
+    job = subprocess.run(command, env=os.environ | {"CC": "/no/compiler"}, capture_output=True, text=True)
+    assert job.returncode == 1 and "'/no/compiler'; needed are a C compiler" in job.stderr and job.stderr.count("\n") == 1
+    code = "import sys; sys.modules['cffi'] = None; from pdla.native import build; build.build_alias = dict; build.main()"
+    job = subprocess.run([sys.executable, "-c", code, "--to", tmp_path], capture_output=True, text=True)
+    assert job.returncode == 1 and "cffi (pip install" in job.stderr and job.stderr.count("\n") == 1
+
+
+def test_clients_are_compiled_where_paths_have_blanks(programs, tmp_path):
+    folder = tmp_path / "a folder"
+    shutil.copytree(ROOT / "bench" / "clients", folder / "bench" / "clients")
+    (folder / "build" / "native").mkdir(parents=True)
+    for name in ("libpdla.so", "pdla.h"):
+        shutil.copy(programs / name, folder / "build" / "native")
+    subprocess.run(["make", "-C", folder / "bench" / "clients", "../../build/native/rows_c"], check=True, capture_output=True)
+    assert "rows: right" in run([folder / "build" / "native" / "rows_c"], 1)
+
+
 def run(command, ranks=4, flavour="openmpi", cwd=None, limit=110, **environment):
     """The output of a program on so many ranks, its status 0."""
     need(f"mpirun.{flavour}")
@@ -242,6 +261,27 @@ def test_many_threads_start_it_at_once_and_have_errors_of_their_own(libraries, t
     subprocess.run(["cc", "threads.c", "-o", "threads", *flags], cwd=tmp_path, check=True)
     job = subprocess.run(["./threads"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert job.returncode == 0, job.stderr
+
+
+NO_PYTHON = r"""
+#include <pdla.h>
+#include <stdio.h>
+
+int main(void)
+{
+    const int status = pdla_free(1);
+    printf("%d %s\n", status, pdla_error());
+}
+"""
+
+
+def test_where_python_does_not_start_the_error_says_so(libraries, tmp_path):
+    (tmp_path / "call.c").write_text(NO_PYTHON)
+    flags = [f"-I{libraries}", f"-L{libraries}", "-lpdla", f"-Wl,-rpath,{libraries}"]
+    subprocess.run(["cc", "call.c", "-o", "call", *flags], cwd=tmp_path, check=True)
+    (tmp_path / "pdla.py").write_text("raise ImportError('another pdla')")
+    job = subprocess.run(["./call"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
+    assert job.stdout.startswith("7 the Python inside did not start") and "another pdla" in job.stderr
 
 
 # ---------------------------------------------------------------------------------------------- ScaLAPACK's testers

@@ -127,6 +127,16 @@ def test_a_prediction_needs_no_gpu_where_matrices_would_lie_on_one(words, status
     assert (done.returncode, bool(done.stdout), done.stderr.count("\n")) == (status, status == 0, int(status != 0)), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["--help"], 0), (["--threads", "2", "gemm", "-m", "64"], 0), (["--dry-run", "-P", "4"], 0), (["info"], 2)],
+)
+def test_threads_and_dry_runs_need_no_mpi(words, status):
+    code = "import sys; sys.modules['mpi4py'] = None; from pdla.bench.cli import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert (done.returncode, bool(done.stdout), done.stderr.count("\n")) == (status, status == 0, int(status != 0)), done.stderr
+
+
 def test_stops_carry_their_status():
     with pytest.raises(Stop) as stopped:
         parse(["--dry-run"])

@@ -36,6 +36,31 @@ def run_job(folder, body, **env):
     return subprocess.run(command, cwd=folder, env=os.environ | env, timeout=60, **joined)
 
 
+def make(folder, *words):
+    """What make says in a folder where nothing is but what it reads."""
+    if not shutil.which("make"):
+        pytest.skip("no make here")
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
+        shutil.copy(CONFTEST.parents[1] / name, folder)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(["make", *words, "MPI=mpich"], cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
+
+
+def test_make_names_the_launcher_where_paths_have_blanks(tmp_path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    line = next(line for line in make(folder, "-n", "test-unit").splitlines() if line.startswith("PDLA_TEST_MPIRUN="))
+    assert shlex.split(shlex.split(line)[0].partition("=")[2]) == [str(folder / ".venv" / "bin" / "mpirun")]
+
+
+def test_make_clean_takes_away_what_was_built_in_the_package(tmp_path):
+    built = tmp_path / "pdla" / "native" / "libmpi.so.12"
+    built.parent.mkdir(parents=True)
+    built.touch()
+    make(tmp_path, "clean")
+    assert not built.exists() and (tmp_path / "Makefile").exists()
+
+
 def test_a_failure_on_one_rank_fails_all(tmp_path):
     job = run_job(
         tmp_path,
