@@ -1324,3 +1324,21 @@ def test_scores_that_float16_has_numbers_for(causal):
     (y, dx), (wanted, _) = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
     np.testing.assert_allclose(y, wanted, rtol=2e-3)
     assert np.isfinite(dx).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sharpness, slope", [(6, 1), (0.01, 40)], ids=["scores", "slopes"])
+def test_scores_and_slopes_that_float16_has_no_numbers_for(causal, sharpness, slope):
+    """q k of up to 104000, and dY times values of up to 82000, where float16 has all that comes of them."""
+
+    def program(scheme, dtype):
+        layer = nn.SelfAttention(scheme, 128, 1, sequence=4, causal=causal, bias=False, dtype=dtype)
+        eye = np.eye(128)
+        layer.load_state_dict({"qkv.weight": np.hstack([eye * sharpness, eye * sharpness, eye]), "out.weight": eye})
+        x = scheme.shard(np.repeat([[16], [15], [14], [-16]], 128, axis=1).astype(dtype), sequence=4)
+        y = layer.forward(x)
+        return y.gather(), layer.backward(scheme.shard(np.full(y.shape, slope, dtype), sequence=4)).gather()
+
+    found, wanted = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
+    for value, exact in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(value, exact, atol=4e-3 * np.abs(exact).max())
