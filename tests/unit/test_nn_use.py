@@ -1342,3 +1342,18 @@ def test_scores_and_slopes_that_float16_has_no_numbers_for(causal, sharpness, sl
     found, wanted = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
     for value, exact in zip(found, wanted, strict=True):
         np.testing.assert_allclose(value, exact, atol=4e-3 * np.abs(exact).max())
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in subtract")
+@pytest.mark.parametrize("given", [(60000, -60000), (9, 0.01)])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_a_loss_of_16_bit_floats_that_lie_far_apart(dtype, given):
+    """Of what is between them float16 has no number, and 16 bits have not its last digits."""
+    given = np.array([given]).astype(dtype)
+
+    def program(scheme):
+        logits = pdla.from_global(given, scheme.grid, scheme.activation(scheme.first.Y))
+        return nn.CrossEntropy().forward(logits, np.array([1]))
+
+    apart = float(given[0, 0]) - float(given[0, 1])
+    assert run(SUMMA, program) == pytest.approx(apart + np.log1p(np.exp(-apart)), rel=1e-5)
