@@ -345,6 +345,26 @@ def test_a_state_is_on_the_root_alone():
     assert states[0] == {"weight": None, "bias": None} and states[1]["weight"].shape == (20, 23)
 
 
+def test_a_state_that_is_refused_changes_nothing():
+    """Where ranks give another last array, behind others that fit."""
+
+    def program(comm):
+        layer = nn.Linear(SUMMA.make(comm), 20, 20)
+        optimizer = nn.AdamW(layer)
+        layer.backward(layer.forward(layer.scheme.shard(X)))
+        optimizer.step()
+        for holder in (layer, optimizer):
+            before = holder.state_dict()
+            other = {name: value + (1 if comm.rank or not name.startswith("bias") else 2) for name, value in before.items()}
+            with pytest.raises(AgreementError):
+                holder.load_state_dict(other)
+            assert all(np.array_equal(value, before[name]) for name, value in holder.state_dict().items())
+            holder.load_state_dict({name: value + 1 for name, value in before.items()})
+            assert all(np.array_equal(value, before[name] + 1) for name, value in holder.state_dict().items())
+
+    pdla.run(4, program)
+
+
 def test_names_and_numbers_of_parameters():
     def program(scheme):
         layer = MODEL.build(scheme)
@@ -887,6 +907,7 @@ ONE = {  # what a rank has, what the others have, and a layer that is made of it
     "scales of an embedding": (None, 1.0, lambda s, scale: nn.Embedding(s, 4, 4, scale=scale)),
     "scales of positions": (np.ones(2), 1.0, lambda s, scale: nn.Positions(s, 4, sequence=5, scale=scale)),
     "probabilities": ("a", 0.1, lambda s, probability: nn.Dropout(s, probability)),
+    "training": ("no", False, lambda s, training: nn.GeLU(s).forward(s.shard(X), training=training)),
 }
 
 
