@@ -185,6 +185,8 @@ class ResidualBlock(Layer):
             check_parts("ResidualBlock", activation, seed)
             if not counts(kernel) or kernel % 2 == 0:
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
+            if not (counts(height) and counts(width)):
+                raise ShapeError(f"ResidualBlock of samples of {height} x {width}: whole numbers, at least 1")
         super().__init__(scheme)
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.sizes = (height, width), (height, width)

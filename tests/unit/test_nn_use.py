@@ -701,7 +701,7 @@ MAKING = {
         lambda c: nn.Tesseract(grid(c, (2, 2, 1)), cut_weights="no"), ShapeError, "cut_weights='no': True or False"
     ),
     "ranks that differ": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1 + c.rank), AgreementError, "ranks disagree"),
-    "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"Linear\(ProcessGrid\(.*\), ...\): give a scheme"),
+    "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"MLP\(ProcessGrid\(.*\), ...\): give a scheme"),
     "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
     "heads of a layer": (lambda c: nn.TransformerLayer(SUMMA.make(c), 20, 0, sequence=5), ShapeError, "not 0 equal heads"),
     "heads of nothing": (lambda c: nn.TransformerLayer(SUMMA.make(c), 0, 5, sequence=5), ShapeError, "0 features are not 5 equal"),
@@ -898,6 +898,8 @@ ONE = {  # what a rank has, what the others have, and a layer that is made of it
     "outputs": (-1, 4, lambda s, n: nn.Linear(s, 4, n)),
     "units": (3, (1, 1), lambda s, units: nn.Linear(s, 4, 4, units=units)),
     "hidden features": (None, 4, lambda s, hidden: nn.SelfAttention(s, hidden, 2, sequence=5)),
+    "hidden features of an MLP": (None, 4, nn.MLP),
+    "heights of a block": (None, 4, lambda s, height: nn.ResidualBlock(s, 4, groups=1, height=height, width=4)),
     "features between": (2.5, 8, lambda s, inner: nn.MLP(s, 4, inner)),
     "channels": (None, 4, lambda s, channels: nn.GroupNorm(s, channels, groups=2, pixels=4)),
     "channels of a kernel": ("a", 4, lambda s, channels: nn.Conv2d(s, channels, 4, 1, height=4, width=4)),
