@@ -1380,3 +1380,18 @@ def test_a_loss_of_16_bit_floats_that_lie_far_apart(dtype, given):
 
     apart = float(given[0, 0]) - float(given[0, 1])
     assert run(SUMMA, program) == pytest.approx(apart + np.log1p(np.exp(-apart)), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm, partial(nn.GroupNorm, groups=2, pixels=4)])
+def test_gradients_of_norms_that_float16_has_numbers_for(kind):
+    """dY times a gain of 100 is up to 200000, what is passed back a thousandth of it."""
+    given, slope = 1000 * np.random.default_rng(0).standard_normal((2, 8, 8)).astype(np.float16)
+
+    def program(scheme, dtype):
+        layer = kind(scheme, 8, dtype=dtype)
+        layer.load_state_dict({name: np.full((1, 8), 100) for name in layer.parameters()})
+        layer.forward(scheme.shard(given.astype(dtype), sequence=layer.sequence))
+        return layer.backward(scheme.shard(slope.astype(dtype), sequence=layer.sequence)).gather()
+
+    found, wanted = (run(SUMMA, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
