@@ -520,6 +520,19 @@ def test_samples_that_are_cut_are_refused(place):
     assert kind is LayoutError and "does not leave sequences of 5 tokens whole" in text
 
 
+@pytest.mark.parametrize("pairs", [0, 1])
+def test_upsampled_tokens_that_lie_otherwise_are_refused(pairs):
+    """Of 5 pixels the last of 3 ranks has 1; of 20 a cut of all would give it 6, not 4."""
+
+    def program(comm):
+        scheme = nn.Megatron1D(pdla.ProcessGrid((3,), comm=comm), sequence_parallel=True)
+        before = [nn.Conv2d(scheme, 4, 4, 1, height=1, width=1, kind=kind) for kind in ("first", "second")] * pairs
+        nn.Sequential(scheme, [*before, nn.Upsample(scheme, height=1, width=1)]).forward(scheme.shard(np.ones((5, 4))))
+
+    kind, text = refusal(3, program)
+    assert kind is LayoutError and "makes 4 tokens of one, where they lie: of the 5 tokens of x" in text
+
+
 BEHIND = {
     "GroupNorm": lambda s: nn.GroupNorm(s, 4, groups=2, pixels=2),
     "Upsample": lambda s: nn.Upsample(s, height=1, width=2),
