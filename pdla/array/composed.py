@@ -123,7 +123,7 @@ def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
     sums[0] = widened(powers).sum(axis=1)
     sums[1] = 0
     rows = _there(places, x)
-    sums[1, rows] = x[rows, places[rows]] - top[rows, 0]
+    sums[1, rows] = widened(x[rows, places[rows]]) - widened(top[rows, 0])
     return powers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -108,10 +109,20 @@ def check_sequences(layer: Layer, x: Any) -> None:
         )
 
 
-def check_whole(layer: Layer, x: DistMatrix) -> None:
-    """Raise unless each rank has whole sequences of x, in schemes too that cut sequences between the layers of a pair."""
-    held = shares(x.shape[0], x.layout.rows, x.grid.sizes, rows_of(x.layout), {})
-    if any(len(tokens) % layer.sequence for _, tokens in held):
+def check_whole(layer: Layer, x: DistMatrix, given: Layout | None = None) -> None:
+    """Raise unless each rank has whole sequences of x, in schemes too that cut sequences between the layers of a pair; and unless
+    what becomes of them is its part of y, where that is to lie in a given layout."""
+
+    def held(layout: Layout, scale: Fraction | int = 1) -> list[int]:
+        cuts = layout.rows
+        return [len(tokens) for _, tokens in shares(int(x.shape[0] * scale), cuts, x.grid.sizes, rows_of(layout), {})]
+
+    if any(tokens % layer.sequence for tokens in held(x.layout)):
         raise LayoutError(
             f"x lies as {x.layout!r}, which does not leave sequences of {layer.sequence} tokens whole, as {layer!r} wants them"
+        )
+    if given is not None and [tokens * layer.scale for tokens in held(x.layout)] != held(given, layer.scale):
+        raise LayoutError(
+            f"{layer!r} makes {layer.scale} tokens of one, where they lie: of the {x.shape[0]} tokens of x no rank may have more "
+            f"than another, as x lies as {x.layout!r}"
         )

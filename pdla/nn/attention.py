@@ -100,11 +100,11 @@ class SelfAttention(Layer):
 
     def _scores(self, xp: Any, q: Any, k: Any) -> Any:
         """The scores of some queries and the keys they see, of which the last are their own where each sees no later one."""
-        scaled = q * q.dtype.type(q.shape[3] ** -0.5)  # q k may be more than float16 has numbers for
+        scaled = widened(q) * summing(q.dtype).type(q.shape[3] ** -0.5)
         scores = _product(scaled, k.transpose(0, 1, 3, 2))
         if self.causal:
             queries, keys = scores.shape[2:]
-            scores[..., keys - queries :] += xp.asarray(_none_later(queries, q.dtype))
+            scores[..., keys - queries :] += xp.asarray(_none_later(queries, scores.dtype))
         return scores
 
     def _mixed(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
@@ -119,7 +119,7 @@ class SelfAttention(Layer):
                 scores = self._scores(xp, q[here], k[there])
                 top = scores.max(axis=3, keepdims=True)
                 weights = np.exp(scores - top)
-                total = widened(weights).sum(axis=3, keepdims=True)
+                total = weights.sum(axis=3, keepdims=True)
                 out[here] = _product(weights, v[there]) / total
                 normal[here] = top + np.log(total)
         return mixed, normal
@@ -134,20 +134,19 @@ class SelfAttention(Layer):
             sums[...] = 0
             for queries, keys in pieces:
                 here, there = (*part, queries), (*part, keys)
-                weights = np.exp(self._scores(xp, q[here], k[there]) - normal[here]).astype(q.dtype, copy=False)
+                weights = np.exp(self._scores(xp, q[here], k[there]) - normal[here])
                 v_sums[:, :, keys] += _product(weights.transpose(0, 1, 3, 2), d[here])
                 slope = _product(d[here], v[there].transpose(0, 1, 3, 2))
-                slope = weights * (slope - widened(slope * weights).sum(axis=3, keepdims=True)) * q.dtype.type(size**-0.5)
-                slope = slope.astype(q.dtype, copy=False)
+                slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True)) * slope.dtype.type(size**-0.5)
                 dq[here] = _product(slope, k[there])
                 k_sums[:, :, keys] += _product(slope.transpose(0, 1, 3, 2), q[here])
             dk[part], dv[part] = k_sums, v_sums
 
 
 def _product(x: Any, y: Any) -> Any:
-    """The product of each matrix of x and that of y, in x's dtype, of 16-bit floats summed in float32: CuPy multiplies no stacks of
-    bfloat16's."""
-    return (widened(x) @ widened(y)).astype(x.dtype, copy=False)
+    """The product of each matrix of x and that of y, of 16-bit floats in float32: float16 has no numbers for all scores and slopes,
+    and CuPy multiplies no stacks of bfloat16's."""
+    return widened(x) @ widened(y)
 
 
 @lru_cache(maxsize=8)

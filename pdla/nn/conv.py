@@ -150,15 +150,18 @@ class Upsample(Pointwise):
         super()._takes(x)
         check_activation(self, x, x.shape[1], x.dtype, self.scheme.first.X)
         check_units(self, x)
-        check_whole(self, x)
+        check_whole(self, x, self._given(x))
+
+    def _given(self, x: DistMatrix) -> Layout:
+        return self.scheme.residual(self.factor**2 * max(sequence_of(x.layout), self.sequence))
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
-        at.check_whole(self, x)
+        layout = self._given(x)
+        at.check_whole(self, x, layout)
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         (rows, channels), samples = x.stored.shape, x.stored.shape[0] // self.sequence
         block = x.xp.empty((samples, h, f, w, f, channels), x.dtype)
         block[...] = x.stored.reshape(samples, h, 1, w, 1, channels)
-        layout = self.scheme.residual(area * max(sequence_of(x.layout), self.sequence))
         return DistMatrix(block.reshape(rows * area, channels), (x.shape[0] * area, x.shape[1]), x.grid, layout)
 
     def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
@@ -185,6 +188,8 @@ class ResidualBlock(Layer):
             check_parts("ResidualBlock", activation, seed)
             if not counts(kernel) or kernel % 2 == 0:
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
+            if not (counts(height) and counts(width)):
+                raise ShapeError(f"ResidualBlock of samples of {height} x {width}: whole numbers, at least 1")
         super().__init__(scheme)
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.sizes = (height, width), (height, width)

@@ -17,7 +17,7 @@ from pdla.create import from_global
 from pdla.errors import GridError, PdlaError, ShapeError
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_like, check_reals, check_sequences
-from pdla.nn.scheme import Scheme
+from pdla.nn.scheme import Scheme, check_flag
 from pdla.nn.steps import Steps, together
 from pdla.nn.trip import Parameter, Shard, Trip
 
@@ -118,12 +118,13 @@ class Layer:
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Collective: set the parameters from global arrays, which every rank has. ShapeError where names or shapes differ."""
+        """Collective: set the parameters from global arrays, which every rank has. ShapeError where names or shapes differ; an
+        error leaves the layer as it was."""
         with agreed(self.scheme.grid.comm, f"load_state_dict of {self!r}"):
             own = self.parameters()
             check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
-        for value, array in ((value, state[name]) for name, value in own.items()):
-            block = from_global(array, value.grid, value.layout).stored
+        blocks = [from_global(state[name], value.grid, value.layout).stored for name, value in own.items()]
+        for value, block in zip(own.values(), blocks, strict=True):
             value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # by name: bfloat16 is not float16's kind
 
     def _check_uses(self) -> None:
@@ -149,11 +150,12 @@ class Layer:
         """
         call = f"forward of {self!r} on {described(x)}, training={training}, passes={self.passes}"
         with agreed(self.scheme.grid.comm, call):
+            check_flag("training", training)
             self._takes(x)
             check_sequences(self, x)
             if training:
                 self._check_uses()
-        self.passes += training
+        self.passes += bool(training)
         self._trip, self._left, self._shards = None, None, []  # an error amid this pass leaves none before it to go back
         trip = Trip(self, x, self.passes, training)
         shards = trip.shards()
@@ -219,7 +221,8 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
     for name, shape in shapes.items():
         if shape != np.shape(state[name]):
             raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {shape} in {whose}")
-        check_reals(f"{name} in the state", getattr(state[name], "dtype", None) or np.asarray(state[name]).dtype)
+        dtype = getattr(state[name], "dtype", None)
+        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(state[name]).dtype)
 
 
 def _memory(x: Any) -> Any:

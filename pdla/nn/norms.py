@@ -159,7 +159,7 @@ class GroupNorm(Norm):
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         normal, scale = at.take(self)
         self._learn(dy, normal.reshape(*dy.stored.shape), at)
-        d = widened(self._by_sample(dy.stored * self.gain.value.stored))
+        d = self._by_sample(widened(dy.stored) * self.gain.value.stored)
         mean = yield from self._means(d, dy)
         along = yield from self._means(d * normal, dy)
         dx = ((d - mean - normal * along) * scale).astype(dy.dtype, copy=False)

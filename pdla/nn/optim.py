@@ -72,7 +72,7 @@ class Optimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Collective: go on from a state, which every rank has, and from nothing else. ShapeError where it is not of this kind
-        of optimizer and of the layer's parameters."""
+        of optimizer and of the layer's parameters; an error leaves the optimizer as it was."""
         steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
             places = self._places(steps)
@@ -80,11 +80,12 @@ class Optimizer:
             check_state(state, {"steps": (), **shapes}, f"{type(self).__name__} of {self.layer!r}")
             if not (float(steps) >= 0 and float(steps).is_integer()):
                 raise ShapeError(f"steps={steps} in the state: a whole number of them")
-        self.steps, self.state = int(state["steps"]), {}
+        loaded: dict[Parameter, tuple[Any, ...]] = {}
         for key, parameter in places.items():
             value = parameter.value
             block = from_global(state[key], value.grid, value.layout).stored.astype(summing(value.dtype), copy=False)
-            self.state[parameter] = *self.state.get(parameter, ()), block
+            loaded[parameter] = *loaded.get(parameter, ()), block
+        self.steps, self.state = int(state["steps"]), loaded
 
     def _places(self, steps: int) -> dict[str, Parameter]:
         """Whose state each name in a state stands for: nobody's before the first step."""

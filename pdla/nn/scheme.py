@@ -132,8 +132,7 @@ class Scheme:
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
             for name, value in {"keep": keep, **flags}.items():
-                if not isinstance(value, (bool, np.bool_)):
-                    raise ShapeError(f"{name}={value!r}: True or False")
+                check_flag(name, value)
             if not counts(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")
             if panel is not None and (not counts(panel) or keep or shards > 1):
@@ -200,6 +199,12 @@ class Scheme:
             if not counts(sequence):
                 raise ShapeError(f"sequence={sequence}: tokens of a sequence, a whole number, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise unless it is True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ShapeError(f"{name}={value!r}: True or False")
 
 
 def counts(n: object, least: int = 1) -> bool:

@@ -14,7 +14,7 @@ from pdla.array.composed import widened
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
 from pdla.layout import Block, Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_sequence, like
+from pdla.nn.activation import check_activation, check_counts, check_sequence, like
 from pdla.nn.attention import SelfAttention
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
@@ -168,7 +168,9 @@ class MLP(Sequential):
         self, scheme: Scheme, hidden: int, inner: int | None = None, *, bias: bool = True, seed: int = 0,
         dtype: Any = np.float64, name: str = "mlp",
     ) -> None:  # fmt: skip
-        inner = 4 * hidden if inner is None else inner
+        with made("MLP", scheme, f"{hidden}"):
+            check_counts("MLP", hidden=hidden)
+            inner = 4 * hidden if inner is None else inner
         first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
         second = Linear(scheme, inner, hidden, kind="second", bias=bias, seed=seed, dtype=dtype, name=f"{name} second")
         super().__init__(scheme, [first, GeLU(scheme), second])

@@ -160,10 +160,11 @@ class Shard:
         if not self.again:
             self.trip.release(parameter, self.keeping)
 
-    def check_whole(self, layer: Layer, x: DistMatrix) -> None:
-        """Raise, on every rank, unless each has whole samples of what the layers before this one have given."""
+    def check_whole(self, layer: Layer, x: DistMatrix, given: Layout | None = None) -> None:
+        """Raise, on every rank, unless each has whole samples of what the layers before this one have given, and what becomes of
+        them is its part of y, where that is to lie in a given layout."""
         try:
-            check_whole(layer, x)
+            check_whole(layer, x, given)
         except LayoutError:
             self.trip.drop()
             raise

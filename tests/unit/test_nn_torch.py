@@ -200,3 +200,20 @@ def test_clip(place, largest):
     factor = (norm + 1e-6) / norm if norm > largest else 1
     gradients = {name: value.grad.numpy() * factor for name, value in zip(learned(model), p, strict=True)}
     check_close(pdla.run(place.ranks, program)[0], {"norm": norm, **gradients})
+
+
+def test_a_state_of_tensors():
+    """As PyTorch saves it: a weight that asks for its gradient is refused in PyTorch's own words, on every rank."""
+
+    def program(comm):
+        layer = nn.Linear(FEW[2].make(comm), 5, 4)
+        state = {"weight": torch.arange(20, dtype=torch.float32).reshape(5, 4), "bias": torch.ones(1, 4)}
+        layer.load_state_dict(state)
+        nn.SGD(layer, 0.1, momentum=0.9).load_state_dict({"steps": torch.tensor(3), **{f"{n}.0": v for n, v in state.items()}})
+        asking = {name: value.clone().requires_grad_(True) for name, value in state.items()}
+        with pytest.raises(RuntimeError, match="requires grad"):
+            layer.load_state_dict(asking if comm.rank == 1 else state)
+        return layer.state_dict()
+
+    found = pdla.run(FEW[2].ranks, program)[0]
+    assert np.array_equal(found["weight"], np.arange(20).reshape(5, 4)) and (found["bias"] == 1).all()

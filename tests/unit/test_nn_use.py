@@ -345,6 +345,26 @@ def test_a_state_is_on_the_root_alone():
     assert states[0] == {"weight": None, "bias": None} and states[1]["weight"].shape == (20, 23)
 
 
+def test_a_state_that_is_refused_changes_nothing():
+    """Where ranks give another last array, behind others that fit."""
+
+    def program(comm):
+        layer = nn.Linear(SUMMA.make(comm), 20, 20)
+        optimizer = nn.AdamW(layer)
+        layer.backward(layer.forward(layer.scheme.shard(X)))
+        optimizer.step()
+        for holder in (layer, optimizer):
+            before = holder.state_dict()
+            other = {name: value + (1 if comm.rank or not name.startswith("bias") else 2) for name, value in before.items()}
+            with pytest.raises(AgreementError):
+                holder.load_state_dict(other)
+            assert all(np.array_equal(value, before[name]) for name, value in holder.state_dict().items())
+            holder.load_state_dict({name: value + 1 for name, value in before.items()})
+            assert all(np.array_equal(value, before[name] + 1) for name, value in holder.state_dict().items())
+
+    pdla.run(4, program)
+
+
 def test_names_and_numbers_of_parameters():
     def program(scheme):
         layer = MODEL.build(scheme)
@@ -498,6 +518,19 @@ def test_samples_that_are_cut_are_refused(place):
 
     kind, text = refusal(place.ranks, program)
     assert kind is LayoutError and "does not leave sequences of 5 tokens whole" in text
+
+
+@pytest.mark.parametrize("pairs", [0, 1])
+def test_upsampled_tokens_that_lie_otherwise_are_refused(pairs):
+    """Of 5 pixels the last of 3 ranks has 1; of 20 a cut of all would give it 6, not 4."""
+
+    def program(comm):
+        scheme = nn.Megatron1D(pdla.ProcessGrid((3,), comm=comm), sequence_parallel=True)
+        before = [nn.Conv2d(scheme, 4, 4, 1, height=1, width=1, kind=kind) for kind in ("first", "second")] * pairs
+        nn.Sequential(scheme, [*before, nn.Upsample(scheme, height=1, width=1)]).forward(scheme.shard(np.ones((5, 4))))
+
+    kind, text = refusal(3, program)
+    assert kind is LayoutError and "makes 4 tokens of one, where they lie: of the 5 tokens of x" in text
 
 
 BEHIND = {
@@ -681,7 +714,7 @@ MAKING = {
         lambda c: nn.Tesseract(grid(c, (2, 2, 1)), cut_weights="no"), ShapeError, "cut_weights='no': True or False"
     ),
     "ranks that differ": (lambda c: nn.Tensor3D(grid(c, (2, 2)), shards=1 + c.rank), AgreementError, "ranks disagree"),
-    "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"Linear\(ProcessGrid\(.*\), ...\): give a scheme"),
+    "a grid for a scheme": (lambda c: nn.MLP(grid(c, (2, 2)), 8), GridError, r"MLP\(ProcessGrid\(.*\), ...\): give a scheme"),
     "heads": (lambda c: nn.SelfAttention(SUMMA.make(c), 20, 3, sequence=5), ShapeError, "20 features are not 3 equal heads"),
     "heads of a layer": (lambda c: nn.TransformerLayer(SUMMA.make(c), 20, 0, sequence=5), ShapeError, "not 0 equal heads"),
     "heads of nothing": (lambda c: nn.TransformerLayer(SUMMA.make(c), 0, 5, sequence=5), ShapeError, "0 features are not 5 equal"),
@@ -878,6 +911,8 @@ ONE = {  # what a rank has, what the others have, and a layer that is made of it
     "outputs": (-1, 4, lambda s, n: nn.Linear(s, 4, n)),
     "units": (3, (1, 1), lambda s, units: nn.Linear(s, 4, 4, units=units)),
     "hidden features": (None, 4, lambda s, hidden: nn.SelfAttention(s, hidden, 2, sequence=5)),
+    "hidden features of an MLP": (None, 4, nn.MLP),
+    "heights of a block": (None, 4, lambda s, height: nn.ResidualBlock(s, 4, groups=1, height=height, width=4)),
     "features between": (2.5, 8, lambda s, inner: nn.MLP(s, 4, inner)),
     "channels": (None, 4, lambda s, channels: nn.GroupNorm(s, channels, groups=2, pixels=4)),
     "channels of a kernel": ("a", 4, lambda s, channels: nn.Conv2d(s, channels, 4, 1, height=4, width=4)),
@@ -887,6 +922,7 @@ ONE = {  # what a rank has, what the others have, and a layer that is made of it
     "scales of an embedding": (None, 1.0, lambda s, scale: nn.Embedding(s, 4, 4, scale=scale)),
     "scales of positions": (np.ones(2), 1.0, lambda s, scale: nn.Positions(s, 4, sequence=5, scale=scale)),
     "probabilities": ("a", 0.1, lambda s, probability: nn.Dropout(s, probability)),
+    "training": ("no", False, lambda s, training: nn.GeLU(s).forward(s.shard(X), training=training)),
 }
 
 
@@ -1324,3 +1360,51 @@ def test_scores_that_float16_has_numbers_for(causal):
     (y, dx), (wanted, _) = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
     np.testing.assert_allclose(y, wanted, rtol=2e-3)
     assert np.isfinite(dx).all()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("sharpness, slope", [(6, 1), (0.01, 40)], ids=["scores", "slopes"])
+def test_scores_and_slopes_that_float16_has_no_numbers_for(causal, sharpness, slope):
+    """q k of up to 104000, and dY times values of up to 82000, where float16 has all that comes of them."""
+
+    def program(scheme, dtype):
+        layer = nn.SelfAttention(scheme, 128, 1, sequence=4, causal=causal, bias=False, dtype=dtype)
+        eye = np.eye(128)
+        layer.load_state_dict({"qkv.weight": np.hstack([eye * sharpness, eye * sharpness, eye]), "out.weight": eye})
+        x = scheme.shard(np.repeat([[16], [15], [14], [-16]], 128, axis=1).astype(dtype), sequence=4)
+        y = layer.forward(x)
+        return y.gather(), layer.backward(scheme.shard(np.full(y.shape, slope, dtype), sequence=4)).gather()
+
+    found, wanted = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
+    for value, exact in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(value, exact, atol=4e-3 * np.abs(exact).max())
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in subtract")
+@pytest.mark.parametrize("given", [(60000, -60000), (9, 0.01)])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_a_loss_of_16_bit_floats_that_lie_far_apart(dtype, given):
+    """Of what is between them float16 has no number, and 16 bits have not its last digits."""
+    given = np.array([given]).astype(dtype)
+
+    def program(scheme):
+        logits = pdla.from_global(given, scheme.grid, scheme.activation(scheme.first.Y))
+        return nn.CrossEntropy().forward(logits, np.array([1]))
+
+    apart = float(given[0, 0]) - float(given[0, 1])
+    assert run(SUMMA, program) == pytest.approx(apart + np.log1p(np.exp(-apart)), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm, partial(nn.GroupNorm, groups=2, pixels=4)])
+def test_gradients_of_norms_that_float16_has_numbers_for(kind):
+    """dY times a gain of 100 is up to 200000, what is passed back a thousandth of it."""
+    given, slope = 1000 * np.random.default_rng(0).standard_normal((2, 8, 8)).astype(np.float16)
+
+    def program(scheme, dtype):
+        layer = kind(scheme, 8, dtype=dtype)
+        layer.load_state_dict({name: np.full((1, 8), 100) for name in layer.parameters()})
+        layer.forward(scheme.shard(given.astype(dtype), sequence=layer.sequence))
+        return layer.backward(scheme.shard(slope.astype(dtype), sequence=layer.sequence)).gather()
+
+    found, wanted = (run(SUMMA, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
