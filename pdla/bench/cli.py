@@ -15,7 +15,7 @@ from pdla.bench import calibrate, compare, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
 from pdla.bench.stop import Stop, refuse
 from pdla.comm.device import LAUNCHERS
-from pdla.errors import DeviceError, NoMPIError
+from pdla.errors import DeviceError, NoMPIError, ShapeError
 
 ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
 EXAMPLES = """\
@@ -183,7 +183,7 @@ def _stopped(work: Callable[[], int]) -> int:
     except Stop as stop:
         stop.say()
         return stop.status
-    except (DeviceError, MemoryError) as error:
+    except (DeviceError, MemoryError, ShapeError) as error:  # the last two: sizes beyond any memory
         refused = refuse(error)
         refused.say()
         return refused.status
