@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -18,6 +19,7 @@ from pdla.bench.cli import ALONE, ON_RANKS, main, parse
 from pdla.bench.gemm import Bench, predict
 from pdla.bench.peak import Peaks
 from pdla.bench.stop import Stop
+from pdla.comm.device import LAUNCHERS
 from pdla.matmul.planner import ON_GRID
 
 SIZES = ["-m", "30", "-n", "20", "-k", "25"]
@@ -61,6 +63,8 @@ def valid(path):
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
         (["--threads", "2", "calibrate", "--json", "x.json"], "give --out FILE"),
+        (["--threads", "2", "gemm", "--json", ""], "--json : this is a folder"),
+        (["--threads", "2", "gemm", "--out", ""], "--out : this is a folder"),
         (["--threads", "4", "predict", "-P", "4"], "--threads before predict"),
         (["-P", "4", "scale"], "-P before scale"),
         (["--json", "x.json", "compare", "a", "b"], "--json before compare"),
@@ -112,6 +116,31 @@ def test_each_command_says_what_it_is_for_and_how_it_is_typed(capsys, command):
     assert (status, err) == (0, "") and out.startswith(f"usage: python -m pdla.bench {command} ")
     about, example = (ON_RANKS | ALONE)[command][-1], out.partition("examples:\n")[2]
     assert f"{about[1:]}." in out and f"python -m pdla.bench {command} " in example
+
+
+def test_help_leaves_out_what_a_command_refuses(capsys):
+    options = "--dry-run", "-P RANKS", "--json FILE"
+    told = {command: run(capsys, command, "--help")[1] for command in ON_RANKS}
+    shown = {command: [option for option in options if option in text] for command, text in told.items()}
+    assert shown == {"gemm": ["--dry-run", "-P RANKS", "--json FILE"], "info": ["--json FILE"], "calibrate": []}
+
+
+@pytest.mark.parametrize("where", [["--threads", "4"], ["--dry-run", "-P", "4"]])
+@pytest.mark.parametrize(("algorithm", "used"), [("summa", True), ("gather", False), ("cannon", False)])
+def test_panels_that_an_algorithm_has_not_are_told(capsys, where, algorithm, used):
+    status, out, _ = run(capsys, *where, "gemm", *SIZES, "--algorithm", algorithm, "--panel", "7")
+    assert status == 0 and ("in panels of 7" in out) == used
+    assert (f"panel       7 is not used: {algorithm} has no panels" in out) != used
+
+
+def test_a_pipe_that_is_closed_early_ends_it_quietly():
+    command = [sys.executable, "-m", "pdla.bench", "scale", "--product", "64x64x64", "--to", "64", "--factor", "2"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        job.stdout.readline()
+        job.stdout.close()
+        assert job.stderr.read() == ""
+    assert job.returncode == -signal.SIGPIPE
 
 
 def test_common_options_stand_on_either_side_of_the_command():
