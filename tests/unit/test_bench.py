@@ -194,6 +194,17 @@ def test_products_of_integers_that_are_wrong_are_found(dtype, error):
     assert differences(wrong, right, 0.0).startswith("1 of 6 elements differ, the first at (1, 2): ")
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_infinities_and_nan_of_a_file_are_compared_as_such(dtype):
+    right = np.array([1, np.inf, -np.inf, np.nan], dtype)
+    bound = np.array([1e-3, np.inf, np.inf, np.nan])
+    assert differences(right, right, bound) == ""
+    for i, wrong in enumerate([np.nan, 1, np.inf, 1]):
+        c = right.copy()
+        c[i] = wrong
+        assert differences(c, right, bound).startswith(f"1 of 4 elements differ, the first at ({i},): ")
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
 def test_products_of_integers_may_wrap(dtype):
     def program(comm):
