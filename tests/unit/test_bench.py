@@ -205,6 +205,26 @@ def test_infinities_and_nan_of_a_file_are_compared_as_such(dtype):
         assert differences(c, right, bound).startswith(f"1 of 4 elements differ, the first at ({i},): ")
 
 
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("small", [SMALL, 0])
+def test_products_of_files_with_infinities_are_right(number, small):
+    rng = np.random.default_rng(0)
+    a, b = rng.random((20, 15)) - 0.5, rng.random((15, 12)) - 0.5
+    a[2, 3] = a[5, 5] = a[5, 6] = number
+    if small:  # else each row of C X has some, and nothing is to be seen
+        b[3, 4] = b[7, :3] = number
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2), comm=comm)
+        A, B = (pdla.from_global(x, grid, LAYOUT) for x in (a, b))
+        C, spoilt = A @ B, A @ B
+        spoilt *= 2
+        return [Checker(comm, small).check((), A, B, X, False)[:5] for X in (C, spoilt)]
+
+    assert pdla.run(4, program)[0] == ["bound", "WRONG"]
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
 def test_products_of_integers_may_wrap(dtype):
     def program(comm):
