@@ -31,27 +31,32 @@ def system_gemm(library, a, b, c):
     return lambda: call(*how, *map(c_int, (m, n, k)), real(1), at_a, c_int(k), at_b, c_int(n), real(0), at_c, c_int(n))
 
 
+def sizes(text):
+    """m, n and k of a product."""
+    m, n, k = map(int, text.split("x"))
+    return m, n, k
+
+
 def main(*shapes):
-    shapes = shapes or ("2048x4096x128",)
+    shapes = shapes or ((2048, 4096, 128),)
     meeting = Meeting(MPI.COMM_WORLD)
     os.environ.update(core_type())
     library = CDLL(find_library("openblas"))
     threadpool_limits(1)
-    for shape, dtype in cross(shapes, ("float64", "float32")):
-        m, n, k = map(int, shape.split("x"))
+    for (m, n, k), dtype in cross(shapes, ("float64", "float32")):
         draw = np.random.default_rng(meeting.comm.rank)
         a, b, c = draw.random((m, k)).astype(dtype), draw.random((k, n)).astype(dtype), np.zeros((m, n), dtype)
         sides = {"NumPy's": lambda a=a, b=b, c=c: np.matmul(a, b, out=c), "system's": system_gemm(library, a, b, c)}
         times = {name: [meeting.seconds(multiply, CALLS)] for name, multiply in sides.items()}
         if not np.allclose(c, a @ b):
-            raise SystemExit(f"{shape} {dtype}: the system's product is wrong")
+            raise SystemExit(f"{m}x{n}x{k} {dtype}: the system's product is wrong")
         for name, multiply in list(sides.items()) * TURNS:
             times[name].append(meeting.seconds(multiply, CALLS))
         if meeting.comm.rank == 0:
-            print(shape, dtype, *(f"{name} {1e3 * median(taken[1:]):.4g} ms" for name, taken in times.items()))
+            print(f"{m}x{n}x{k}", dtype, *(f"{name} {1e3 * median(taken[1:]):.4g} ms" for name, taken in times.items()))
     if meeting.comm.rank == 0:
         print(*(f"{one['version']} {one['architecture']}" for one in threadpool_info() if one["user_api"] == "blas"))
 
 
 if __name__ == "__main__":
-    started(main, str, __doc__)
+    started(main, sizes, __doc__)

@@ -36,4 +36,12 @@ from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, native_lay
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 
+__all__ = [
+    "Balanced", "Communicator", "Cuts", "Cyclic", "DistMatrix", "Layout", "Ledger", "Machine", "Plan", "ProcessGrid", "Stack",
+    "abort_on_exception", "algorithms", "as_communicator", "balanced_shape", "batched_matmul", "dry_run", "dry_run_all",
+    "einsum", "errors", "eye", "from_function", "from_global", "from_local", "gemm", "hemm", "herk", "load", "matmul",
+    "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn", "ones", "plan_matmul", "predict_matmul",
+    "random", "record", "run", "save", "stack", "symm", "syrk", "syrk_words", "tagged", "tiled_order", "world", "zeros",
+]  # fmt: skip
+
 __version__ = "0.1.0"

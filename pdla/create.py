@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from math import isfinite
+from math import isfinite, prod
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +17,7 @@ from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
 from pdla.errors import DeviceError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
-from pdla.indices import IndexSet
+from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix, check_numbers, has_fractions
 from pdla.redistribute import check_root, converted, local_shape
@@ -34,6 +34,8 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         layout.check(whole, grid.sizes)
         kind = np.dtype(dtype)
         check_numbers(call, kind)
+        if grid.comm.xp.name != "meta":
+            _check_room(call, local_shape(whole, layout, grid), kind)
     return whole, kind
 
 
@@ -42,7 +44,14 @@ def whole_shape(call: str, shape: Any) -> Shape:
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
         raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
+    if max(map(int, shape)) > MOST:
+        raise ShapeError(f"{call}: the dimensions of shape {shape!r} are too long: 2^63 - 1 is the most")
     return int(shape[0]), int(shape[1])
+
+
+def _check_room(call: str, block: Shape, kind: np.dtype) -> None:
+    if prod(block) * kind.itemsize > MOST:
+        raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
 
 
 def _check_unmasked(call: str, array: Any) -> None:

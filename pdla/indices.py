@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 Selection = slice | np.ndarray
+MOST = 2**63 - 1  # the longest dimension: indices have 64 bits
 
 
 @dataclass(frozen=True, eq=False)

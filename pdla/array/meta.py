@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from functools import lru_cache
 from math import prod
@@ -51,14 +51,20 @@ def _touch(*arrays: Any) -> None:
 @lru_cache(maxsize=1024)
 def _ghost(shape: tuple[int, ...]) -> np.ndarray:
     """One element that looks like an array of this shape, to be indexed."""
-    return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), shape, (0,) * len(shape), writeable=False)
+    return _seen_as(shape, (0,) * len(shape))
 
 
 @lru_cache(maxsize=1024)
 def _in_order(shape: tuple[int, ...]) -> np.ndarray:
     """The same, whose elements lie in C order, to be looked at other ways round; there is nothing in it to be read."""
-    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
-    return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), shape, strides, writeable=False)
+    return _seen_as(shape, [prod(shape[i + 1 :]) for i in range(len(shape))])
+
+
+def _seen_as(shape: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
+    try:
+        return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), shape, strides, writeable=False)
+    except (ValueError, OverflowError) as error:  # as NumPy calls it where there are addresses for all bytes, but no memory
+        raise MemoryError(f"no array of {' x '.join(map(str, shape))} fits any memory") from error
 
 
 _broadcast = lru_cache(maxsize=4096)(np.broadcast_shapes)

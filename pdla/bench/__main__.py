@@ -1,8 +1,11 @@
 """python -m pdla.bench"""
 
+import signal
 import sys
 
-from pdla.bench.cli import main
+from pdla.bench.cli import launched, main
 
 if __name__ == "__main__":
+    if not launched():
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other tools do where nobody reads on: | head
     sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 from pdla.bench.stop import REFUSED, Stop, refuse
@@ -41,16 +42,24 @@ def grid_shape(text: str) -> tuple[int, int]:
     return int(words[0]), int(words[1])
 
 
-def add_ranks(to: argparse.ArgumentParser) -> None:
-    """Where a command runs, and what it leaves: options that may stand before the command or after it."""
+def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> None:
+    """Where a command runs, and what it leaves: options that may stand before the command or after it.
+
+    refused  what help leaves out: it is read, for an error that says why
+    """
+
+    def told(name: str, what: str) -> str:
+        return argparse.SUPPRESS if name in refused else what
+
     group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
     group.add_argument("--threads", type=positive, metavar="P", help="run on P ranks, threads of this process; needs no MPI")
     arrays = "what the blocks of matrices are: NumPy's arrays, or CuPy's on each rank's GPU (default: PDLA_ARRAY, or numpy)"
     group.add_argument("--array", choices=ARRAYS, help=arrays)
     dry = "run without data, to predict bytes, messages and workspace of -P ranks; with --machine seconds, too"
-    group.add_argument("--dry-run", action="store_true", help=dry)
-    group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help="number of ranks of a dry run")
-    group.add_argument("--json", metavar="FILE", help="write machine, versions and all figures to FILE, for report and compare")
+    group.add_argument("--dry-run", action="store_true", help=told("dry_run", dry))
+    group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help=told("ranks", "number of ranks of a dry run"))
+    leaves = "write machine, versions and all figures to FILE, for report and compare"
+    group.add_argument("--json", metavar="FILE", help=told("json", leaves))
 
 
 def add_machine(to: argparse.ArgumentParser) -> None:

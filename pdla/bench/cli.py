@@ -14,7 +14,7 @@ from pdla import config
 from pdla.bench import calibrate, compare, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
 from pdla.bench.stop import Stop, refuse
-from pdla.errors import DeviceError, NoMPIError
+from pdla.errors import DeviceError, NoMPIError, ShapeError
 
 ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
 EXAMPLES = """\
@@ -48,6 +48,7 @@ COMMON = {
     "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",
 }  # options that may stand before a command  # fmt: skip
 MEANT = {"predict": ("ranks", "json", "machine"), "scale": ("json", "machine"), "compare": (), "report": ()}  # those that it has
+REFUSES = {"info": ("dry_run", "ranks"), "calibrate": ("dry_run", "ranks", "json")}  # that it reads, to say why not
 MEANT |= dict.fromkeys(("info", "calibrate"), tuple(name for name in COMMON if name != "machine"))
 
 
@@ -62,7 +63,7 @@ def parser() -> Parser:
     for name, (add, program, about) in ON_RANKS.items():
         command = commands.add_parser(name, help=about, **_text(name, about))
         command.set_defaults(command=name, program=program)
-        add_ranks(command)
+        add_ranks(command, REFUSES.get(name, ()))
         if add:
             add(command)
     for name, (module, about) in ALONE.items():
@@ -89,7 +90,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         return arguments
     if arguments.dry_run != (arguments.ranks is not None):
         raise refuse("--dry-run and -P go together: --dry-run -P 4096")
-    if arguments.dry_run and (arguments.threads or arguments.command in ("info", "calibrate")):
+    if arguments.dry_run and (arguments.threads or arguments.command in REFUSES):
         raise refuse("a dry run has no " + ("threads" if arguments.threads else "machine to tell about"))
     if arguments.array and arguments.dry_run:
         raise refuse(f"--array {arguments.array}: a dry run has no arrays")
@@ -158,7 +159,12 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
 
 def _here(work: Callable[[], int]) -> int:
     """Threads and dry runs take one process, and no MPI: where no launcher has started this one, none is looked for."""
-    return _alone(work) if any(name.startswith(config.LAUNCHERS) for name in os.environ) else _stopped(work)
+    return _alone(work) if launched() else _stopped(work)
+
+
+def launched() -> bool:
+    """Whether a launcher has started this process, as one of several."""
+    return any(name.startswith(config.LAUNCHERS) for name in os.environ)
 
 
 def _alone(work: Callable[[], int]) -> int:
@@ -182,7 +188,7 @@ def _stopped(work: Callable[[], int]) -> int:
     except Stop as stop:
         stop.say()
         return stop.status
-    except (DeviceError, MemoryError) as error:
+    except (DeviceError, MemoryError, ShapeError) as error:  # the last two: sizes beyond any memory
         refused = refuse(error)
         refused.say()
         return refused.status

@@ -83,7 +83,7 @@ class Bench:
         total = ledger.total(self.comm)
         row = figures(case, plan, (A, B), worst(total))
         row = replace(row, checks=checks, bytes_from_far=total["max_bytes_from_far"], split=split)
-        explained = plan.explain() if self.explain and self.comm.rank == 0 else ""
+        explained = explanation(case, plan) if self.explain and self.comm.rank == 0 else ""
         row = replace(row, explained=explained, predicted=self._predicted(case, plan.algorithm))
         return self._timed(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
 
@@ -119,6 +119,12 @@ class Bench:
 def planned(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
     """Collective: the plan of a case."""
     return pdla.plan_matmul(A, B, algorithm=case.algorithm, layout=LAYOUT, panel=case.panel)
+
+
+def explanation(case: Case, plan: pdla.Plan) -> str:
+    """The plan in words, and what was asked for of which it makes no use."""
+    unused = case.panel is not None and plan.schedule != "summa"
+    return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.named} has no panels" if unused else "")
 
 
 def worst(total: dict[str, int]) -> Figures:
@@ -166,4 +172,4 @@ def _predicted(comm: pdla.Communicator, case: Case) -> Row:
     grid = pdla.ProcessGrid(case.grid, comm=comm)
     operands = random_operands(case, grid)
     plan = planned(case, *operands)
-    return replace(figures(case, plan, operands, plan.predicted), explained=plan.explain())
+    return replace(figures(case, plan, operands, plan.predicted), explained=explanation(case, plan))

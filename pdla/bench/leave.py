@@ -14,12 +14,12 @@ from pdla.bench.stop import refuse
 def leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
     """Write what an option asks for; where that cannot be done, stop. Collective over comm, if given: rank 0 writes."""
     fault = ""
-    if path and (comm is None or comm.rank == 0):
+    if path is not None and (comm is None or comm.rank == 0):
         try:
             write(path)
         except OSError as error:
             fault = str(error)
-    if path and comm is not None:
+    if path is not None and comm is not None:
         fault = comm.share(fault)[0]
     if fault:
         raise refuse(f"{option} {path}: {fault}")

@@ -15,6 +15,7 @@ from pdla.bench.networks import Net, Step
 from pdla.bench.products import Cost, Product
 from pdla.bench.search import Found
 from pdla.bench.stop import refuse
+from pdla.indices import MOST
 from pdla.model.machine import Machine
 
 Problem = Net | Product
@@ -47,6 +48,8 @@ def sizes(text: str) -> tuple[int, int, int]:
     words = text.lower().split("x")
     if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is not a product: give m x n x k, such as 8192x8192x1024")
+    if max(map(int, words)) > MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long: m, n and k are up to {MOST}")
     return int(words[0]), int(words[1]), int(words[2])
 
 

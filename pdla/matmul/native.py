@@ -10,6 +10,7 @@ from pdla.comm import as_communicator
 from pdla.comm.agree import agreed
 from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
+from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul.planner import NAMED, Sizes, cheapest_native
 from pdla.model.bounds import exact
@@ -30,12 +31,12 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
 
     By boxes of any sides on the ranks of comm, as `algorithm="auto"` chooses, or of one of the algorithms that have a grid of
     their own; neighbours on the grid are put on one node where that saves words from others. Ranks may stay idle. Collective.
-    Raises, on every rank, ShapeError for negative sizes, PlanError for an algorithm that works on the matrices' own grid.
+    Raises, on every rank, ShapeError for sizes that no matrix has, PlanError for an algorithm that works on the matrices' own grid.
     """
     world, (m, n, k) = as_communicator(comm), exact(m, n, k)
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):
-        if min(m, n, k) < 0:
-            raise ShapeError(f"m={m}, n={n}, k={k}: sizes are 0 or more")
+        if min(m, n, k) < 0 or max(m, n, k) > MOST:
+            raise ShapeError(f"m={m}, n={n}, k={k}: sizes are from 0 to 2^63 - 1")
         if algorithm not in (*NAMED, "auto"):
             raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
         kind, machine = np.dtype(dtype), Machine.chosen()

@@ -367,7 +367,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         brought = q.anywhere(moved)
     else:
         arriving, returning, stays = _moves(q, kept, table, order)
-        moved, more = float(arriving.max() + returning.max()), 3 - sum(stays)
+        moved, more = float(arriving.max()) + float(returning.max()), 3 - sum(stays)
         brought = moved if q.homes is None else _by_node(q, kept, table, order, stays, arriving, returning)
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)

@@ -11,6 +11,7 @@ import numpy as np
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
+from pdla.indices import MOST
 from pdla.matmul import making
 from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, cheapest_native
 from pdla.model.bounds import exact, received_lower_bound
@@ -47,8 +48,8 @@ def predict_matmul(
     Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
     """
     m, n, k, P = exact(m, n, k, P)
-    if P < 1 or min(m, n, k) < 0:
-        raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
+    if P < 1 or min(m, n, k) < 0 or max(m, n, k) > MOST:
+        raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are from 0 to 2^63 - 1, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
     kind, comm = np.dtype(dtype), DryComm(0, P)  # type: ignore[call-overload]

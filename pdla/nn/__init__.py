@@ -12,3 +12,10 @@ from pdla.nn.pointwise import Dropout, GeLU, ReLU
 from pdla.nn.scheme import Cube3D, Megatron1D, Scheme, Serial, Summa2D, Tensor3D, Tesseract
 from pdla.nn.transformer import MLP, MeanOverSequence, Sequential, TransformerLayer
 from pdla.nn.trip import Parameter
+
+__all__ = [
+    "MLP", "SGD", "AdamW", "Conv2d", "CrossEntropy", "Cube3D", "Dropout", "Embedding", "GeLU", "GroupNorm", "Layer", "LayerNorm",
+    "Linear", "MeanOverSequence", "Megatron1D", "Parameter", "Positions", "RMSNorm", "ReLU", "ResidualBlock", "Scheme",
+    "SelfAttention", "Sequential", "Serial", "Summa2D", "Tensor3D", "Tesseract", "TiedHead", "TransformerLayer", "UNetBlock",
+    "Upsample", "clip",
+]  # fmt: skip

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -18,6 +19,7 @@ from pdla.bench.cli import ALONE, ON_RANKS, main, parse
 from pdla.bench.gemm import Bench, predict
 from pdla.bench.peak import Peaks
 from pdla.bench.stop import Stop
+from pdla.comm.device import LAUNCHERS
 from pdla.matmul.planner import ON_GRID
 
 SIZES = ["-m", "30", "-n", "20", "-k", "25"]
@@ -61,11 +63,18 @@ def valid(path):
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
         (["--threads", "2", "calibrate", "--json", "x.json"], "give --out FILE"),
+        (["--threads", "2", "gemm", "--json", ""], "--json : this is a folder"),
+        (["--threads", "2", "gemm", "--out", ""], "--out : this is a folder"),
         (["--threads", "4", "predict", "-P", "4"], "--threads before predict"),
         (["-P", "4", "scale"], "-P before scale"),
         (["--json", "x.json", "compare", "a", "b"], "--json before compare"),
         (["--machine", "a100x4", "calibrate"], "--machine before calibrate"),
         (["--threads", "2", "gemm", "-m", "10000000", "-n", "10000000", "-k", "1"], "Unable to allocate"),
+        (["--threads", "2", "gemm", "-m", f"{2**63 - 1}"], f"a block of {2**63 - 1} x 1024 float64"),
+        (["--dry-run", "-P", "4", "gemm", "-m", f"{2**62}"], f"no array of {2**61} x 1024 fits any memory"),
+        (["--dry-run", "-P", "4", "gemm", "-m", f"{2**63}"], f"shape ({2**63}, 2048) are too long"),
+        (["predict", "-P", "4", "--product", f"{2**62}x{2**62}x1"], "fits any memory"),
+        (["predict", "-P", "4", "--product", f"{2**63}x1x1"], "is too long"),
         (["gemm", "-m", "x"], "(see python -m pdla.bench gemm --help)"),
         (["report", "none.json"], "none.json: No such file or directory"),
         (["compare", "none.json", "none.json"], "none.json: No such file or directory"),
@@ -107,6 +116,31 @@ def test_each_command_says_what_it_is_for_and_how_it_is_typed(capsys, command):
     assert (status, err) == (0, "") and out.startswith(f"usage: python -m pdla.bench {command} ")
     about, example = (ON_RANKS | ALONE)[command][-1], out.partition("examples:\n")[2]
     assert f"{about[1:]}." in out and f"python -m pdla.bench {command} " in example
+
+
+def test_help_leaves_out_what_a_command_refuses(capsys):
+    options = "--dry-run", "-P RANKS", "--json FILE"
+    told = {command: run(capsys, command, "--help")[1] for command in ON_RANKS}
+    shown = {command: [option for option in options if option in text] for command, text in told.items()}
+    assert shown == {"gemm": ["--dry-run", "-P RANKS", "--json FILE"], "info": ["--json FILE"], "calibrate": []}
+
+
+@pytest.mark.parametrize("where", [["--threads", "4"], ["--dry-run", "-P", "4"]])
+@pytest.mark.parametrize(("algorithm", "used"), [("summa", True), ("gather", False), ("cannon", False)])
+def test_panels_that_an_algorithm_has_not_are_told(capsys, where, algorithm, used):
+    status, out, _ = run(capsys, *where, "gemm", *SIZES, "--algorithm", algorithm, "--panel", "7")
+    assert status == 0 and ("in panels of 7" in out) == used
+    assert (f"panel       7 is not used: {algorithm} has no panels" in out) != used
+
+
+def test_a_pipe_that_is_closed_early_ends_it_quietly():
+    command = [sys.executable, "-m", "pdla.bench", "scale", "--product", "64x64x64", "--to", "64", "--factor", "2"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        job.stdout.readline()
+        job.stdout.close()
+        assert job.stderr.read() == ""
+    assert job.returncode == -signal.SIGPIPE
 
 
 def test_common_options_stand_on_either_side_of_the_command():
@@ -168,6 +202,37 @@ def test_products_of_integers_that_are_wrong_are_found(dtype, error):
     wrong[1, 2] = error
     assert differences(right, right, 0.0) == ""
     assert differences(wrong, right, 0.0).startswith("1 of 6 elements differ, the first at (1, 2): ")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_infinities_and_nan_of_a_file_are_compared_as_such(dtype):
+    right = np.array([1, np.inf, -np.inf, np.nan], dtype)
+    bound = np.array([1e-3, np.inf, np.inf, np.nan])
+    assert differences(right, right, bound) == ""
+    for i, wrong in enumerate([np.nan, 1, np.inf, 1]):
+        c = right.copy()
+        c[i] = wrong
+        assert differences(c, right, bound).startswith(f"1 of 4 elements differ, the first at ({i},): ")
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("small", [SMALL, 0])
+def test_products_of_files_with_infinities_are_right(number, small):
+    rng = np.random.default_rng(0)
+    a, b = rng.random((20, 15)) - 0.5, rng.random((15, 12)) - 0.5
+    a[2, 3] = a[5, 5] = a[5, 6] = number
+    if small:  # else each row of C X has some, and nothing is to be seen
+        b[3, 4] = b[7, :3] = number
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2), comm=comm)
+        A, B = (pdla.from_global(x, grid, LAYOUT) for x in (a, b))
+        C, spoilt = A @ B, A @ B
+        spoilt *= 2
+        return [Checker(comm, small).check((), A, B, X, False)[:5] for X in (C, spoilt)]
+
+    assert pdla.run(4, program)[0] == ["bound", "WRONG"]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])

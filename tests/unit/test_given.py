@@ -1,6 +1,8 @@
 """How the measuring scripts are started: --help and words that fit nothing tell what a script is for."""
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,10 @@ def test_what_fits_nothing_is_told(started, monkeypatch, words):
     with pytest.raises(SystemExit) as ended:
         started(lambda n: pytest.fail(f"began with {n}"), int, "what it is for")
     assert ended.value.code.startswith("script.py: ") and ended.value.code.endswith("\n\nwhat it is for")
+
+
+@pytest.mark.parametrize(("script", "word"), [("blas.py", "12x3"), ("large_counts.py", "12")])
+def test_a_script_that_is_given_what_it_cannot_read_says_so_in_a_line(script, word):
+    command = [sys.executable, SCRIPT.parents[1] / script, word]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith(f"{script}: ")

@@ -1,7 +1,13 @@
 """What `import pdla` does not load: it stays quick, and talks to nobody."""
 
+import ast
+import inspect
 import subprocess
 import sys
+
+import pytest
+
+import pdla
 
 HEAVY = ["scipy.linalg", "rich", "h5py", "mpi4py", "cupy", "threadpoolctl"]
 
@@ -13,7 +19,12 @@ def test_import_loads_nothing_heavy():
 
 
 def test_the_public_names_are_there():
-    import pdla
-
     for name in ["ProcessGrid", "Layout", "Cyclic", "Cuts", "Balanced", "DistMatrix", "matmul", "run", "dry_run"]:
         assert hasattr(pdla, name)
+
+
+@pytest.mark.parametrize("face", [pdla, pdla.nn], ids=lambda module: module.__name__)
+def test_what_a_face_imports_it_exports(face):
+    """Type checkers and editors take a name of a typed package for its own business where `__all__` lacks it."""
+    imports = [node for node in ast.parse(inspect.getsource(face)).body if isinstance(node, ast.ImportFrom)]
+    assert sorted(face.__all__) == sorted(alias.name for node in imports for alias in node.names)

@@ -43,6 +43,10 @@ def test_words_are_those_of_the_best_box():
 def test_what_cannot_be_asked_for():
     with pytest.raises(ShapeError, match="m=-1"):
         pdla.run(2, lambda comm: pdla.native_layouts(-1, 2, 3))
+    with pytest.raises(ShapeError, match=f"m={2**63}"):
+        pdla.run(2, lambda comm: pdla.native_layouts(2**63, 2, 3))
+    with pytest.raises(PlanError, match=f"m={2**63}"):
+        pdla.predict_matmul(2**63, 2, 3, 4)
     with pytest.raises(PlanError, match="algorithm='summa': one of"):
         pdla.run(2, lambda comm: pdla.native_layouts(1, 2, 3, algorithm="summa"))
     for wrong in (["float64", "float32"], ["float64", "no such"]):

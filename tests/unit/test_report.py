@@ -106,6 +106,14 @@ def test_a_file_that_lacks_something_is_one_line(files, tmp_path, lost):
         run(str(tmp_path / "less.json"))
 
 
+def test_a_machine_of_another_version_is_one_line(files, tmp_path):
+    found = json.loads(Path(files[1]).read_text())
+    found["predicted_on"]["warp"] = 1.0
+    (tmp_path / "later.json").write_text(json.dumps(found))
+    with pytest.raises(Stop, match=r"later.json: predicted_on is no machine of this version: .*warp"):
+        run(str(tmp_path / "later.json"))
+
+
 def test_lines_of_one_product_stand_together(files):
     found = lines.lines(lines.read([*files, files[0]]))
     assert [line.label for line in found[:2]] == ["gather 1x1, 1x1.json", "summa 1x1, 1x1.json"]

@@ -24,13 +24,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Write what is asked for; without a wish print the table. Gives the exit status; raises Stop."""
     files = read(arguments.results)
     shown = lines(files)
-    if not (arguments.html or arguments.plots):
+    if arguments.html is arguments.plots is None:
         for file in files:
             rows = sorted(file.rows, key=lambda row: row.case.title)
             table.show(rows, [], ["; ".join(filter(None, file.about.values()))])
-    if arguments.plots:
+    if arguments.plots is not None:
         print("\n".join(plots.save(shown, arguments.plots, arguments.format)))
-    if arguments.html:
+    if arguments.html is not None:
         leave(arguments.html, lambda path: Path(path).write_text(page.page(files, shown)), "--html")
         print(f"written: {arguments.html}")
     return 0

@@ -28,6 +28,7 @@ class File:
     name: str
     content: Mapping[str, Any]
     rows: tuple[Row, ...]
+    machine: Machine | None  # that times were foretold on
 
     @property
     def about(self) -> dict[str, str]:
@@ -99,9 +100,14 @@ def _read(path: Path) -> File:
     if lost := [name for name in WHOLE if name not in content]:
         raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
     try:
-        return File(path.name, content, tuple(row(values) for values in content["rows"]))
+        rows = tuple(row(values) for values in content["rows"])
     except (KeyError, TypeError) as error:
         raise refuse(f"{path}: a row lacks or has {error}; see schema.json of pdla.bench.report") from error
+    try:
+        told = content["predicted_on"]
+        return File(path.name, content, rows, None if told is None else Machine(**told))
+    except (TypeError, ValueError) as error:
+        raise refuse(f"{path}: predicted_on is no machine of this version: {error}") from error
 
 
 def lines(files: Sequence[File]) -> list[Line]:
@@ -113,8 +119,7 @@ def lines(files: Sequence[File]) -> list[Line]:
 
 def _line(file: File, row: Row, alone: bool) -> Line:
     grid = "x".join(map(str, row.case.grid))
-    ranks, case, told = file.content["ranks"], row.case, file.content["predicted_on"]
-    machine = None if told is None else Machine(**told)
+    ranks, case, machine = file.content["ranks"], row.case, file.machine
     peak = file.content["peak_flops_per_second"].get(case.dtype)
     return Line(
         label=f"{row.algorithm} {grid}" + ("" if alone else f", {file.name}"),
