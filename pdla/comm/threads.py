@@ -226,8 +226,8 @@ class ThreadComm(Communicator):
         with self.world.lock:
             self.world.wait_until(self.me, ready, lambda: f"{call} on {self.axis!r}, {self.size} ranks")
 
-    def board(self) -> Board:
-        return ThreadBoard(self)
+    def board(self) -> Board | None:
+        return ThreadBoard(self) if self.nodes == 1 else None
 
     def same(self, text: str) -> bool:
         return len(set(self._shared("same", text, text))) == 1

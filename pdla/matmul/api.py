@@ -103,8 +103,8 @@ def plan_matmul(
 ) -> Plan:
     """Collective: how C = alpha A B + beta C will be computed; arguments as for matmul.
 
-    Run with a beta that was 0 here, or on matrices that have to be copied where A and B had not (conjugates, parts, another dtype,
-    blocks with gaps), it may need more memory than it foretold, and than memory_limit.
+    Run with a beta that was 0 here, with one of 0 that was not (16-bit floats), or on matrices that have to be copied where A and
+    B had not (conjugates, parts, another dtype, blocks with gaps), it may need more memory than it foretold, and than memory_limit.
     """
     wish = Wish(algorithm, box, schedule, panel, memory_limit)
     return _agreed(A, B, layout, out, alpha, beta, wish)[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from math import inf, prod
 
@@ -147,14 +147,26 @@ def _thinnest(plan: Plan) -> Plan:
 def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
     """The plan by panels as wide as the limit allows, if so; and its bytes of workspace, or about how many it needs at least.
 
+    One rank is run dry first: what is too much for it need not be looked at on the others.
+    """
+    one = int(plan.grid.ranks.flat[0])
+    least, narrowed = _narrowed_by(lambda plan: plan.peak_of(one), plan, limit)
+    if least > limit:
+        return least, plan
+    return _narrowed_by(lambda plan: plan.predicted.peak_workspace, narrowed, limit)
+
+
+def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
+    """The same by the peak of some ranks.
+
     A dry run is as long as there are panels, and workspace grows by so much an index: two widths foretell the others.
     """
-    peak, thinnest = plan.predicted.peak_workspace, _thinnest(plan).panel
+    peak, thinnest = peak_of(plan), _thinnest(plan).panel
     (m, k), n = plan.A.shape, plan.B.shape[1]
     width = min(plan.panel, walk.widest(plan.walk, (m, n, k), plan.grid.sizes))
     while plan.schedule == "summa" and peak > limit and width > thinnest:
         half = replace(plan, panel=max(width // 2, thinnest))
-        below = half.predicted.peak_workspace
+        below = peak_of(half)
         an_index = (peak - below) / (width - half.panel)
         least = below - an_index * (half.panel - thinnest)
         if least > limit:

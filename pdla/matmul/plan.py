@@ -278,6 +278,10 @@ class Plan:
         seconds = self.machine.seconds(flops, received, messages, self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1))
         return Figures(received, messages, peak, seconds)
 
+    def peak_of(self, rank: int) -> int:
+        """Bytes of workspace that one rank needs."""
+        return self._dry(rank)[2]
+
     def _sample(self) -> list[int]:
         """Ranks that may cost most: all, of many the first, second and last along each axis of the grids (of very many not the
         second), and the first of the second node. Where cuts do not match, or a ring's sides do not divide each other, it may be

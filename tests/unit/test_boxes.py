@@ -14,6 +14,7 @@ import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.matmul import boxes, making, planner
 from pdla.matmul.boxes import Box
+from pdla.matmul.plan import Plan
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
@@ -267,6 +268,19 @@ def test_a_limit_is_kept_by_panels_no_thinner_than_need_be(ranks, n, limit):
 
     made, _ = pdla.dry_run(ranks, program)
     assert limit / 2.5 < made.predicted.peak_workspace <= limit, made.explain()
+
+
+def test_what_one_rank_cannot_hold_is_not_run_as_the_others(monkeypatch):
+    """Of 64 ranks a hundred ways and widths were run as each, where one tells that they do not fit."""
+    runs, dry = [], Plan._dry
+    monkeypatch.setattr(Plan, "_dry", lambda plan, rank: runs.append(rank) or dry(plan, rank))
+
+    def program(comm):
+        A = pdla.zeros((4096, 4096), ProcessGrid((8, 8), comm=comm), LAYOUT)
+        return pdla.plan_matmul(A, A, memory_limit=10**7).predicted.peak_workspace
+
+    assert 5 * 10**6 < pdla.dry_run(64, program)[0] <= 10**7
+    assert len(runs) < 5 * 64
 
 
 def test_a_plan_runs_what_it_was_made_for_alone():

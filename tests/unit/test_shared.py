@@ -268,3 +268,13 @@ def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
     assert turn(10)[1] == 1 and turn(10)[1] == 0
     assert len(turn(4 * HALF)[0]) == 4 * HALF and turn(3 * HALF)[1] == 1
     assert board.come == 8 + 3 + 1  # the end of writing; of reading large turns; and of small ones, where a large one follows
+
+
+def test_a_dry_run_of_several_nodes_shares_nothing_as_a_job_there_does_not():
+    def program(comm):
+        A = pdla.zeros((64, 64), ProcessGrid((2, 4)), LAYOUT)
+        with pytest.raises(pdla.errors.PlanError, match="several nodes"):
+            pdla.plan_matmul(A, A, schedule="shared")
+
+    pdla.dry_run(8, program, machine="a100x4")
+    pdla.dry_run_all(8, program, machine="a100x4")
