@@ -19,7 +19,7 @@ from pdla.bench.cli import ALONE, ON_RANKS, main, parse
 from pdla.bench.gemm import Bench, predict
 from pdla.bench.peak import Peaks
 from pdla.bench.stop import Stop
-from pdla.comm.device import LAUNCHERS
+from pdla.config import LAUNCHERS
 from pdla.matmul.planner import ON_GRID
 
 SIZES = ["-m", "30", "-n", "20", "-k", "25"]
