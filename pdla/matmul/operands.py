@@ -12,7 +12,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, take, timed
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection, overlapping
+from pdla.indices import IndexSet, Selection, overlapping, some_of
 from pdla.layout import Layout, Shape, extra_axes, places_of, share, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
@@ -277,15 +277,8 @@ class Meeting:
         pieces = []
         for lo in range(0, self.width, width):
             hi = min(lo + width, self.width)
-            pieces.append(Meeting(self.x, self.y, _within(self.in_x, lo, hi), _within(self.in_y, lo, hi), hi - lo))
+            pieces.append(Meeting(self.x, self.y, some_of(self.in_x, lo, hi), some_of(self.in_y, lo, hi), hi - lo))
         return pieces
-
-
-def _within(selection: Selection, lo: int, hi: int) -> Selection:
-    if not isinstance(selection, slice):
-        return selection[lo:hi]
-    step = selection.step or 1
-    return slice(selection.start + lo * step, selection.start + (hi - 1) * step + 1, step if step != 1 else None)
 
 
 def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
