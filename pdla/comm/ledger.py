@@ -182,8 +182,9 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:
-    """xp.take, whose copies are workspace."""
-    return takes(xp, x, [(rows, cols)])[0]
+    """xp.take, whose copies are workspace; two slices are a view."""
+    in_place = isinstance(rows, slice) and isinstance(cols, slice)
+    return xp.take(x, rows, cols) if in_place else takes(xp, x, [(rows, cols)])[0]
 
 
 def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
