@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -245,6 +245,25 @@ def shares_meeting(
     cut, left = cuts[len(where)], share(n, cuts[: len(where)], sizes, where)
     for i in cut.owners(len(left), sizes[cut.axis], held.within(left)).tolist():
         yield from shares_meeting(n, cuts, sizes, held, {**where, cut.axis: i})
+
+
+class Overlay(NamedTuple):
+    """A share of a dimension that has some of the indices held: the coordinates of its ranks, its indices, and of those in common
+    where they are in the held ones, where in the share, and how many they are."""
+
+    where: dict[str, int]
+    share: IndexSet
+    here: Selection
+    there: Selection
+    size: int
+
+
+def overlays(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet) -> Iterator[Overlay]:
+    """The shares of a dimension that have some of the indices held, and what they have in common with these."""
+    for where, part in shares_meeting(n, cuts, sizes, held):
+        here, there, size = held.overlay(part)
+        if size:
+            yield Overlay(where, part, here, there, size)
 
 
 def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:

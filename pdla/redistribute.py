@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer, takes
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet, Selection
-from pdla.layout import Cuts, Layout, Shape, axes_of, places_of, shares_meeting
+from pdla.layout import Cuts, Layout, Shape, axes_of, overlays, places_of
 from pdla.matrix import DistMatrix
 
 
@@ -42,15 +42,9 @@ def _meetings(
     """Where a rank's rows and columns meet the blocks of the other side: coordinates there, and what they share."""
     layout, grid = side
     rows, cols = held
-    across = []
-    for where, share in shares_meeting(shape[1], layout.cols, grid.sizes, cols):
-        here, _, n = cols.overlay(share)
-        if n:
-            across.append((where, here, n))
-    for where, share in shares_meeting(shape[0], layout.rows, grid.sizes, rows):
-        here, _, m = rows.overlay(share)
-        if m:
-            yield from ((where | there, here, columns, (m, n)) for there, columns, n in across)
+    across = list(overlays(shape[1], layout.cols, grid.sizes, cols))
+    for up in overlays(shape[0], layout.rows, grid.sizes, rows):
+        yield from ((up.where | along.where, up.here, along.here, (up.size, along.size)) for along in across)
 
 
 def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:

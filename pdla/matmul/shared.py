@@ -15,8 +15,8 @@ from typing import Any
 from pdla.comm.ledger import held, note, take
 from pdla.comm.workspace import aligned
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection
-from pdla.layout import Cut, Layout, Shape, axes_of, extra_axes, shares, shares_meeting
+from pdla.indices import Selection
+from pdla.layout import Cut, Layout, Shape, axes_of, extra_axes, overlays, shares
 from pdla.matmul.operands import Memo, Sink, as_stored, assembler
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
@@ -109,25 +109,16 @@ def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[M
     if X.grid.coords is None or any(at for axis, at in X.grid.coords.items() if axis not in X.layout.axes):
         return
     rows, cols = X.indices
-    across = list(_common(cols, X.shape[1], layout.cols, grid))
-    for up, face_rows, here_rows, there_rows in _common(rows, X.shape[0], layout.rows, grid):
-        for along, face_cols, here_cols, there_cols in across:
-            here = None if _all(here_rows, len(rows)) and _all(here_cols, len(cols)) else (here_rows, here_cols)
-            yield Piece(begin(up | along), as_stored(X, face_rows, face_cols), (there_rows, there_cols), here)
+    across = list(overlays(X.shape[1], layout.cols, grid.sizes, cols))
+    for up in overlays(X.shape[0], layout.rows, grid.sizes, rows):
+        for along in across:
+            here = None if _all(up.here, len(rows)) and _all(along.here, len(cols)) else (up.here, along.here)
+            face = as_stored(X, up.share, along.share)
+            yield Piece(begin(up.where | along.where), face, (up.there, along.there), here)
 
 
 def _all(selection: Selection, n: int) -> bool:
     return isinstance(selection, slice) and selection == slice(0, n)
-
-
-def _common(
-    held: IndexSet, n: int, nest: tuple[Cut, ...], grid: ProcessGrid
-) -> Iterator[tuple[dict[str, int], IndexSet, Selection, Selection]]:
-    """The shares of a dimension that meet `held`: coordinates, indices, and where in `held` and in these the common ones are."""
-    for where, part in shares_meeting(n, nest, grid.sizes, held):
-        here, there, common = held.overlay(part)
-        if common:
-            yield where, part, here, there
 
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sink | None, memo: Memo) -> None:
