@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 _ALIGN = 64
+SPARE = 16 * 2**20  # bytes that are kept for the next run beyond what is ever in use at once
 
 
 def aligned(size: int) -> int:
@@ -22,13 +23,14 @@ def aligned(size: int) -> int:
 
 
 class Workspace:
-    """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not.
+    """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not; `used` those in use, `peak` the most at once.
 
-    `most`: before it would hold more than so many, it lets go of what is not in use, and a later call allocates that again.
+    Before it would hold more than `most` bytes (inf: more than SPARE above the peak, which is what plans foretell) it lets go of
+    what is not in use, and a later call allocates that again.
     """
 
     def __init__(self) -> None:
-        self.held, self.most = 0, inf
+        self.held, self.used, self.peak, self.most = 0, 0, 0, inf
         self._free: dict[int, list[Any]] = {}
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -38,21 +40,36 @@ class Workspace:
         if spare:
             memory = spare.pop()
         else:
-            self.trim(self.most - size)
+            self._make_room(size)
             memory = xp.memory(size)
             self.held += size
+        self._use(size)
         x = xp.over(memory, shape, dtype)
-        weakref.finalize(x if x.base is None else x.base, spare.append, memory)
+        weakref.finalize(x if x.base is None else x.base, self._give_back, memory, size)
         return x
 
     def count(self, x: Any) -> None:
         """Count an array that was made elsewhere, for as long as it or any view of it lives."""
-        self.trim(self.most - x.nbytes)
+        self._make_room(x.nbytes)
         self.held += x.nbytes
+        self._use(x.nbytes)
         weakref.finalize(x if x.base is None else x.base, self._uncount, x.nbytes)
+
+    def _make_room(self, size: int) -> None:
+        most = max(self.peak, self.used + size) + SPARE if self.most == inf else self.most
+        self.trim(most - size)
+
+    def _use(self, size: int) -> None:
+        self.used += size
+        self.peak = max(self.peak, self.used)
+
+    def _give_back(self, memory: Any, size: int) -> None:
+        self._free[size].append(memory)
+        self.used -= size
 
     def _uncount(self, size: int) -> None:
         self.held -= size
+        self.used -= size
 
     def trim(self, keep: float) -> None:
         """Let go of memory not in use, largest first, until no more than `keep` bytes are held."""

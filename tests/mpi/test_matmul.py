@@ -1,7 +1,11 @@
 """The same products over MPI."""
 
+import gc
 import itertools
+import os
+import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,6 +60,7 @@ def test_workspace_with_conversions_is_what_the_plan_promises(comm, mnk):
         assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"], plan.explain()
 
 
+needs_proc = pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak of memory that can be set back")
 needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
 
 
@@ -165,6 +170,45 @@ def test_workspace_of_parts_and_blocks_with_gaps_is_what_the_plan_promises(comm)
                 total, cost = ledger.total(comm), plan.predicted
                 assert total["max_bytes_received"] == cost.bytes_received
                 assert total["max_peak_workspace"] <= cost.peak_workspace, (A, options)
+
+
+LONG, FLAT = (16, 16, 2**20), (4096, 4096, 8)
+CYCLIC = Layout(Cyclic("row", 3)), Layout(cols=Cyclic("row", 5)), Layout()
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    ("mnk", "layouts", "dtype", "options"),
+    [
+        (LONG, CYCLIC, "float64", {"algorithm": "gather"}),
+        (LONG, CYCLIC, "complex128", {"algorithm": "gather"}),
+        (LONG, CYCLIC, "float16", {"algorithm": "3d", "schedule": "gather"}),
+        (LONG, CYCLIC, "float64", {"memory_limit": 2**26}),
+        (LONG, CYCLIC, "float64", {"schedule": "shared"}),
+        (FLAT, (Layout(cols="row"), Layout("row"), Layout("row")), "float64", {"algorithm": "3d", "schedule": "gather"}),
+    ],
+)
+def test_a_process_grows_by_no_more_than_the_plan_promises(comm, mnk, layouts, dtype, options):
+    """Within 64 MiB, what BLAS and MPI take among it; of memory that ranks share, a rank's part."""
+    if comm.size == 1 or (options.get("schedule") == "shared" and comm.board() is None):
+        pytest.skip("one rank sends nothing; on several nodes ranks share no memory")
+    grid, (m, n, k) = ProcessGrid(comm.size), mnk
+    A, B, C = (pdla.ones(s, grid, to, dtype=dtype) for s, to in zip(((m, k), (k, n), (m, n)), layouts, strict=True))
+    plan = pdla.plan_matmul(A.conj(), B.conj(), out=C, **options, **({"box": (1, 1, comm.size)} if mnk == FLAT else {}))
+    before = memory(fresh=True)
+    plan(A.conj(), B.conj(), out=C)
+    after = memory()
+    shared = after["RssShmem"] - before["RssShmem"]
+    growth = after["VmHWM"] - before["VmRSS"] - shared + shared // comm.size
+    assert growth <= plan.predicted.peak_workspace + 2**26, plan.explain()
+
+
+def memory(fresh=False):
+    """Bytes of this process: those it has, those it shares, and the most it had since it was last asked afresh."""
+    if fresh:
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5")
+    return {name: 1024 * int(size) for name, size in re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/self/status").read_text())}
 
 
 @pytest.mark.parametrize("k", [24, 100_000])

@@ -1,0 +1,63 @@
+"""Workspace: what it holds, whatever is taken and given back in whatever order."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pdla
+from pdla import Cyclic, Layout
+from pdla.array import numpy as xp
+from pdla.comm import workspace
+from pdla.comm.workspace import Workspace, aligned
+
+CYCLIC = Layout(Cyclic("row", 3), Cyclic("col", 5))
+
+
+steps = st.lists(st.one_of(st.integers(0, 2000), st.none()), max_size=40)  # bytes that are taken; None: one array is given back
+
+
+@given(steps=steps, limit=st.sampled_from((None, 0, 1000, 3000)), spare=st.sampled_from((0, 1000)), data=st.data())
+def test_no_more_is_held_than_was_in_use_at_once(steps, limit, spare, data):
+    room, live, most = Workspace(), [], 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workspace, "SPARE", spare)
+        if limit is not None:
+            room.most = limit
+        for size in steps:
+            if size is not None:
+                live.append(room.take(xp, (size,), np.uint8))
+            elif live:
+                del live[data.draw(st.integers(0, len(live) - 1))]
+            used = sum(aligned(x.nbytes) for x in live)
+            most = max(most, used)
+            assert room.used == used <= room.held <= (most + spare if limit is None else max(most, limit))
+            assert len({x.ctypes.data for x in live if x.size}) == sum(1 for x in live if x.size)
+
+
+def test_memory_that_is_not_to_be_had_is_not_counted():
+    class Full:
+        memory = staticmethod(lambda size: (_ for _ in ()).throw(MemoryError))
+
+    room = Workspace()
+    with pytest.raises(MemoryError):
+        room.take(Full, (100,), np.uint8)
+    assert room.held == room.used == 0
+
+
+def test_a_plan_holds_what_it_foretold(monkeypatch):
+    """Where A and B come from elsewhere, buffers of many sizes follow one another."""
+    monkeypatch.setattr(workspace, "SPARE", 0)
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2))
+        for m, n, k in ((96, 96, 96), (10, 10, 3000), (13, 300, 40)):
+            A, B, C = (pdla.ones(shape, grid, CYCLIC) for shape in ((m, k), (k, n), (m, n)))
+            for algorithm in ("gather", "summa", "3d", "2.5d", "tesseract"):
+                plan = pdla.plan_matmul(A, B, out=C, algorithm=algorithm)
+                for _ in range(3):
+                    plan(A, B, out=C)
+                    assert plan.workspace.held <= plan.workspace.peak <= plan.predicted.peak_workspace + 64 * 40  # rounded up
+            assert np.all(C.gather() == k)
+
+    pdla.run(4, program)
