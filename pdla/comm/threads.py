@@ -44,7 +44,7 @@ class World:
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         self.mail: dict[tuple, deque[Any]] = defaultdict(deque)  # from one rank to another, in order
         self.shared: dict[tuple, Message] = {}
-        self.waiting: dict[int, str] = {}
+        self.waiting: dict[int, Callable[[], str]] = {}  # in which call, as can be told when all do
         self.alive = set(range(size))
         self.failure: BaseException | None = None
         self.failed_rank = -1
@@ -59,7 +59,7 @@ class World:
         """Block a rank; call with the lock held. A rank that is notified is no longer counted as waiting."""
         while not ready():
             self.check_failure()
-            self.waiting[rank] = call()
+            self.waiting[rank] = call
             self.check_deadlock()
             if self.failure is None:
                 self.wake[rank].wait()
@@ -77,7 +77,7 @@ class World:
     def check_deadlock(self) -> None:
         if not self.waiting or len(self.waiting) < len(self.alive) or self.failure is not None:
             return
-        calls = "\n".join(f"  rank {rank} waits in {call}" for rank, call in sorted(self.waiting.items()))
+        calls = "\n".join(f"  rank {rank} waits in {call()}" for rank, call in sorted(self.waiting.items()))
         gone = sorted(set(range(self.size)) - self.alive)
         note = f"\n  ended: ranks {gone}" if gone else ""
         self.fail(min(self.waiting), DeadlockError(f"all ranks wait, none can go on:\n{calls}{note}"))
@@ -214,13 +214,16 @@ class ThreadComm(Communicator):
             slot = world.shared.setdefault(key, Message(verb, {}))
             slot.value[self.rank] = value
             if len(slot.value) == self.size:
+                slot.value = [slot.value[r] for r in range(self.size)]
                 slot.copied = True
                 del world.shared[key]
                 for rank in self.ranks:
                     world.notify(rank)
-            missing = [r for i, r in enumerate(self.ranks) if i not in slot.value]
-            world.wait_until(self.me, lambda: slot.copied, lambda: self._describe(call, key[-1], missing))
-        return [slot.value[r] for r in range(self.size)]
+            world.wait_until(self.me, lambda: slot.copied, lambda: self._describe(call, key[-1], self._missing(slot.value)))
+        return [*slot.value]
+
+    def _missing(self, come: Mapping[int, Any]) -> list[int]:
+        return [r for i, r in enumerate(self.ranks) if i not in come]
 
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
         with self.world.lock:
