@@ -209,6 +209,7 @@ class ThreadComm(Communicator):
         return self._shared("share", value, "share")
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
+        self.in_step()
         key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:
             slot = world.shared.setdefault(key, Message(verb, {}))
@@ -236,6 +237,7 @@ class ThreadComm(Communicator):
         return len(set(self._shared("same", text, text))) == 1
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> ThreadComm | None:
+        self.in_step()
         number = next(self._calls)
         if ranks is None:
             return None

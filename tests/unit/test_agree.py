@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import nullcontext, suppress
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -208,6 +209,74 @@ def test_a_plan_that_fails_on_one_rank_takes_no_panels_of_the_next_product():
 
     with pytest.raises(DeadlockError, match="rank 2 waits in going on after an error amid a plan's call, in verb 0"):
         pdla.run(4, program)
+
+
+OWN = {
+    "share": lambda comm, along: comm.share(comm.rank),
+    "barrier": lambda comm, along: comm.barrier(),
+    "split": lambda comm, along: comm.split(range(3), "ring"),
+    "shift": lambda comm, along: comm.shift(np.ones(3), np.empty(3)).wait(),
+    "along an axis": lambda comm, along: along.shift(np.ones(3), np.empty(3)).wait(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", OWN)
+@pytest.mark.parametrize("failed", [1, 3])
+def test_own_messages_of_a_rank_that_failed_are_not_taken_for_those_of_the_call(verb, failed):
+    """Of one that catches the error, and brings the others words of its own: they would be summands of theirs."""
+
+    def program(comm):
+        along = ProcessGrid(3)["row"]
+        with suppress(MemoryError), amid(comm, "a call"):
+            if comm.rank < failed:
+                raise MemoryError
+            total = sum(comm.share(1))
+            along.shift(np.zeros(3), np.empty(3)).wait()
+            return total
+        OWN[verb](comm, along)
+        return comm.rank
+
+    if failed == 3:
+        assert pdla.run(3, program) == [0, 1, 2]
+    else:
+        with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error amid a call, in verb 0 "):
+            pdla.run(3, program)
+
+
+def clipped(grid):
+    layer = pdla.nn.Linear(pdla.nn.Megatron1D(grid), 3, 3)
+    layer.backward(layer.forward(pdla.ones((2, 3), grid, Layout())))
+    pdla.nn.clip(layer, 1)
+
+
+AMID = {
+    "a loss": (
+        "pdla.nn.loss._places",
+        lambda grid, path: pdla.nn.CrossEntropy().forward(pdla.ones((4, 6), grid, Layout(cols="row")), np.zeros(4, int)),
+    ),
+    "clip": ("pdla.nn.optim._counts", lambda grid, path: clipped(grid)),
+    "save": ("pdla.io.hdf5.buffer", lambda grid, path: pdla.save(path, pdla.ones((3, 3), grid, Layout("row")))),
+}
+
+
+@pytest.mark.parametrize("call", AMID)
+def test_who_goes_on_after_an_error_amid_any_call_asks_first(call, tmp_path, monkeypatch):
+    def fails_on_rank_0(*args):
+        if threading.current_thread().name == "rank 0":
+            raise MemoryError("no room")
+        return real(*args)
+
+    def program(comm):
+        with suppress(MemoryError):
+            AMID[call][1](ProcessGrid(3), tmp_path / "x.h5")
+        comm.barrier()
+
+    place = AMID[call][0]
+    module, _, function = place.rpartition(".")
+    real = getattr(import_module(module), function)
+    monkeypatch.setattr(place, fails_on_rank_0)
+    with pytest.raises(DeadlockError, match=f"rank 0 waits in going on after an error amid {call}, in verb 0 "):
+        pdla.run(3, program)
 
 
 # ---------------------------------------------------------------------------------------------- without checks
