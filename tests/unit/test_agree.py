@@ -327,7 +327,8 @@ def test_settings_are_read_from_the_environment():
 
 
 def test_a_look_that_never_comes_is_a_rare_one():
-    assert config.read({"PDLA_PROGRESS": "inf"}).progress < threading.TIMEOUT_MAX
+    settings = config.read({"PDLA_PROGRESS": "inf", "PDLA_CROWDED": "inf"})
+    assert settings.progress * settings.crowded < threading.TIMEOUT_MAX
 
 
 def test_a_misspelt_variable_is_an_error():
