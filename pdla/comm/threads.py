@@ -3,6 +3,9 @@
 A message is copied once, from the sender's array into the receiver's, by the receiver; the sender's wait ends when that
 is done. The world sees every rank, so it knows when all of them wait (DeadlockError, naming each rank's call) and when
 ranks disagree on which verb comes next (AgreementError, naming both).
+
+What a rank sends on, of a chain or around nodes, it sends on while it waits for that very verb, over MPI while it waits for any:
+here ranks wait for such verbs in one order.
 """
 
 from __future__ import annotations
