@@ -50,7 +50,7 @@ class CrossEntropy:
             counted = int((targets >= 0).sum())
             if counted == 0:
                 raise ShapeError("no token counts: all targets are -1")
-        with amid(logits.grid.comm, "a loss"), tagged("loss"):
+        with tagged("loss"), amid(logits.grid.comm, "a loss"):
             return finish(self._steps(logits, targets, counted))
 
     def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):

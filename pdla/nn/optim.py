@@ -158,7 +158,7 @@ def clip(layer: Layer, largest: float) -> float:
         gradients = list(layer.gradients().values())
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
-    with amid(comm, "clip"), tagged("clip"):
+    with tagged("clip"), amid(comm, "clipping"):
         total = comm.xp.empty((1,), np.float64)
         total[...] = 0
         for gradient in gradients:
