@@ -96,7 +96,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
         progress=min(float(number("PROGRESS", float, default.progress)), 1e6),  # nobody can sleep for ever
-        crowded=float(number("CROWDED", float, default.crowded)),
+        crowded=min(float(number("CROWDED", float, default.crowded)), 1e3),  # nor so many times as long
         shared=bool(number("SHARED", int, default.shared)),
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
         plans=int(number("PLANS", int, default.plans)),

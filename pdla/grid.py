@@ -283,6 +283,8 @@ class Families:
             while len(self.kept) >= config.settings.subcomms:
                 self._drop(next(iter(self.kept)))
             made = self.comm.split(grid.group(names), ",".join(names))
+            if made is not None:
+                made.above = self.comm
         self.kept[key] = made
         return made
 

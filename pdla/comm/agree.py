@@ -6,13 +6,15 @@ agree(comm, call): one small reduction over a digest of the call; where ranks di
 PDLA_CHECK=0 turns both into nothing.
 
 with amid(comm, "a product"): messages. A rank that an error takes out of it and that goes on would take messages of this call for
-those of the next. So it asks first whether all ranks have failed as far in it; where not, agreements are an error from then on.
+those of the next. So before its next words or messages it asks whether all ranks have failed as far in it; where not, these are an
+error from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 from pdla import config, errors
@@ -29,8 +31,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     A rank's own error is raised again everywhere as the nearest class of pdla's or Python's that is made from one text,
     with the ranks it came from; differing calls raise AgreementError.
     """
-    if comm.failed is not None:
-        _in_step_again(comm, call)
+    comm.in_step()
     if (verbs := begun.get()) is not None:
         verbs[0] = 0
     if not config.settings.check:
@@ -108,8 +109,7 @@ class amid:
         self.comm, self.what = comm, what
 
     def __enter__(self) -> None:
-        if self.comm.failed is not None:
-            _in_step_again(self.comm, self.what)
+        self.comm.in_step()
         outer = begun.get()
         self.verbs = [0] if outer is None else outer
         self.token = begun.set(self.verbs)
@@ -121,13 +121,11 @@ class amid:
                 f"went on after an error amid {self.what} that others did not have, or not there "
                 f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
             )
-            self.comm.failed = f"going on after an error amid {self.what}, in verb {self.verbs[0]}", told
+            place = f"going on after an error amid {self.what}, in verb {self.verbs[0]}"
+            self.comm.failed = partial(_all_have_failed, self.comm, place, told)
 
 
-def _in_step_again(comm: Communicator, call: str) -> None:
+def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
     """Collective, where this rank has failed amid messages: all must have, as far in the same; else an error on all that come."""
-    assert comm.failed is not None
-    place, error = comm.failed
     if not comm.same(place):
-        _tell(comm, call, error)
-    comm.failed = None
+        _tell(comm, place, error)

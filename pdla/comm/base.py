@@ -95,7 +95,8 @@ class Communicator(ABC):
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
-        self.failed: tuple[str, PdlaError] | None = None  # amid what, if this rank goes on after that
+        self.failed: Callable[[], None] | None = None  # asks the others, if this rank goes on after an error amid messages
+        self.above: Communicator | None = None  # whose grid this one lies along axes of
         self.ending: list[Callable[[], None]] = []  # collective: gives back what was made of it and is kept with it
         self._calls = count()
         self._numbered: int | None = None
@@ -132,8 +133,21 @@ class Communicator(ABC):
         """Whether a rank runs on another node than this one."""
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
+    def in_step(self) -> None:
+        """What comes before a rank's next words or messages: nothing, unless it goes on after an error amid messages (agree.py)."""
+        if self.above is not None:
+            self.above.in_step()
+        if (asks := self.failed) is not None:
+            self.failed = None
+            try:
+                asks()
+            except BaseException:
+                self.failed = asks
+                raise
+
     def _number(self) -> int:
         """That of the verb which begins: the next one, or what was kept for it."""
+        self.in_step()
         if (verbs := begun.get()) is not None:
             verbs[0] += 1
         number, self._numbered = self._numbered, None

@@ -3,6 +3,9 @@
 A message is copied once, from the sender's array into the receiver's, by the receiver; the sender's wait ends when that
 is done. The world sees every rank, so it knows when all of them wait (DeadlockError, naming each rank's call) and when
 ranks disagree on which verb comes next (AgreementError, naming both).
+
+What a rank sends on, of a chain or around nodes, it sends on while it waits for that very verb, over MPI while it waits for any:
+here ranks wait for such verbs in one order.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ class World:
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         self.mail: dict[tuple, deque[Any]] = defaultdict(deque)  # from one rank to another, in order
         self.shared: dict[tuple, Message] = {}
-        self.waiting: dict[int, str] = {}
+        self.waiting: dict[int, Callable[[], str]] = {}  # in which call, as can be told when all do
         self.alive = set(range(size))
         self.failure: BaseException | None = None
         self.failed_rank = -1
@@ -59,7 +62,7 @@ class World:
         """Block a rank; call with the lock held. A rank that is notified is no longer counted as waiting."""
         while not ready():
             self.check_failure()
-            self.waiting[rank] = call()
+            self.waiting[rank] = call
             self.check_deadlock()
             if self.failure is None:
                 self.wake[rank].wait()
@@ -77,7 +80,7 @@ class World:
     def check_deadlock(self) -> None:
         if not self.waiting or len(self.waiting) < len(self.alive) or self.failure is not None:
             return
-        calls = "\n".join(f"  rank {rank} waits in {call}" for rank, call in sorted(self.waiting.items()))
+        calls = "\n".join(f"  rank {rank} waits in {call()}" for rank, call in sorted(self.waiting.items()))
         gone = sorted(set(range(self.size)) - self.alive)
         note = f"\n  ended: ranks {gone}" if gone else ""
         self.fail(min(self.waiting), DeadlockError(f"all ranks wait, none can go on:\n{calls}{note}"))
@@ -209,18 +212,22 @@ class ThreadComm(Communicator):
         return self._shared("share", value, "share")
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
+        self.in_step()
         key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:
             slot = world.shared.setdefault(key, Message(verb, {}))
             slot.value[self.rank] = value
             if len(slot.value) == self.size:
+                slot.value = [slot.value[r] for r in range(self.size)]
                 slot.copied = True
                 del world.shared[key]
                 for rank in self.ranks:
                     world.notify(rank)
-            missing = [r for i, r in enumerate(self.ranks) if i not in slot.value]
-            world.wait_until(self.me, lambda: slot.copied, lambda: self._describe(call, key[-1], missing))
-        return [slot.value[r] for r in range(self.size)]
+            world.wait_until(self.me, lambda: slot.copied, lambda: self._describe(call, key[-1], self._missing(slot.value)))
+        return [*slot.value]
+
+    def _missing(self, come: Mapping[int, Any]) -> list[int]:
+        return [r for i, r in enumerate(self.ranks) if i not in come]
 
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
         with self.world.lock:
@@ -233,6 +240,7 @@ class ThreadComm(Communicator):
         return len(set(self._shared("same", text, text))) == 1
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> ThreadComm | None:
+        self.in_step()
         number = next(self._calls)
         if ranks is None:
             return None

@@ -75,7 +75,7 @@ class VirtualWorld(World):
                 self._start(what)
             else:
                 self._arrive(*what)
-        self.waiting = {rank: call() for rank, (_, call) in self.asleep.items()} if self.failure is None else {}
+        self.waiting = {rank: call for rank, (_, call) in self.asleep.items()} if self.failure is None else {}
         self.check_deadlock()
         return min(self.alive)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from uuid import uuid4
 
-from pdla.comm.agree import agree, agreed
+from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import FileError, LayoutError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.io import hdf5, mtx, npy
@@ -89,10 +89,11 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
         target = path.resolve()
     part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
     try:
-        form.save(part, path, dataset, whole)
-        with together(comm, path):
-            if comm.rank == 0:
-                _replace(part, target)
+        with amid(comm, "save"):
+            form.save(part, path, dataset, whole)
+            with together(comm, path):
+                if comm.rank == 0:
+                    _replace(part, target)
     finally:
         if comm.rank == 0:
             with suppress(OSError):  # a name too long for a part fails here once more

@@ -9,6 +9,7 @@ import pytest
 import pdla
 from pdla import Layout, ProcessGrid, config
 from pdla.comm.agree import agree, agreed, amid, name
+from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
 
@@ -210,6 +211,54 @@ def test_a_plan_that_fails_on_one_rank_takes_no_panels_of_the_next_product():
         pdla.run(4, program)
 
 
+OWN = {
+    "share": lambda comm, along: comm.share(comm.rank),
+    "barrier": lambda comm, along: comm.barrier(),
+    "split": lambda comm, along: comm.split(range(3), "ring"),
+    "shift": lambda comm, along: comm.shift(np.ones(3), np.empty(3)).wait(),
+    "along an axis": lambda comm, along: along.shift(np.ones(3), np.empty(3)).wait(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", OWN)
+@pytest.mark.parametrize("failed", [1, 3])
+def test_own_messages_of_a_rank_that_failed_are_not_taken_for_those_of_the_call(verb, failed):
+    """Of one that catches the error, and brings the others words of its own: they would be summands of theirs."""
+
+    def program(comm):
+        along = ProcessGrid(3)["row"]
+        with suppress(MemoryError), amid(comm, "a call"):
+            if comm.rank < failed:
+                raise MemoryError
+            total = sum(comm.share(1))
+            along.shift(np.zeros(3), np.empty(3)).wait()
+            return total
+        OWN[verb](comm, along)
+        return comm.rank
+
+    if failed == 3:
+        assert pdla.run(3, program) == [0, 1, 2]
+    else:
+        with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error amid a call, in verb 0 "):
+            pdla.run(3, program)
+
+
+def test_who_goes_on_after_an_error_of_its_own_amid_a_save_asks_first(tmp_path, monkeypatch):
+    def fails_on_rank_0(*args):
+        if threading.current_thread().name == "rank 0":
+            raise MemoryError("no room")
+        return buffer(*args)
+
+    def program(comm):
+        with suppress(MemoryError):
+            pdla.save(tmp_path / "x.h5", pdla.ones((3, 3), ProcessGrid(3), Layout("row")))
+        comm.barrier()
+
+    monkeypatch.setattr("pdla.io.hdf5.buffer", fails_on_rank_0)
+    with pytest.raises(DeadlockError, match="rank 0 waits in going on after an error amid save, in verb 0 "):
+        pdla.run(3, program)
+
+
 # ---------------------------------------------------------------------------------------------- without checks
 
 
@@ -258,7 +307,8 @@ def test_settings_are_read_from_the_environment():
 
 
 def test_a_look_that_never_comes_is_a_rare_one():
-    assert config.read({"PDLA_PROGRESS": "inf"}).progress < threading.TIMEOUT_MAX
+    settings = config.read({"PDLA_PROGRESS": "inf", "PDLA_CROWDED": "inf"})
+    assert settings.progress * settings.crowded < threading.TIMEOUT_MAX
 
 
 def test_a_misspelt_variable_is_an_error():
