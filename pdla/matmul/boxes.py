@@ -23,7 +23,8 @@ from pdla.model.machine import Machine
 
 WORK, FEW = 1.5, 48  # the weight of a box over 1/P of the products, and the ranks below which it grows, as FEW / P
 SUMS = 1e-3
-EVERY = 4096  # ranks up to which all boxes are looked at; beyond, those within a factor of two of the ideal one
+EVERY = 4096  # ranks up to which all boxes are looked at
+NEAR, FAR = 2048, 256  # beyond, sides looked at: within a factor of two of the ideal box's, and of all sizes, a factor apart
 
 
 class Box(NamedTuple):
@@ -92,15 +93,20 @@ def cheapest(
 
 
 def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs (pm, pn) worth a look."""
+    """All pairs (pm, pn) worth a look: where messages weigh most, they may be far from the ideal box's."""
     if ranks <= EVERY:
         return _pairs(ranks)
-    ideal_m, ideal_n = _ideal(m, n, k, ranks)
-    pm = np.arange(max(1, int(ideal_m / 2)), min(ranks, ceil(2 * ideal_m)) + 1)
-    pn = np.arange(max(1, int(ideal_n / 2)), min(ranks, ceil(2 * ideal_n)) + 1)
+    pm, pn = (_near(ideal, min(size, ranks)) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
     all_m, all_n = np.repeat(pm, len(pn)), np.tile(pn, len(pm))
     fits = all_m * all_n <= ranks
     return all_m[fits], all_n[fits]
+
+
+def _near(ideal: float, size: int) -> np.ndarray:
+    """Sides of 1 to `size` ranks: near the ideal one, and few of the others."""
+    most = max(size, 1)
+    ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), NEAR), (1, most, FAR)
+    return np.unique(np.concatenate([np.rint(np.geomspace(*between)).astype(np.int64) for between in ends]))
 
 
 @lru_cache(maxsize=16)

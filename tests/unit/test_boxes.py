@@ -233,6 +233,16 @@ def test_a_million_ranks():
     assert prime.ranks_used > 0.89 * 999983 and prime.bytes_received < 1.1 * prime.lower_bound
 
 
+def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
+    """Where there are more ranks than products, and where messages weigh most."""
+    assert pdla.predict_matmul(3, 3, 3, 10**6).grid == (3, 3, 3)
+    assert pdla.predict_matmul(0, 5, 5, 4097).ranks_used == 5
+    for mnk in ((10**6, 1, 1), (20, 20, 20), (10**4, 10**4, 1), (7, 10**9, 3)):
+        few, many = (boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
+        assert np.allclose(few, many, rtol=0.02), mnk
+        assert boxes.messages(boxes.cheapest(*mnk, 10**6, Machine())[0]) < 2000
+
+
 # ---------------------------------------------------------------------------------------------- plans
 
 
