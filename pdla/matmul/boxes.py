@@ -63,14 +63,20 @@ def messages(box: Box) -> int:
     return box.m + box.n + box.k - 3
 
 
-def price(ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, machine: Machine) -> Any:
+def price(
+    ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, work: float, machine: Machine
+) -> Any:
     """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
+    `work`: the multiplications of 1/ranks of the product. Where they take longer than the bound's words, messages weigh against
+    them: of a long product by a small matrix hardly a word need be received, but idle ranks cost much.
     `sums`: whether C is summed over ranks, which decides between boxes that are alike otherwise: it needs memory, and adding.
     Not a time: words above the bound weigh against idle ranks as 1 : WORK. Few ranks send little for the work they do, so
     that below FEW ranks idle ones count for more.
     """
-    return max(WORK, FEW / ranks) * over + (received + machine.message * begun) / max(bound, 1.0) + SUMS * sums
+    least = max(bound, 1.0)
+    messages = machine.message * begun / max(least, machine.meanwhile(work))
+    return max(WORK, FEW / ranks) * over + received / least + messages + SUMS * sums
 
 
 def cheapest(
@@ -87,7 +93,8 @@ def cheapest(
     bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
     received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
     over = bm * bn * bk * (ranks / max(m * n * k, 1))
-    prices = price(ranks, over, received, pm + pn + pk - 3, pk > 1, received_lower_bound(m, n, k, ranks), machine)
+    bound, work = received_lower_bound(m, n, k, ranks), m * n * k / ranks
+    prices = price(ranks, over, received, pm + pn + pk - 3, pk > 1, bound, work, machine)
     best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
     return [Box(int(pm[i]), int(pn[i]), int(pk[i])) for i in best]
 
