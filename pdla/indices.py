@@ -117,6 +117,13 @@ def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
 
 
+def counted(selection: Selection) -> int:
+    """How many positions are selected."""
+    if not isinstance(selection, slice):
+        return len(selection)
+    return len(range(selection.start, selection.stop, selection.step or 1))
+
+
 def some_of(selection: Selection, lo: int, hi: int) -> Selection:
     """Some of the positions selected."""
     if not isinstance(selection, slice):

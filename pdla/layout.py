@@ -454,6 +454,23 @@ def _places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple
 ) -> list[tuple[Selection, Selection]]:
     sizes, coords = dict(sized), dict(placed)
-    rows, cols = whole.indices(shape, sizes, coords)
-    there = (parts.indices(shape, sizes, where) for where, _ in shares(0, (), sizes, axes, coords))
-    return [(rows.overlay(their_rows)[0], cols.overlay(their_cols)[0]) for their_rows, their_cols in there]
+    held = whole.indices(shape, sizes, coords)
+    faces = zip(shape, (parts.rows, parts.cols), held, strict=True)
+    rows, cols = (_places_along(n, cuts, mine, axes, sizes, coords) for n, cuts, mine in faces)
+    return list(zip(rows, cols, strict=True))
+
+
+def _places_along(
+    n: int, cuts: tuple[Cut, ...], held: IndexSet, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
+) -> list[Selection]:
+    """The same of one dimension; of many ranks most may have none of it."""
+    free = [axis for axis in axes_of(cuts) if axis in axes]
+    fixed = [axis for axis in axes_of(cuts) if axis not in axes]
+    meeting = shares_meeting(n, cuts, sizes, held)
+    found = {
+        tuple(where[axis] for axis in free): held.overlay(part)[0]
+        for where, part in meeting
+        if all(where[axis] == coords[axis] for axis in fixed)
+    }
+    turns, nothing = [axes.index(axis) for axis in free], slice(0, 0)
+    return [found.get(tuple(point[i] for i in turns), nothing) for point in product(*(range(sizes[axis]) for axis in axes))]

@@ -23,7 +23,8 @@ from pdla.model.machine import Machine
 
 WORK, FEW = 1.5, 48  # the weight of a box over 1/P of the products, and the ranks below which it grows, as FEW / P
 SUMS = 1e-3
-EVERY = 4096  # ranks up to which all boxes are looked at; beyond, those within a factor of two of the ideal one
+EVERY = 4096  # ranks up to which all boxes are looked at
+NEAR, FAR = 2048, 256  # beyond, sides looked at: within a factor of two of the ideal box's, and of all sizes, a factor apart
 
 
 class Box(NamedTuple):
@@ -62,14 +63,20 @@ def messages(box: Box) -> int:
     return box.m + box.n + box.k - 3
 
 
-def price(ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, machine: Machine) -> Any:
+def price(
+    ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, work: float, machine: Machine
+) -> Any:
     """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
+    `work`: the multiplications of 1/ranks of the product. Where they take longer than the bound's words, messages weigh against
+    them: of a long product by a small matrix hardly a word need be received, but idle ranks cost much.
     `sums`: whether C is summed over ranks, which decides between boxes that are alike otherwise: it needs memory, and adding.
     Not a time: words above the bound weigh against idle ranks as 1 : WORK. Few ranks send little for the work they do, so
     that below FEW ranks idle ones count for more.
     """
-    return max(WORK, FEW / ranks) * over + (received + machine.message * begun) / max(bound, 1.0) + SUMS * sums
+    least = max(bound, 1.0)
+    messages = machine.message * begun / max(least, machine.meanwhile(work))
+    return max(WORK, FEW / ranks) * over + received / least + messages + SUMS * sums
 
 
 def cheapest(
@@ -86,21 +93,27 @@ def cheapest(
     bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
     received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
     over = bm * bn * bk * (ranks / max(m * n * k, 1))
-    prices = price(ranks, over, received, pm + pn + pk - 3, pk > 1, received_lower_bound(m, n, k, ranks), machine)
+    bound, work = received_lower_bound(m, n, k, ranks), m * n * k / ranks
+    prices = price(ranks, over, received, pm + pn + pk - 3, pk > 1, bound, work, machine)
     best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
     return [Box(int(pm[i]), int(pn[i]), int(pk[i])) for i in best]
 
 
 def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs (pm, pn) worth a look."""
+    """All pairs (pm, pn) worth a look: where messages weigh most, they may be far from the ideal box's."""
     if ranks <= EVERY:
         return _pairs(ranks)
-    ideal_m, ideal_n = _ideal(m, n, k, ranks)
-    pm = np.arange(max(1, int(ideal_m / 2)), min(ranks, ceil(2 * ideal_m)) + 1)
-    pn = np.arange(max(1, int(ideal_n / 2)), min(ranks, ceil(2 * ideal_n)) + 1)
+    pm, pn = (_near(ideal, min(size, ranks)) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
     all_m, all_n = np.repeat(pm, len(pn)), np.tile(pn, len(pm))
     fits = all_m * all_n <= ranks
     return all_m[fits], all_n[fits]
+
+
+def _near(ideal: float, size: int) -> np.ndarray:
+    """Sides of 1 to `size` ranks: near the ideal one, and few of the others."""
+    most = max(size, 1)
+    ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), NEAR), (1, most, FAR)
+    return np.unique(np.concatenate([np.rint(np.geomspace(*between)).astype(np.int64) for between in ends]))
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, take, timed
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection, overlapping, some_of
+from pdla.indices import IndexSet, Selection, counted, overlapping, some_of
 from pdla.layout import Layout, Shape, extra_axes, places_of, share, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
@@ -144,8 +144,7 @@ def _assembly(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...],
     sizes, coords = dict(sized), dict(placed)
     places = places_of(shape, parts, whole, axes, sizes, coords)
     rows, cols = whole.indices(shape, sizes, coords)
-    there = [parts.indices(shape, sizes, where) for where, _ in shares(0, (), sizes, axes, coords)]
-    here, shapes = (len(rows), len(cols)), [(len(their_rows), len(their_cols)) for their_rows, their_cols in there]
+    here, shapes = (len(rows), len(cols)), [(counted(their_rows), counted(their_cols)) for their_rows, their_cols in places]
     return Assembly(here, places, shapes, [_gapless(here, *place) for place in places])
 
 

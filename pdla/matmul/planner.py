@@ -155,8 +155,8 @@ class Sizes:
     def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
         """The price of a box that receives so many words, in its own messages and `more`; of what is read in place only addends."""
         own = used.k - 1 if schedule == "shared" else boxes.messages(used)
-        excess, begun = boxes.excess(*self.mnk, used, self.ranks), own + more
-        return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, self.machine))
+        excess, begun, work = boxes.excess(*self.mnk, used, self.ranks), own + more, prod(self.mnk) / self.ranks
+        return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 
     def anywhere(self, moved: float) -> float:
         """So many words of any ranks, as they are priced: more where there are other nodes."""

@@ -117,6 +117,10 @@ class Machine:
         """
         return (self.gap or self.latency) * self.bandwidth / 8
 
+    def meanwhile(self, multiplications: float) -> float:
+        """Words of 8 bytes that could be received while so many are done in float64."""
+        return 2 * multiplications / self.flops * self.bandwidth / 8
+
     @property
     def distance(self) -> float:
         """Words received within a node in the time of one from another node."""

@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -209,7 +210,8 @@ def test_search_is_exhaustive():
 
         def price(box, mnk=mnk, ranks=ranks, bound=bound):
             return boxes.price(
-                ranks, boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box), boxes.messages(box), box.k > 1, bound, machine
+                ranks, boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box), boxes.messages(box), box.k > 1, bound,
+                prod(mnk) / ranks, machine,
             )  # fmt: skip
 
         pairs = [(pm, pn) for pm in range(1, min(ranks, mnk[0]) + 1) for pn in range(1, min(ranks // pm, mnk[1]) + 1)]
@@ -231,6 +233,23 @@ def test_a_million_ranks():
     assert found.bytes_received == 8 * 3 * 10**8 * (1 - 1 / 100) == pytest.approx(found.lower_bound, rel=0.02)
     prime = pdla.predict_matmul(32768, 32768, 32768, 999983)
     assert prime.ranks_used > 0.89 * 999983 and prime.bytes_received < 1.1 * prime.lower_bound
+
+
+def test_no_rank_is_idle_for_messages_that_take_no_time_beside_the_work():
+    """Of long products by small matrices half of the ranks were left out: messages weighed against the few words of the bound."""
+    for ranks, mnk in ((64, (10**8, 32, 32)), (1024, (10**7, 64, 64)), (64, (32, 10**8, 32))):
+        assert pdla.predict_matmul(*mnk, ranks).ranks_used == ranks, mnk
+    assert pdla.predict_matmul(10**4, 2, 2, 64).ranks_used < 16  # here they would
+
+
+def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
+    """Where there are more ranks than products, and where messages weigh most."""
+    assert pdla.predict_matmul(3, 3, 3, 10**6).grid == (3, 3, 3)
+    assert pdla.predict_matmul(0, 5, 5, 4097).ranks_used == 5
+    for mnk in ((10**6, 1, 1), (20, 20, 20), (10**4, 10**4, 1), (7, 10**9, 3)):
+        few, many = (boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
+        assert np.allclose(few, many, rtol=0.02), mnk
+        assert boxes.messages(boxes.cheapest(*mnk, 10**6, Machine())[0]) < 10**4
 
 
 # ---------------------------------------------------------------------------------------------- plans
