@@ -313,7 +313,9 @@ def wrap(comm: MPI.Comm) -> MPIComm:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
             _agree_on_settings(comm)
             here, homes = this_node(comm)
-            ours = MPIComm(comm.Dup(), here, homes, xp=_arrays(comm, homes))
+            own = comm.Dup()
+            own.Set_errhandler(MPI.ERRORS_RETURN)  # as exceptions, whatever a program in C makes of errors on comm
+            ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
             ours.shared_limit = free(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import signal
+import sys
 from pathlib import Path
 
 import mpi4py
 
 mpi4py.rc.initialize = mpi4py.rc.finalize = False
+mpi4py.rc.errors = "default"  # else errors on the program's own communicators would return to it, where they ended it
 
 MPICH = "libmpi.so.12"
 
@@ -22,4 +25,11 @@ def _lend_a_name() -> None:
         ctypes.CDLL(str(Path(__file__).with_name(MPICH)), ctypes.RTLD_GLOBAL)
 
 
+def _leave_interrupts() -> None:
+    """Python takes Ctrl-C where the program has not: nothing would end a program that does not call pdla again."""
+    if not sys.orig_argv and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is a program of Python's
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 _lend_a_name()
+_leave_interrupts()

@@ -211,6 +211,35 @@ def test_outside_of_mpi_calls_fail_and_the_program_lives(programs, tmp_path):
     assert run([tmp_path / "outside"], 1).splitlines() == [refused, "0 ", "0 ", "0 ", refused, refused, "0 "]
 
 
+OWN = r"""
+#include <mpi.h>
+#include <pdla.h>
+#include <signal.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    const int one = 1;
+    pdla_handle grid;
+    MPI_Errhandler errors;
+    struct sigaction interrupt;
+    MPI_Init(&argc, &argv);
+    printf("%d\n", pdla_grid(MPI_Comm_c2f(MPI_COMM_WORLD), 1, &one, &grid));
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &errors);
+    sigaction(SIGINT, NULL, &interrupt);
+    printf("%d %d\n", errors == MPI_ERRORS_ARE_FATAL, interrupt.sa_handler == SIG_DFL);
+    MPI_Finalize();
+}
+"""
+
+
+def test_errors_of_mpi_and_interrupts_stay_the_program_s_own(programs, tmp_path):
+    (tmp_path / "own.c").write_text(OWN)
+    flags = [f"-I{programs}", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla"]
+    subprocess.run(["mpicc.openmpi", "own.c", "-o", "own", *flags], cwd=tmp_path, check=True)
+    assert run([tmp_path / "own"], 1).splitlines() == ["0", "1 1"]
+
+
 ALONE = """
 #include <stdlib.h>
 extern void pdgemm_(const char *, ...);
