@@ -241,6 +241,8 @@ class MPIComm(Communicator):
 
         The least of a digest and the least of its complement fit together only where all digests are one.
         """
+        if self.mpi == MPI.COMM_NULL:
+            raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         mine = np.concatenate([digest, ~digest, [-size]])
         least = np.empty_like(mine)
