@@ -177,6 +177,41 @@ def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(pro
     assert "c = 12\n" in output and "PDLA_PBLAS_LEAST=all is no number" in output and counted(output) == 0
 
 
+WORDS = r"""
+#include "scalapack.h"
+#include <mpi.h>
+#include <stdio.h>
+
+extern void pdla_pblas_least(double), pdla_pblas_calls(long *, long *), pdgeadd_(const char *, ...), pztranc_(const int *, ...);
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    int context, one = 1, n = 10;
+    Cblacs_get(-1, 0, &context);
+    Cblacs_gridinit(&context, "R", 1, 1);
+    int desc[9] = {1, context, n, n, n, n, 0, 0, n};
+    double a[200] = {0}, c[200] = {0}, alpha[2] = {1};
+    long taken[2], passed;
+    for (int more = 0; more < 2; more++) {
+        pdla_pblas_least(200 * n * n + more);
+        pdgeadd_("N", &n, &n, alpha, a, &one, &one, desc, alpha, c, &one, &one, desc);
+        pztranc_(&n, &n, alpha, a, &one, &one, desc, alpha, c, &one, &one, desc);
+        pdla_pblas_calls(&taken[more], &passed);
+    }
+    printf("%ld %ld\n", taken[0], taken[1]);
+    MPI_Finalize();
+}
+"""
+
+
+def test_a_word_that_is_moved_counts_as_200_operations(programs, tmp_path):
+    (tmp_path / "words.c").write_text(WORDS)
+    flags = [f"-I{ROOT}/bench/clients", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla_pblas", "-lscalapack-openmpi"]
+    subprocess.run(["mpicc.openmpi", "words.c", "-o", "words", *flags], cwd=tmp_path, check=True)
+    assert run([tmp_path / "words"], 1, **ALL).splitlines()[0] == "2 2"
+
+
 OUTSIDE = r"""
 #include <mpi.h>
 #include <pdla.h>
