@@ -57,20 +57,21 @@ def programs(libraries):
     return libraries
 
 
-def test_libraries_are_built_where_paths_have_blanks(tmp_path, monkeypatch):
+def test_the_build_writes_to_its_folder_alone_and_the_path_may_have_blanks(tmp_path, monkeypatch):
     need("cc")
     native = pytest.importorskip("pdla.native.build")
-    monkeypatch.setattr(native, "HERE", tmp_path / "a folder")
-    native.HERE.mkdir()
-    native.build_alias()
-    assert (native.HERE / native.ALIAS).exists()
+    monkeypatch.setattr(native, "HERE", tmp_path / "to be read")
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    native.build_alias(folder)
+    assert [path.name for path in tmp_path.glob("**/*")] == ["a folder", native.ALIAS]
 
 
 def test_what_the_build_lacks_is_one_line(tmp_path):
     command = [sys.executable, "-m", "pdla.native.build", "--to", tmp_path]
     job = subprocess.run(command, env=os.environ | {"CC": "/no/compiler"}, capture_output=True, text=True)
     assert job.returncode == 1 and "'/no/compiler'; needed are a C compiler" in job.stderr and job.stderr.count("\n") == 1
-    code = "import sys; sys.modules['cffi'] = None; from pdla.native import build; build.build_alias = dict; build.main()"
+    code = "import sys; sys.modules['cffi'] = None; from pdla.native import build; build.build_alias = str; build.main()"
     job = subprocess.run([sys.executable, "-c", code, "--to", tmp_path], capture_output=True, text=True)
     assert job.returncode == 1 and "cffi (pip install" in job.stderr and job.stderr.count("\n") == 1
 
