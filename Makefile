@@ -74,7 +74,7 @@ docs: $(READY)-docs  ## build docs/_build/index.html
 	$(PY) -m sphinx -W -q docs docs/_build
 
 clean:  ## remove the environments and everything built
-	rm -rf .venv .venv-system build docs/_build *.egg-info .hypothesis .*_cache pdla/native/*.so*
+	rm -rf .venv .venv-system build docs/_build *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(PY):

@@ -44,8 +44,10 @@ contains
 
   subroutine check(status)
     integer(c_int), intent(in) :: status
+    character(kind=c_char), pointer :: text(:)
     if (status == 0) return
-    print *, 'pdla error', status
+    call c_f_pointer(pdla_error(), text, [4096])
+    print '(*(a))', text(: findloc(text, c_null_char, 1) - 1)
     call mpi_abort(mpi_comm_world, 1, ierr)
   end subroutine check
 

@@ -241,6 +241,8 @@ class MPIComm(Communicator):
 
         The least of a digest and the least of its complement fit together only where all digests are one.
         """
+        if self.mpi == MPI.COMM_NULL:
+            raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
         self.in_step()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         mine = np.concatenate([digest, ~digest, [-size]])
@@ -314,7 +316,9 @@ def wrap(comm: MPI.Comm) -> MPIComm:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):
             _agree_on_settings(comm)
             here, homes = this_node(comm)
-            ours = MPIComm(comm.Dup(), here, homes, xp=_arrays(comm, homes))
+            own = comm.Dup()
+            own.Set_errhandler(MPI.ERRORS_RETURN)  # as exceptions, whatever a program in C makes of errors on comm
+            ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
             ours.shared_limit = free(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)

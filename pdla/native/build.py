@@ -28,7 +28,8 @@ typedef struct {
 } pdla_call;
 """
 
-ALIAS = "libmpi.so.12"  # as MPICH is called, but for Debian's: see start.py
+# What lends MPICH's usual name to Debian's: see start.py. The file has another name, lest a program that is linked with MPICH find it.
+MPICH, ALIAS = "libmpi.so.12", "pdla_mpich.so"
 
 TAKE = "int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);"
 
@@ -82,7 +83,6 @@ def build(name: str, folder: Path) -> Path:
     ffi.set_source(f"_{name}", text, libraries=["dl"], include_dirs=[str(HERE)], extra_compile_args=flags)
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(ffi.compile(tmpdir=scratch, target=f"lib{name}.so"))
-        folder.mkdir(parents=True, exist_ok=True)
         made = folder / built.name
         made.unlink(missing_ok=True)  # a process may have the old one mapped
         made.write_bytes(built.read_bytes())
@@ -90,10 +90,11 @@ def build(name: str, folder: Path) -> Path:
     return made
 
 
-def build_alias() -> None:
-    """An empty library of MPICH's usual name, beside this file."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
-    subprocess.run([*compiler, "-shared", f"-Wl,-soname,{ALIAS}", "-o", HERE / ALIAS, "-x", "c", "/dev/null"], check=True)
+def build_alias(folder: Path) -> Path:
+    """An empty library of MPICH's usual name in a folder."""
+    compiler, made = shlex.split(os.environ.get("CC", "cc")), folder / ALIAS
+    subprocess.run([*compiler, "-shared", f"-Wl,-soname,{MPICH}", "-o", made, "-x", "c", "/dev/null"], check=True)
+    return made
 
 
 def main() -> None:
@@ -101,8 +102,8 @@ def main() -> None:
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="where they go, with pdla.h and pdla.f90")
     folder = parser.parse_args().to.resolve()
     try:
-        build_alias()
-        made = [build(name, folder) for name in LIBRARIES]
+        folder.mkdir(parents=True, exist_ok=True)
+        made = [build_alias(folder), *(build(name, folder) for name in LIBRARIES)]
         for name in ("pdla.h", "pdla.f90"):
             made.append(Path(shutil.copy(HERE / name, folder)))
     except Exception as error:  # of the compiler, of cffi, or of a folder that is not to be written

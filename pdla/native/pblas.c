@@ -157,8 +157,7 @@ static void operand(pdla_call *call, int i, int rows, int cols, const int *ia, c
     memcpy(call->desc[i], desc[DTYPE] == 2 ? desc : usual, sizeof usual);
 }
 
-/* 8 real operations where numbers are complex. */
-static pdla_call begin(char routine, char type, char scalar, char first, char second, double products)
+static pdla_call begin(char routine, char type, char scalar, char first, char second, double flops)
 {
     pdla_call call;
     memset(&call, 0, sizeof call);
@@ -167,9 +166,12 @@ static pdla_call begin(char routine, char type, char scalar, char first, char se
     call.scalar = scalar;
     call.words[0] = first;
     call.words[1] = second;
-    call.flops = products * (type == 'c' || type == 'z' ? 8 : 2);
+    call.flops = flops;
     return call;
 }
+
+/* Operations of a product of two numbers and its addition. */
+#define FLOPS(t) (#t[0] == 'c' || #t[0] == 'z' ? 8.0 : 2.0)
 
 #define MATRIX(X, x) const void *X, const int *i##x, const int *j##x, const int *desc##x
 
@@ -181,7 +183,7 @@ typedef void (*gemm_t)(const char *, const char *, const int *, const int *, con
                      MATRIX(a, a), MATRIX(b, b), const void *beta, void *c, const int *ic, const int *jc, const int *descc)       \
     {                                                                                                                             \
         const char ta = upper(transa), tb = upper(transb), *valid[2] = {letters, letters};                                        \
-        pdla_call call = begin('g', #t[0], #t[0], ta, tb, (double)*m * *n * *k);                                                  \
+        pdla_call call = begin('g', #t[0], #t[0], ta, tb, FLOPS(t) * *m * *n * *k);                                               \
         operand(&call, 0, ta == 'N' ? *m : *k, ta == 'N' ? *k : *m, ia, ja, desca);                                               \
         operand(&call, 1, tb == 'N' ? *k : *n, tb == 'N' ? *n : *k, ib, jb, descb);                                               \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
@@ -199,7 +201,7 @@ typedef void (*symm_t)(const char *, const char *, const int *, const int *, con
     {                                                                                                                             \
         const char s = upper(side), *valid[2] = {"LR", "LU"};                                                                     \
         const int order = s == 'L' ? *m : *n;                                                                                     \
-        pdla_call call = begin(routine, #t[0], #t[0], s, upper(uplo), (double)*m * *n * order);                                   \
+        pdla_call call = begin(routine, #t[0], #t[0], s, upper(uplo), FLOPS(t) * *m * *n * order);                                \
         operand(&call, 0, order, order, ia, ja, desca);                                                                           \
         operand(&call, 1, *m, *n, ib, jb, descb);                                                                                 \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
@@ -217,7 +219,7 @@ typedef void (*syrk_t)(const char *, const char *, const int *, const int *, con
                        const void *beta, void *c, const int *ic, const int *jc, const int *descc)                                 \
     {                                                                                                                             \
         const char u = upper(uplo), tr = upper(trans), *valid[2] = {"LU", letters};                                               \
-        pdla_call call = begin(routine, #t[0], scalar, u, tr, (double)*n * *n * *k / 2);                                          \
+        pdla_call call = begin(routine, #t[0], scalar, u, tr, FLOPS(t) / 2 * *n * *n * *k);                                       \
         operand(&call, 0, tr == 'N' ? *n : *k, tr == 'N' ? *k : *n, ia, ja, desca);                                               \
         operand(&call, 2, *n, *n, ic, jc, descc);                                                                                 \
         if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \

@@ -142,7 +142,8 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
 
 def _dealt(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyclic:
     """How a dimension is dealt out along an axis, in blocks of equal length."""
-    cuts, ranks = effective(cuts, A.grid.sizes), A.grid.sizes[axis]
+    ranks = A.grid.sizes[axis]
+    cuts = effective(cuts, A.grid.sizes) or tuple(cut for cut in cuts if cut.axis == axis)  # one rank has blocks, too
     if ranks == 1 and not cuts:
         return Cyclic(axis, max(n, 1))
     if len(cuts) == 1 and cuts[0].axis == axis:

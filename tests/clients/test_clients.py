@@ -57,20 +57,21 @@ def programs(libraries):
     return libraries
 
 
-def test_libraries_are_built_where_paths_have_blanks(tmp_path, monkeypatch):
+def test_the_build_writes_to_its_folder_alone_and_the_path_may_have_blanks(tmp_path, monkeypatch):
     need("cc")
     native = pytest.importorskip("pdla.native.build")
-    monkeypatch.setattr(native, "HERE", tmp_path / "a folder")
-    native.HERE.mkdir()
-    native.build_alias()
-    assert (native.HERE / native.ALIAS).exists()
+    monkeypatch.setattr(native, "HERE", tmp_path / "to be read")
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    native.build_alias(folder)
+    assert [path.name for path in tmp_path.glob("**/*")] == ["a folder", native.ALIAS]
 
 
 def test_what_the_build_lacks_is_one_line(tmp_path):
     command = [sys.executable, "-m", "pdla.native.build", "--to", tmp_path]
     job = subprocess.run(command, env=os.environ | {"CC": "/no/compiler"}, capture_output=True, text=True)
     assert job.returncode == 1 and "'/no/compiler'; needed are a C compiler" in job.stderr and job.stderr.count("\n") == 1
-    code = "import sys; sys.modules['cffi'] = None; from pdla.native import build; build.build_alias = dict; build.main()"
+    code = "import sys; sys.modules['cffi'] = None; from pdla.native import build; build.build_alias = str; build.main()"
     job = subprocess.run([sys.executable, "-c", code, "--to", tmp_path], capture_output=True, text=True)
     assert job.returncode == 1 and "cffi (pip install" in job.stderr and job.stderr.count("\n") == 1
 
@@ -177,6 +178,41 @@ def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(pro
     assert "c = 12\n" in output and "PDLA_PBLAS_LEAST=all is no number" in output and counted(output) == 0
 
 
+WORDS = r"""
+#include "scalapack.h"
+#include <mpi.h>
+#include <stdio.h>
+
+extern void pdla_pblas_least(double), pdla_pblas_calls(long *, long *), pdgeadd_(const char *, ...), pztranc_(const int *, ...);
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    int context, one = 1, n = 10;
+    Cblacs_get(-1, 0, &context);
+    Cblacs_gridinit(&context, "R", 1, 1);
+    int desc[9] = {1, context, n, n, n, n, 0, 0, n};
+    double a[200] = {0}, c[200] = {0}, alpha[2] = {1};
+    long taken[2], passed;
+    for (int more = 0; more < 2; more++) {
+        pdla_pblas_least(200 * n * n + more);
+        pdgeadd_("N", &n, &n, alpha, a, &one, &one, desc, alpha, c, &one, &one, desc);
+        pztranc_(&n, &n, alpha, a, &one, &one, desc, alpha, c, &one, &one, desc);
+        pdla_pblas_calls(&taken[more], &passed);
+    }
+    printf("%ld %ld\n", taken[0], taken[1]);
+    MPI_Finalize();
+}
+"""
+
+
+def test_a_word_that_is_moved_counts_as_200_operations(programs, tmp_path):
+    (tmp_path / "words.c").write_text(WORDS)
+    flags = [f"-I{ROOT}/bench/clients", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla_pblas", "-lscalapack-openmpi"]
+    subprocess.run(["mpicc.openmpi", "words.c", "-o", "words", *flags], cwd=tmp_path, check=True)
+    assert run([tmp_path / "words"], 1, **ALL).splitlines()[0] == "2 2"
+
+
 OUTSIDE = r"""
 #include <mpi.h>
 #include <pdla.h>
@@ -209,6 +245,35 @@ def test_outside_of_mpi_calls_fail_and_the_program_lives(programs, tmp_path):
     subprocess.run(["mpicc.openmpi", "outside.c", "-o", "outside", *flags], cwd=tmp_path, check=True)
     refused = "7 MPI is not running: call pdla after MPI_Init and before MPI_Finalize"
     assert run([tmp_path / "outside"], 1).splitlines() == [refused, "0 ", "0 ", "0 ", refused, refused, "0 "]
+
+
+OWN = r"""
+#include <mpi.h>
+#include <pdla.h>
+#include <signal.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    const int one = 1;
+    pdla_handle grid;
+    MPI_Errhandler errors;
+    struct sigaction interrupt;
+    MPI_Init(&argc, &argv);
+    printf("%d\n", pdla_grid(MPI_Comm_c2f(MPI_COMM_WORLD), 1, &one, &grid));
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &errors);
+    sigaction(SIGINT, NULL, &interrupt);
+    printf("%d %d\n", errors == MPI_ERRORS_ARE_FATAL, interrupt.sa_handler == SIG_DFL);
+    MPI_Finalize();
+}
+"""
+
+
+def test_errors_of_mpi_and_interrupts_stay_the_program_s_own(programs, tmp_path):
+    (tmp_path / "own.c").write_text(OWN)
+    flags = [f"-I{programs}", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla"]
+    subprocess.run(["mpicc.openmpi", "own.c", "-o", "own", *flags], cwd=tmp_path, check=True)
+    assert run([tmp_path / "own"], 1).splitlines() == ["0", "1 1"]
 
 
 ALONE = """

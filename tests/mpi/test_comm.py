@@ -12,6 +12,7 @@ import pytest
 import pdla
 from pdla import config
 from pdla.comm import relay, ring
+from pdla.comm.agree import agree
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
 from pdla.comm.threads import run
@@ -289,6 +290,8 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
     assert again is not ours and again.share(comm.rank) == list(range(comm.size))
     theirs.Free()
     assert again.mpi == ours.mpi == MPI.COMM_NULL
+    with pytest.raises(GridError, match="has been freed"):
+        agree(again, "a product")
     with pytest.raises(GridError, match="null communicator"):
         as_communicator(MPI.COMM_NULL)
 

@@ -53,14 +53,6 @@ def test_make_names_the_launcher_where_paths_have_blanks(tmp_path):
     assert shlex.split(shlex.split(line)[0].partition("=")[2]) == [str(folder / ".venv" / "bin" / "mpirun")]
 
 
-def test_make_clean_takes_away_what_was_built_in_the_package(tmp_path):
-    built = tmp_path / "pdla" / "native" / "libmpi.so.12"
-    built.parent.mkdir(parents=True)
-    built.touch()
-    make(tmp_path, "clean")
-    assert not built.exists() and (tmp_path / "Makefile").exists()
-
-
 def test_a_failure_on_one_rank_fails_all(tmp_path):
     job = run_job(
         tmp_path,

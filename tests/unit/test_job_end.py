@@ -83,6 +83,13 @@ def test_settings_of_a_ranks_own_may_differ():
     assert job.returncode == 0, job.stderr
 
 
+def test_errors_of_mpi_are_exceptions_whatever_the_program_makes_of_its_own():
+    program = "import mpi4py; mpi4py.rc.errors = 'default'; import pdla; from mpi4py import MPI\n"
+    program += "print(*(comm.Get_errhandler() == MPI.ERRORS_RETURN for comm in (MPI.COMM_WORLD, pdla.world().mpi)))"
+    job = subprocess.run([*mpirun(), "-n", "1", sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert job.stdout == "False True\n", job.stdout + job.stderr
+
+
 def test_ranks_out_of_step_wait_and_take_nothing_for_something_else():
     job = run_job(
         """

@@ -59,6 +59,16 @@ def test_a_code_s_own_memory_by_its_descriptor(words, flat):
     pdla.run(6, program)
 
 
+@pytest.mark.parametrize("words", [[1, 0, 11, 9, 3, 3, 0, 0, 11], [2, 0, 11, 9, 2, 1, 3, 3, 0, 0, 12]], ids=str)
+def test_blocks_are_told_where_one_process_has_them_all(words):
+    """LU wants square ones, on one process, too."""
+
+    def program(comm):
+        return to_descriptor(from_descriptor(words, np.zeros((words[-1], 9), order="F"), ProcessGrid((1, 1)))).tolist()
+
+    assert pdla.run(1, program) == [words]
+
+
 def test_a_communicator_stands_for_its_near_square_grid():
     def program(comm):
         local = np.full((3, 2), comm.rank, order="F")
