@@ -218,6 +218,23 @@ def test_words_of_group_norm():
     assert words == {"norm sums": 4 * 2 * (3 / 4) * 64 * 8 / 2, "norm gradients": 2 * 2 * (1 / 2) * 64 / 4}
 
 
+@somewhere
+def test_what_is_no_number_stays_in_its_samples_group(place):
+    """As in PyTorch: of 3 samples of 4 pixels, and 5 groups of 4 channels, which ranks share."""
+    x = np.arange(240.0).reshape(12, 20)
+    x[5, 9] = np.nan
+
+    def program(scheme):
+        layer = nn.GroupNorm(scheme, 20, groups=5, pixels=4, kind="second")
+        y = layer.forward(pdla.from_global(x, scheme.grid, scheme.activation(scheme.second.X, 4)))
+        return y.gather(), layer.backward(y).gather()
+
+    spoilt = np.zeros(x.shape, bool)
+    spoilt[4:8, 8:12] = True
+    for found in run(place, program):
+        assert np.array_equal(np.isnan(found), spoilt)
+
+
 # ---------------------------------------------------------------------------------------------- optimizers and states
 
 OPTIMIZERS = {
