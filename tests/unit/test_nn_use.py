@@ -1397,6 +1397,19 @@ def test_scores_and_slopes_that_float16_has_no_numbers_for(causal, sharpness, sl
         np.testing.assert_allclose(value, exact, atol=4e-3 * np.abs(exact).max())
 
 
+def test_slopes_of_scores_that_are_large_and_alike():
+    """Of 20000 plus the logarithm of their number float32 has 3 digits behind the point."""
+
+    def program(scheme, dtype):
+        layer = nn.SelfAttention(scheme, 4, 1, sequence=9, bias=False, dtype=dtype)
+        layer.load_state_dict({"qkv.weight": np.hstack([np.eye(4)] * 3), "out.weight": np.eye(4)})
+        layer.forward(scheme.shard(np.full((9, 4), 100, dtype), sequence=9))
+        return layer.backward(scheme.shard(np.arange(36).reshape(9, 4).astype(dtype), sequence=9)).gather()
+
+    found, wanted = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float32", "float64"))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.filterwarnings("ignore:overflow encountered in subtract")
 @pytest.mark.parametrize("given", [(60000, -60000), (9, 0.01)])
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
