@@ -31,7 +31,7 @@ class Norm(Layer):
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:  # fmt: skip
-        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, offset={offset}, eps={eps}"):
+        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}", offset=offset):
             self.takes = self.gives = self.spec = scheme.table(kind).X
             check_counts(type(self).__name__, features=features)
             check_number(type(self).__name__, "eps", eps)
