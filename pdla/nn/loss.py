@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
 from pdla.indices import IndexSet
@@ -50,7 +50,7 @@ class CrossEntropy:
             counted = int((targets >= 0).sum())
             if counted == 0:
                 raise ShapeError("no token counts: all targets are -1")
-        with tagged("loss"):
+        with tagged("loss"), amid(logits.grid.comm, "a loss"):
             return finish(self._steps(logits, targets, counted))
 
     def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):

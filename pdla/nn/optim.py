@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agree import agree, agreed
+from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError, ShapeError
@@ -158,13 +158,13 @@ def clip(layer: Layer, largest: float) -> float:
         gradients = list(layer.gradients().values())
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
-    total = comm.xp.empty((1,), np.float64)
-    total[...] = 0
-    for gradient in gradients:
-        if _counts(gradient):
-            block = gradient.stored.astype(np.float64, copy=False)
-            total[...] += (block * block).sum()
-    with tagged("clip"):
+    with tagged("clip"), amid(comm, "clipping"):
+        total = comm.xp.empty((1,), np.float64)
+        total[...] = 0
+        for gradient in gradients:
+            if _counts(gradient):
+                block = gradient.stored.astype(np.float64, copy=False)
+                total[...] += (block * block).sum()
         norm = sqrt(comm.allreduce(total).wait()[0])
     if norm > largest:
         for gradient in gradients:

@@ -4,6 +4,7 @@ import gc
 import itertools
 import tracemalloc
 import weakref
+from contextlib import suppress
 from functools import partial
 
 import ml_dtypes
@@ -13,7 +14,7 @@ from nets import FEW, PLACES, SERIAL, Model, check_close, learned, linear_case, 
 
 import pdla
 from pdla import nn
-from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, ShapeError
+from pdla.errors import AgreementError, DeadlockError, GridError, LayoutError, PdlaError, ShapeError
 from pdla.nn import attention
 from pdla.nn.pointwise import Pointwise
 
@@ -691,6 +692,22 @@ def test_an_error_amid_a_pass_leaves_nothing_of_it_nor_of_the_one_before():
 
     first, second = run(SERIAL, program)
     assert np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("what", ["a loss", "clipping"])
+def test_a_rank_that_goes_on_after_an_error_of_its_own_is_told_of(what):
+    def program(comm):
+        layer, targets = nn.Linear(nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)), 2, 2), np.array([0])
+        logits = layer.forward(layer.scheme.shard(np.ones((1, 2))))
+        layer.backward(logits)
+        for large in (logits, *layer.gradients().values()):
+            large.stored[...] = 1e308 * (-1) ** comm.rank
+        with suppress(FloatingPointError), np.errstate(over="raise" if comm.rank else "ignore"):
+            nn.CrossEntropy().forward(logits, targets) if what == "a loss" else nn.clip(layer, 1)
+        layer.forward(layer.scheme.shard(np.ones((1, 2))))
+
+    with pytest.raises(DeadlockError, match=f"rank 1 waits in going on after an error amid {what}, in verb"):
+        pdla.run(2, program)
 
 
 def grid(comm, shape, axes=None):
