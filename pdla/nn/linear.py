@@ -114,7 +114,7 @@ class Linear(Layer):
         self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
 
     def __repr__(self) -> str:
-        return f"Linear({self.k}, {self.n}) on {self.scheme!r}"
+        return f"{type(self).__name__}({self.k}, {self.n}) on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
         check_activation(self, x, self.k, self.weight.value.dtype, self.table.X, self.units[0])

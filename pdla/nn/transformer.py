@@ -91,7 +91,7 @@ class Sequential(Layer):
         self.scale *= layer.scale
 
     def __repr__(self) -> str:
-        return f"Sequential of {len(self.layers)} layers on {self.scheme!r}"
+        return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
         telling = (layer for layer in self.layers if layer.takes or layer.gives)  # those before it leave x where it lies
