@@ -69,7 +69,7 @@ def test_parameters_gradients_and_state(name):
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_what_is_kept(name):
-    """Two norms' normalised inputs and scales; Q K V, greatest scores and sums; the input of each linear, as it lies or gathered; GeLU's."""
+    """Two norms' normalised inputs and scales; Q K V, greatest scores and sums; linears' inputs, as they lie or gathered; GeLU."""
     scheme, _, _, _, kept, _ = measured(name)
     (tx, fx), (ty, fy) = over(scheme, scheme.first.X), over(scheme, scheme.first.Y)
     outside, inside = M / tx / fx * H, M / ty / fy * H
