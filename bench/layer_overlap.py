@@ -49,7 +49,7 @@ def passes(comm, shards):
 def silent():
     """The verbs of this world, bringing nothing."""
     return patch.multiple(
-        ThreadComm, allgather=lambda comm, x, outs, verb="": done(outs),
+        ThreadComm, allgather=lambda comm, x, outs, verb="", hall=None: done(outs),
         reduce_scatter=lambda comm, parts, out, verb="", op="": done(out),
     )  # fmt: skip
 
@@ -58,7 +58,7 @@ def slept(seconds):
     """GEMMs that take so many seconds for a linear of HIDDEN x HIDDEN and all tokens of a rank, others by their work."""
     whole = SEQUENCE * SEQUENCES // 2 * HIDDEN * HIDDEN // 4
 
-    def gemm(a, b, c, alpha=1, beta=0):
+    def gemm(a, b, c, alpha=1, beta=0, room=None):
         c[...] = 0
         time.sleep(seconds * a.shape[0] * a.shape[1] * b.shape[1] / whole)
 

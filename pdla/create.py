@@ -12,6 +12,7 @@ import numpy as np
 
 from pdla.array import blas, namespace
 from pdla.array.draw import TILE, Draw
+from pdla.array.dtypes import dtype_of
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
@@ -32,7 +33,7 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         in_layout(call, layout)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
-        kind = np.dtype(dtype)
+        kind = dtype_of(dtype)
         check_numbers(call, kind)
         if grid.comm.xp.name != "meta":
             _check_room(call, local_shape(whole, layout, grid), kind)

@@ -11,6 +11,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
+from pdla.array.dtypes import dtype_of
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import LayoutError, ShapeError
@@ -162,7 +163,7 @@ class DistMatrix:
     def astype(self, dtype: Any) -> DistMatrix:
         """A new matrix of another dtype. Raises ShapeError for one that is not of numbers; of partial sums LayoutError where their
         addends would be cut off."""
-        dtype = np.dtype(dtype)
+        dtype = dtype_of(dtype)
         check_numbers("astype", dtype)
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)

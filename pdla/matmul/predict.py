@@ -8,6 +8,7 @@ from math import lcm, prod
 
 import numpy as np
 
+from pdla.array.dtypes import dtype_of
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
@@ -52,7 +53,7 @@ def predict_matmul(
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are from 0 to 2^63 - 1, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
-    kind, comm = np.dtype(dtype), DryComm(0, P)  # type: ignore[call-overload]
+    kind, comm = dtype_of(dtype), DryComm(0, P)
     made_for = Machine.chosen() if machine is None else Machine.of(machine)
     table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm)
     grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)

@@ -37,7 +37,7 @@ class SelfAttention(Layer):
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:  # fmt: skip
-        with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}, causal={causal}"):
+        with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}", causal=causal, bias=bias):
             if not (counts(heads) and counts(hidden)) or hidden % heads:
                 raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
             check_sequence("SelfAttention", sequence)
@@ -108,11 +108,12 @@ class SelfAttention(Layer):
         return scores
 
     def _mixed(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-        """The attended values as (tokens, features), and for each query the logarithm of its sum of exponentials."""
+        """The attended values as (tokens, features), and for each query its greatest score and its sum of exponentials: what is
+        far from 1 has no digits left for their logarithm."""
         sequences, heads, tokens, size = q.shape
         mixed = xp.empty((sequences * tokens, heads * size), q.dtype)
         out = mixed.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
-        normal = xp.empty((sequences, heads, tokens, 1), summing(q.dtype))
+        tops, totals = normal = xp.empty((2, sequences, heads, tokens, 1), summing(q.dtype))
         for part, pieces in self._pieces(q):
             for queries, keys in pieces:
                 here, there = (*part, queries), (*part, keys)
@@ -121,12 +122,12 @@ class SelfAttention(Layer):
                 weights = np.exp(scores - top)
                 total = weights.sum(axis=3, keepdims=True)
                 out[here] = _product(weights, v[there]) / total
-                normal[here] = top + np.log(total)
+                tops[here], totals[here] = top, total
         return mixed, normal
 
     def _unmixed(self, dmixed: DistMatrix, qkv: tuple[Any, Any, Any], normal: Any, into: tuple[Any, Any, Any]) -> None:
         """The gradients of Q, K and V, written into their places."""
-        (q, k, v), (dq, dk, dv), xp = qkv, into, dmixed.xp
+        (q, k, v), (dq, dk, dv), (tops, totals), xp = qkv, into, normal, dmixed.xp
         sequences, heads, tokens, size = q.shape
         d = dmixed.stored.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         for part, pieces in self._pieces(q):
@@ -134,10 +135,11 @@ class SelfAttention(Layer):
             sums[...] = 0
             for queries, keys in pieces:
                 here, there = (*part, queries), (*part, keys)
-                weights = np.exp(self._scores(xp, q[here], k[there]) - normal[here])
-                v_sums[:, :, keys] += _product(weights.transpose(0, 1, 3, 2), d[here])
-                slope = _product(d[here], v[there].transpose(0, 1, 3, 2))
-                slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True)) * slope.dtype.type(size**-0.5)
+                weights, total = np.exp(self._scores(xp, q[here], k[there]) - tops[here]), totals[here]
+                share = widened(d[here]) / total  # and not the weights, of which there are more
+                v_sums[:, :, keys] += _product(weights.transpose(0, 1, 3, 2), share)
+                slope = _product(share, v[there].transpose(0, 1, 3, 2))
+                slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True) / total) * slope.dtype.type(size**-0.5)
                 dq[here] = _product(slope, k[there])
                 k_sums[:, :, keys] += _product(slope.transpose(0, 1, 3, 2), q[here])
             dk[part], dv[part] = k_sums, v_sums

@@ -12,12 +12,13 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
+from pdla.array.dtypes import dtype_of
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import PdlaError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_floats, check_number, check_sequence, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like, rows_of
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
@@ -38,6 +39,7 @@ class Embedding(Layer):
         dtype: Any = np.float64, name: str = "embedding",
     ) -> None:  # fmt: skip
         with made("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
+            check_counts("Embedding", vocabulary=vocabulary, hidden=hidden)
             check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
@@ -103,9 +105,11 @@ class Positions(Layer):
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
     ) -> None:  # fmt: skip
-        with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, {name} of {dtype!r}"):
+        with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"):
             check_sequence("Positions", sequence)
-            check_floats(f"{name} positions", np.dtype(dtype))
+            check_counts("Positions", features=features)
+            kind = dtype_of(dtype)
+            check_floats(f"{name} positions", kind)
             check_number("Positions", "scale", scale)
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name
@@ -113,7 +117,7 @@ class Positions(Layer):
         self.widths = features, features
         layout, own = Layout(None, scheme.residual().cols), seeded(seed, f"{name} positions")
         drawn = random((sequence, features), scheme.grid, layout, seed=own, distribution="normal")
-        self.table = Parameter(like(drawn, (drawn.stored * scale).astype(dtype)))
+        self.table = Parameter(like(drawn, (drawn.stored * scale).astype(kind)))
 
     def __repr__(self) -> str:
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"

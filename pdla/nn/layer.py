@@ -204,10 +204,14 @@ def check_scheme(kind: str, scheme: Any) -> None:
 
 
 @contextmanager
-def made(kind: str, scheme: Scheme, numbers: str) -> Iterator[None]:
-    """Collective: checks of the numbers that a layer is made by; what is wrong on one rank, or differs, is an error on all."""
+def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
+    """Collective: checks of the numbers that a layer is made by, and flags; what is wrong on one rank, or differs, is an error on
+    all."""
     check_scheme(kind, scheme)
-    with agreed(scheme.grid.comm, f"{kind}({numbers})"):
+    told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
+    with agreed(scheme.grid.comm, f"{kind}({told})"):
+        for name, value in flags.items():
+            check_flag(name, value)
         yield
 
 

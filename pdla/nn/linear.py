@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing, widened
+from pdla.array.dtypes import dtype_of
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
@@ -27,12 +28,13 @@ def weights(
     scheme: Scheme, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
 ) -> Parameter:
     """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
-    with agreed(scheme.grid.comm, f"{name} times {scale} of {dtype!r}"):
-        check_floats(name, np.dtype(dtype))
+    with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
+        kind = dtype_of(dtype)
+        check_floats(name, kind)
         check_number(name, "scale", scale)
     meeting = scheme.meeting(table, 1, units)
     value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")
-    return Parameter(like(value, (value.stored * scale).astype(dtype)), meeting.w, name)
+    return Parameter(like(value, (value.stored * scale).astype(kind)), meeting.w, name)
 
 
 def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
@@ -96,7 +98,7 @@ class Linear(Layer):
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
         scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
     ) -> None:  # fmt: skip
-        with made("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}, bias={bias}"):
+        with made("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}", bias=bias):
             self.table: Table = scheme.table(kind)
             check_counts("Linear", k=k, n=n)
             if not isinstance(units, tuple) or len(units) != 2 or not all(map(counts, units)):
@@ -112,7 +114,7 @@ class Linear(Layer):
         self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
 
     def __repr__(self) -> str:
-        return f"Linear({self.k}, {self.n}) on {self.scheme!r}"
+        return f"{type(self).__name__}({self.k}, {self.n}) on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
         check_activation(self, x, self.k, self.weight.value.dtype, self.table.X, self.units[0])

@@ -31,7 +31,7 @@ class Norm(Layer):
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:  # fmt: skip
-        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, offset={offset}, eps={eps}"):
+        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}", offset=offset):
             self.takes = self.gives = self.spec = scheme.table(kind).X
             check_counts(type(self).__name__, features=features)
             check_number(type(self).__name__, "eps", eps)
@@ -141,10 +141,15 @@ class GroupNorm(Norm):
 
     def _means(self, values: Any, x: DistMatrix) -> Steps[Any]:
         """Means of (samples, pixels, channels) over each sample's pixels and each group's channels, as (samples, 1, channels)."""
-        member = _membership(x, self.groups)
-        sums = yield from self._summed(values.sum(axis=1) @ member, x)
-        means = sums @ member.T / (self.sequence * self.features // self.groups)
-        return means.reshape(means.shape[0], 1, means.shape[1])
+        values, members = values.sum(axis=1), _members(x, self.groups)
+        sums = x.xp.empty((values.shape[0], self.groups), values.dtype)
+        sums[...] = 0
+        for group, channels in members:  # no product with zeros, by which a NaN would come into all groups
+            sums[:, group] = values[:, channels].sum(axis=1)
+        sums = yield from self._summed(sums, x)
+        for group, channels in members:
+            values[:, channels] = sums[:, group : group + 1] / (self.sequence * self.features // self.groups)
+        return values.reshape(values.shape[0], 1, values.shape[1])
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         at.check_whole(self, x)
@@ -166,7 +171,8 @@ class GroupNorm(Norm):
         return like(dy, dx.reshape(*dy.stored.shape))
 
 
-def _membership(x: DistMatrix, groups: int) -> Any:
-    """This rank's channels x groups: 1 where a channel is in a group."""
+def _members(x: DistMatrix, groups: int) -> list[tuple[int, slice]]:
+    """The groups of which this rank has channels, each with its own among them."""
     held: IndexSet = x.indices[1]
-    return x.xp.asarray((held.indices()[:, None] // (x.shape[1] // groups) == np.arange(groups)).astype(summing(x.dtype)))
+    found = np.unique(held.indices() // (x.shape[1] // groups), return_index=True, return_counts=True)
+    return [(int(group), slice(int(first), int(first + count))) for group, first, count in zip(*found, strict=True)]

@@ -91,7 +91,7 @@ class Sequential(Layer):
         self.scale *= layer.scale
 
     def __repr__(self) -> str:
-        return f"Sequential of {len(self.layers)} layers on {self.scheme!r}"
+        return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
         telling = (layer for layer in self.layers if layer.takes or layer.gives)  # those before it leave x where it lies
@@ -168,7 +168,7 @@ class MLP(Sequential):
         self, scheme: Scheme, hidden: int, inner: int | None = None, *, bias: bool = True, seed: int = 0,
         dtype: Any = np.float64, name: str = "mlp",
     ) -> None:  # fmt: skip
-        with made("MLP", scheme, f"{hidden}"):
+        with made("MLP", scheme, f"{hidden}", bias=bias):
             check_counts("MLP", hidden=hidden)
             inner = 4 * hidden if inner is None else inner
         first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
@@ -201,7 +201,8 @@ class TransformerLayer(Layer):
         dropout: float = 0.0, bias: bool = True, recompute: bool = False, seed: int = 0, dtype: Any = np.float64,
         name: str = "layer",
     ) -> None:  # fmt: skip
-        with made("TransformerLayer", scheme, f"{hidden}, {heads} heads, sequence={sequence}, recompute={recompute}"):
+        numbers = f"{hidden}, {heads} heads, sequence={sequence}"
+        with made("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
             self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         super().__init__(scheme)
         self.takes = self.gives = scheme.first.X

@@ -1,5 +1,7 @@
 """Local blocks: the GEMM against NumPy's, wherever its operands lie and whatever was in C before."""
 
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
@@ -235,3 +237,16 @@ def test_overlap():
 def test_namespaces():
     assert namespace(np.zeros(1)).name == "numpy"
     assert namespace(Meta((1, 1))).name == "meta"
+
+
+BY_NAME = """
+import sys, pdla
+assert "ml_dtypes" not in sys.modules
+linear = lambda comm: pdla.nn.Linear(pdla.nn.Serial(pdla.ProcessGrid((1,), comm=comm)), 2, 2, dtype="bfloat16")
+print(pdla.run(1, linear)[0].weight.value.dtype)
+"""
+
+
+def test_bfloat16_by_name_where_ml_dtypes_is_not_imported_yet():
+    job = subprocess.run([sys.executable, "-c", BY_NAME], capture_output=True, text=True, check=False)
+    assert job.stdout == "bfloat16\n", job.stderr

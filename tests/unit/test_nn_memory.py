@@ -69,12 +69,12 @@ def test_parameters_gradients_and_state(name):
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_what_is_kept(name):
-    """Two norms' normalised inputs and scales; Q K V and its sums; the input of each linear, as it lies or gathered; GeLU's."""
+    """Two norms' normalised inputs and scales; Q K V, greatest scores and sums; linears' inputs, as they lie or gathered; GeLU."""
     scheme, _, _, _, kept, _ = measured(name)
     (tx, fx), (ty, fy) = over(scheme, scheme.first.X), over(scheme, scheme.first.Y)
     outside, inside = M / tx / fx * H, M / ty / fy * H
     norms = 2 * (outside + M / tx)
-    attention = 3 * inside + M / ty * HEADS / fy
+    attention = 3 * inside + 2 * M / ty * HEADS / fy
     if scheme.keep:
         first, second = along(scheme, scheme.first), along(scheme, scheme.second)
         inputs = 2 * M * H / first["t"] / first["i"] + (1 + 4) * M * H / second["t"] / second["i"]

@@ -4,6 +4,7 @@ import gc
 import itertools
 import tracemalloc
 import weakref
+from contextlib import suppress
 from functools import partial
 
 import ml_dtypes
@@ -13,7 +14,7 @@ from nets import FEW, PLACES, SERIAL, Model, check_close, learned, linear_case, 
 
 import pdla
 from pdla import nn
-from pdla.errors import AgreementError, GridError, LayoutError, PdlaError, ShapeError
+from pdla.errors import AgreementError, DeadlockError, GridError, LayoutError, PdlaError, ShapeError
 from pdla.nn import attention
 from pdla.nn.pointwise import Pointwise
 
@@ -216,6 +217,23 @@ def test_words_of_group_norm():
 
     words, _ = pdla.dry_run(16, program)
     assert words == {"norm sums": 4 * 2 * (3 / 4) * 64 * 8 / 2, "norm gradients": 2 * 2 * (1 / 2) * 64 / 4}
+
+
+@somewhere
+def test_what_is_no_number_stays_in_its_samples_group(place):
+    """As in PyTorch: of 3 samples of 4 pixels, and 5 groups of 4 channels, which ranks share."""
+    x = np.arange(240.0).reshape(12, 20)
+    x[5, 9] = np.nan
+
+    def program(scheme):
+        layer = nn.GroupNorm(scheme, 20, groups=5, pixels=4, kind="second")
+        y = layer.forward(pdla.from_global(x, scheme.grid, scheme.activation(scheme.second.X, 4)))
+        return y.gather(), layer.backward(y).gather()
+
+    spoilt = np.zeros(x.shape, bool)
+    spoilt[4:8, 8:12] = True
+    for found in run(place, program):
+        assert np.array_equal(np.isnan(found), spoilt)
 
 
 # ---------------------------------------------------------------------------------------------- optimizers and states
@@ -676,6 +694,22 @@ def test_an_error_amid_a_pass_leaves_nothing_of_it_nor_of_the_one_before():
     assert np.array_equal(first, second)
 
 
+@pytest.mark.parametrize("what", ["a loss", "clipping"])
+def test_a_rank_that_goes_on_after_an_error_of_its_own_is_told_of(what):
+    def program(comm):
+        layer, targets = nn.Linear(nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)), 2, 2), np.array([0])
+        logits = layer.forward(layer.scheme.shard(np.ones((1, 2))))
+        layer.backward(logits)
+        for large in (logits, *layer.gradients().values()):
+            large.stored[...] = 1e308 * (-1) ** comm.rank
+        with suppress(FloatingPointError), np.errstate(over="raise" if comm.rank else "ignore"):
+            nn.CrossEntropy().forward(logits, targets) if what == "a loss" else nn.clip(layer, 1)
+        layer.forward(layer.scheme.shard(np.ones((1, 2))))
+
+    with pytest.raises(DeadlockError, match=f"rank 1 waits in going on after an error amid {what}, in verb"):
+        pdla.run(2, program)
+
+
 def grid(comm, shape, axes=None):
     return pdla.ProcessGrid(shape, None if axes is None else tuple(axes.split()), comm)
 
@@ -907,6 +941,14 @@ ONE = {  # what a rank has, what the others have, and a layer that is made of it
     "activations of a net": (None, nn.GeLU, lambda s, layer: nn.UNetBlock(s, 4, groups=1, height=4, width=4, activation=layer)),
     "seeds of a block": (None, 0, lambda s, seed: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, seed=seed)),
     "seeds of a net": ("a", 0, lambda s, seed: nn.UNetBlock(s, 4, groups=1, height=4, width=4, seed=seed)),
+    "biases": ("no", False, lambda s, bias: nn.Linear(s, 4, 4, bias=bias)),
+    "biases of an MLP": (0, False, lambda s, bias: nn.MLP(s, 4, bias=bias)),
+    "biases of kernels": (None, False, lambda s, bias: nn.Conv2d(s, 4, 4, 1, height=4, width=4, bias=bias)),
+    "causal": ("no", False, lambda s, causal: nn.SelfAttention(s, 20, 4, sequence=5, causal=causal)),
+    "recompute": ("no", np.False_, lambda s, recompute: nn.TransformerLayer(s, 20, 4, sequence=5, recompute=recompute)),
+    "offsets": (None, True, lambda s, offset: nn.LayerNorm(s, 4, offset=offset)),
+    "vocabularies": (9.0, 9, lambda s, vocabulary: nn.Embedding(s, vocabulary, 4)),
+    "features of positions": (None, 4, lambda s, features: nn.Positions(s, features, sequence=5)),
     "inputs": ("a", 4, lambda s, k: nn.Linear(s, k, 4)),
     "outputs": (-1, 4, lambda s, n: nn.Linear(s, 4, n)),
     "units": (3, (1, 1), lambda s, units: nn.Linear(s, 4, 4, units=units)),
@@ -1378,6 +1420,19 @@ def test_scores_and_slopes_that_float16_has_no_numbers_for(causal, sharpness, sl
     found, wanted = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float16", "float64"))
     for value, exact in zip(found, wanted, strict=True):
         np.testing.assert_allclose(value, exact, atol=4e-3 * np.abs(exact).max())
+
+
+def test_slopes_of_scores_that_are_large_and_alike():
+    """Of 20000 plus the logarithm of their number float32 has 3 digits behind the point."""
+
+    def program(scheme, dtype):
+        layer = nn.SelfAttention(scheme, 4, 1, sequence=9, bias=False, dtype=dtype)
+        layer.load_state_dict({"qkv.weight": np.hstack([np.eye(4)] * 3), "out.weight": np.eye(4)})
+        layer.forward(scheme.shard(np.full((9, 4), 100, dtype), sequence=9))
+        return layer.backward(scheme.shard(np.arange(36).reshape(9, 4).astype(dtype), sequence=9)).gather()
+
+    found, wanted = (run(SERIAL, partial(program, dtype=dtype)) for dtype in ("float32", "float64"))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in subtract")
