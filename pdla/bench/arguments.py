@@ -10,6 +10,8 @@ from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.config import ARRAYS
 from pdla.model.machine import Machine
 
+MOST_RANKS = 2**31 - 1  # MPI counts them in C's int
+
 
 class Parser(argparse.ArgumentParser):
     """Says what it has to say by a Stop, so that one rank prints it."""
@@ -27,6 +29,13 @@ def positive(text: str) -> int:
 
 def natural(text: str) -> int:
     return _number(text, 0)
+
+
+def rank_count(text: str) -> int:
+    found = _number(text, 1)
+    if found > MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"{text!r} is too many: MPI has up to {MOST_RANKS} ranks")
+    return found
 
 
 def _number(text: str, least: int) -> int:
@@ -52,12 +61,12 @@ def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> Non
         return argparse.SUPPRESS if name in refused else what
 
     group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
-    group.add_argument("--threads", type=positive, metavar="P", help="run on P ranks, threads of this process; needs no MPI")
+    group.add_argument("--threads", type=rank_count, metavar="P", help="run on P ranks, threads of this process; needs no MPI")
     arrays = "what the blocks of matrices are: NumPy's arrays, or CuPy's on each rank's GPU (default: PDLA_ARRAY, or numpy)"
     group.add_argument("--array", choices=ARRAYS, help=arrays)
     dry = "run without data, to predict bytes, messages and workspace of -P ranks; with --machine seconds, too"
     group.add_argument("--dry-run", action="store_true", help=told("dry_run", dry))
-    group.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", help=told("ranks", "number of ranks of a dry run"))
+    group.add_argument("-P", dest="ranks", type=rank_count, metavar="RANKS", help=told("ranks", "number of ranks of a dry run"))
     leaves = "write machine, versions and all figures to FILE, for report and compare"
     group.add_argument("--json", metavar="FILE", help=told("json", leaves))
 

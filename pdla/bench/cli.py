@@ -88,10 +88,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             raise refuse(f"{COMMON[name]} before {arguments.command}: {arguments.command} has no such option")
     if arguments.command in ALONE:
         return arguments
-    if arguments.dry_run != (arguments.ranks is not None):
-        raise refuse("--dry-run and -P go together: --dry-run -P 4096")
-    if arguments.dry_run and (arguments.threads or arguments.command in REFUSES):
+    dry, ranks = arguments.dry_run, arguments.ranks is not None
+    if (dry or ranks) and (arguments.threads or arguments.command in REFUSES):
         raise refuse("a dry run has no " + ("threads" if arguments.threads else "machine to tell about"))
+    if dry != ranks:
+        raise refuse("--dry-run and -P go together: --dry-run -P 4096")
     if arguments.array and arguments.dry_run:
         raise refuse(f"--array {arguments.array}: a dry run has no arrays")
     if arguments.command == "calibrate" and "cupy" in (arguments.array, config.settings.array):

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from pdla.bench import problem
-from pdla.bench.arguments import Parser, machine, positive
+from pdla.bench.arguments import Parser, machine, positive, rank_count
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.networks import STATES, Net
 from pdla.bench.problem import Problem, record, write_csv
@@ -18,7 +18,7 @@ from pdla.bench.stop import refuse
 
 def add(to: Parser) -> None:
     """Its arguments."""
-    to.add_argument("-P", dest="ranks", type=positive, metavar="RANKS", required=True, help="number of ranks")
+    to.add_argument("-P", dest="ranks", type=rank_count, metavar="RANKS", required=True, help="number of ranks")
     problem.add(to)
     to.add_argument("--best", type=positive, metavar="N", default=10, help="how many to show, the fastest first (default 10)")
     to.add_argument("--csv", metavar="FILE", help="write the table to FILE")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pdla.bench import networks, problem, products
-from pdla.bench.arguments import Parser, machine, positive
+from pdla.bench.arguments import Parser, machine, rank_count
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.networks import SCHEMES, Net
 from pdla.bench.problem import Problem, record
@@ -44,7 +44,7 @@ def add(to: Parser) -> None:
     )  # fmt: skip
     for name, metavar, default, what in counts:
         how = f"{what} (default {default})"
-        to.add_argument(f"--{name}", dest=f"{name}_", metavar=metavar, type=positive, default=default, help=how)
+        to.add_argument(f"--{name}", dest=f"{name}_", metavar=metavar, type=rank_count, default=default, help=how)
     to.add_argument("--weak", action="store_true", help="let the problem grow with the ranks: equal work for each of them")
     grows = "with --weak, what grows of a transformer: the batch as the ranks, or features and heads as their root (default batch)"
     to.add_argument("--grow", choices=("batch", "hidden"), help=grows)

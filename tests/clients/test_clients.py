@@ -124,6 +124,14 @@ def test_pdla_h_from_fortran_on_two_communicators_at_once(programs, ranks):
     assert "blocks: right" in run([programs / "blocks_f"], ranks)
 
 
+def test_the_fortran_program_of_the_page(programs, tmp_path):
+    code = re.search(r"```fortran\n(.*?)```", (ROOT / "docs" / "codes.md").read_text(), re.DOTALL)
+    (tmp_path / "product.f90").write_text(code[1])
+    flags = [f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla"]
+    subprocess.run(["mpif90.openmpi", "-o", "product", programs / "pdla.f90", "product.f90", *flags], cwd=tmp_path, check=True)
+    assert run([tmp_path / "product"], 4).count("right") == 4
+
+
 @pytest.mark.parametrize(("ranks", "block"), [(1, 64), (4, 16), (6, 7)])
 def test_pdgemm_from_c_equals_scalapack(programs, ranks, block):
     said = line(run([programs / "gemm_c", 150, block, 2], ranks, **ALL))

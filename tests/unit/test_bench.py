@@ -60,6 +60,10 @@ def valid(path):
         (["--dry-run"], "-P"),
         (["-P", "64"], "--dry-run"),
         (["--dry-run", "-P", "64", "--threads", "2"], "threads"),
+        (["--dry-run", "-P", f"{2**31}"], f"up to {2**31 - 1} ranks"),
+        (["predict", "-P", f"{2**31}"], f"up to {2**31 - 1} ranks"),
+        (["scale", "--to", f"{2**31}"], f"up to {2**31 - 1} ranks"),
+        (["calibrate", "--dry-run"], "no machine to tell about"),
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
         (["--threads", "2", "calibrate", "--json", "x.json"], "give --out FILE"),
@@ -69,7 +73,7 @@ def valid(path):
         (["-P", "4", "scale"], "-P before scale"),
         (["--json", "x.json", "compare", "a", "b"], "--json before compare"),
         (["--machine", "a100x4", "calibrate"], "--machine before calibrate"),
-        (["--threads", "2", "gemm", "-m", "10000000", "-n", "10000000", "-k", "1"], "Unable to allocate"),
+        (["--threads", "2", "gemm", "-m", "2000000", "-n", "2000000", "-k", "1"], "Unable to allocate"),
         (["--threads", "2", "gemm", "-m", f"{2**63 - 1}"], f"a block of {2**63 - 1} x 1024 float64"),
         (["--dry-run", "-P", "4", "gemm", "-m", f"{2**62}"], f"no array of {2**61} x 1024 fits any memory"),
         (["--dry-run", "-P", "4", "gemm", "-m", f"{2**63}"], f"shape ({2**63}, 2048) are too long"),
@@ -133,14 +137,27 @@ def test_panels_that_an_algorithm_has_not_are_told(capsys, where, algorithm, use
     assert (f"panel       7 is not used: {algorithm} has no panels" in out) != used
 
 
-def test_a_pipe_that_is_closed_early_ends_it_quietly():
-    command = [sys.executable, "-m", "pdla.bench", "scale", "--product", "64x64x64", "--to", "64", "--factor", "2"]
+def begun(*words):
+    """The program in a process of its own, which no launcher has started."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)}
-    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+    command = [sys.executable, "-u", "-m", "pdla.bench", *words]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_pipe_that_is_closed_early_ends_it_quietly():
+    with begun("scale", "--product", "64x64x64", "--to", "64", "--factor", "2") as job:
         job.stdout.readline()
         job.stdout.close()
         assert job.stderr.read() == ""
     assert job.returncode == -signal.SIGPIPE
+
+
+def test_ctrl_c_ends_it_quietly():
+    with begun("scale", "--product", "64x64x64", "--to", "64", "--factor", "2") as job:
+        job.stdout.readline()
+        job.send_signal(signal.SIGINT)
+        assert job.stderr.read() == ""
+    assert job.returncode == -signal.SIGINT
 
 
 def test_common_options_stand_on_either_side_of_the_command():

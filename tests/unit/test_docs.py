@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 from unit.test_harness import mpirun
 
+import pdla
+import pdla.scalapack
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|text|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,3 +72,9 @@ def test_examples(path, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     Page(path, tmp_path, capsys).run()
+
+
+@pytest.mark.parametrize("module", [pdla, pdla.nn, pdla.scalapack], ids=lambda module: module.__name__)
+def test_the_reference_has_all_that_is_exported(module):
+    told = set(re.findall(r"auto(?:class|function):: (?:pdla\.nn\.)?(\w+)$", (ROOT / "docs" / "reference.md").read_text(), re.MULTILINE))
+    assert {name for name in module.__all__ if callable(getattr(module, name))} <= told

@@ -1,4 +1,5 @@
-"""The page in headless Chromium: silent, without requests, filtered, sorted, with tooltips, timelines that zoom, in the dark."""
+"""The page in headless Chromium: silent, without requests, filtered, sorted, with tooltips, timelines that zoom, in the dark,
+on paper."""
 
 import json
 import os
@@ -161,10 +162,29 @@ def test_a_bar_chooses_its_timeline(shown):
     assert len({one.text for one in all_of(shown, "#timeline text") if one.text.startswith(("rank", "predicted"))}) == 3
 
 
+def media(shown, **what):
+    shown.execute_cdp_cmd("Emulation.setEmulatedMedia", what)
+
+
+def test_names_of_roofs_are_whole_and_stand_apart(shown):
+    texts = [one for one in all_of(shown, "#roofline text") if one.text.endswith("ranks") and "," in one.text]
+    assert [one.text for one in texts] == ["float64, 2 ranks", "float64, 4 ranks"]
+    plot = shown.find_element(By.CSS_SELECTOR, "#roofline svg").rect
+    assert texts[0].rect["y"] + 12 <= texts[1].rect["y"]
+    assert all(one.rect["x"] + one.rect["width"] <= plot["x"] + plot["width"] for one in texts)
+
+
+def test_on_paper_nothing_is_hidden_by_scrolling(shown):
+    media(shown, media="print")
+    hides = "return [...document.querySelectorAll('.chart, .scroll')].filter(one => getComputedStyle(one).overflow !== 'visible').length"
+    assert shown.execute_script(hides) == 0
+    media(shown, media="")
+    assert shown.execute_script(hides) > 0
+
+
 def test_it_is_dark_where_the_system_is(shown):
     def ground(scheme):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        media(shown, features=[{"name": "prefers-color-scheme", "value": scheme}])
         return shown.execute_script("return getComputedStyle(document.body).backgroundColor")
 
     assert (ground("light"), ground("dark")) == ("rgb(255, 255, 255)", "rgb(23, 25, 28)")

@@ -34,7 +34,7 @@ function svg(name, attributes, text) {
 
 function canvas(id, height, label) {
   const at = chart(id), width = Math.max(320, at.clientWidth - 2);
-  const made = svg("svg", { width, height, role: "img", "aria-label": label });
+  const made = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
   at.replaceChildren(made);
   return [made, width];
 }
@@ -244,22 +244,26 @@ function roofline(lines) {
   if (!some.length) return nothing("roofline", "No row here has a time and receives bytes.");
   const points = some.flatMap(line => timed(line).map(([time, hollow]) => [line.intensity, line.flops / time, line, hollow]));
   const peaks = some.filter(line => line.peak).map(line => [line.intensity, line.peak]);
-  const plot = axes("roofline", "Points under a roof", [...points, ...peaks], ["flops for each byte received", "FLOP/s of all ranks"], [plain, rate], 124);
   const least = Math.min(...points.map(point => point[1])) / 1.4, roofs = {};
   for (const line of some) if (line.peak) roofs[`${line.dtype}, ${line.ranks} ranks`] ??= line;
-  for (const [name, line] of Object.entries(roofs)) roof(plot, name, line.peak, line.link, least);
+  const names = Object.keys(roofs), right = 16 + 7 * Math.max(0, ...names.map(name => name.length));
+  const plot = axes("roofline", "Points under a roof", [...points, ...peaks], ["flops for each byte received", "FLOP/s of all ranks"], [plain, rate], right);
+  const ends = names.map(name => [roof(plot, name, roofs[name].peak, roofs[name].link, least), name]).sort(([y], [other]) => y - other);
+  let y = 0;  // names that would lie on each other stand below each other
+  for (const [end, name] of ends) plot.at.append(svg("text", { x: plot.X(plot.x1) + 4, y: y = Math.max(y + 13, end + 4), class: "pale" }, name));
   for (const [x, y, line, hollow] of points)
     tipped(dot(plot, x, y, colours[line.algorithm], hollow), `${line.label}${hollow ? ", predicted" : ""}: ${line.product}`,
       [["rate", rate(y)], ["of peak", line.peak ? percent(y / line.peak) : "–"], ["flops a byte", plain(x)], ["received", bytes(line.received)]]);
 }
 
+// Draws a roof; gives the height at which it ends.
 function roof(plot, name, peak, link, least) {
   const ridge = link ? peak / link : 0, feed = x => link ? Math.min(peak, x * link) : peak;
   const from = link ? Math.max(plot.x0, least / link) : plot.x0;
   const corners = [from, ridge, plot.x1].filter(x => x >= from && x <= plot.x1).map(x => [x, feed(x)]);
   plot.at.append(tipped(svg("path", { d: plot.path(corners), class: "roof" }), `roof: ${name}`,
     [["peak of local GEMMs", rate(peak)], ["links", link ? si(link, "B/s") : "unknown"]]));
-  plot.at.append(svg("text", { x: plot.X(plot.x1) + 4, y: plot.Y(feed(plot.x1)) + 4, class: "pale" }, name));
+  return plot.Y(feed(plot.x1));
 }
 
 function scaling(lines) {
