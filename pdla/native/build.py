@@ -28,7 +28,7 @@ typedef struct {
 } pdla_call;
 """
 
-# What lends MPICH's usual name to Debian's: see start.py. The file has another name, lest a program that is linked with MPICH find it.
+# What lends MPICH's usual name to Debian's: see start.py. The file has another name, lest a program linked with MPICH find it.
 MPICH, ALIAS = "libmpi.so.12", "pdla_mpich.so"
 
 TAKE = "int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);"

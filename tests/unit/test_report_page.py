@@ -176,7 +176,8 @@ def test_names_of_roofs_are_whole_and_stand_apart(shown):
 
 def test_on_paper_nothing_is_hidden_by_scrolling(shown):
     media(shown, media="print")
-    hides = "return [...document.querySelectorAll('.chart, .scroll')].filter(one => getComputedStyle(one).overflow !== 'visible').length"
+    boxes = "[...document.querySelectorAll('.chart, .scroll')]"
+    hides = f"return {boxes}.filter(one => getComputedStyle(one).overflow !== 'visible').length"
     assert shown.execute_script(hides) == 0
     media(shown, media="")
     assert shown.execute_script(hides) > 0
