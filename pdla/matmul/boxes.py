@@ -23,6 +23,7 @@ from pdla.model.machine import Machine
 
 WORK, FEW = 1.5, 48  # the weight of a box over 1/P of the products, and the ranks below which it grows, as FEW / P
 SUMS = 1e-3
+BUSY = 0.5  # messages weigh against so much of the time that a rank multiplies, where the bound's words take less
 EVERY = 4096  # ranks up to which all boxes are looked at
 NEAR, FAR = 2048, 256  # beyond, sides looked at: within a factor of two of the ideal box's, and of all sizes, a factor apart
 
@@ -68,14 +69,14 @@ def price(
 ) -> Any:
     """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
-    `work`: the multiplications of 1/ranks of the product. Where they take longer than the bound's words, messages weigh against
-    them: of a long product by a small matrix hardly a word need be received, but idle ranks cost much.
+    `work`: the multiplications of 1/ranks of the product. Where they take much longer than the bound's words, messages weigh
+    against them: of a long product by a small matrix hardly a word need be received, but idle ranks cost much.
     `sums`: whether C is summed over ranks, which decides between boxes that are alike otherwise: it needs memory, and adding.
     Not a time: words above the bound weigh against idle ranks as 1 : WORK. Few ranks send little for the work they do, so
     that below FEW ranks idle ones count for more.
     """
     least = max(bound, 1.0)
-    messages = machine.message * begun / max(least, machine.meanwhile(work))
+    messages = machine.message * begun / max(least, BUSY * machine.meanwhile(work))
     return max(WORK, FEW / ranks) * over + received / least + messages + SUMS * sums
 
 
