@@ -466,11 +466,10 @@ def _places_along(
     """The same of one dimension; of many ranks most may have none of it."""
     free = [axis for axis in axes_of(cuts) if axis in axes]
     fixed = [axis for axis in axes_of(cuts) if axis not in axes]
-    meeting = shares_meeting(n, cuts, sizes, held)
     found = {
-        tuple(where[axis] for axis in free): held.overlay(part)[0]
-        for where, part in meeting
-        if all(where[axis] == coords[axis] for axis in fixed)
+        tuple(one.where[axis] for axis in free): one.here
+        for one in overlays(n, cuts, sizes, held)
+        if all(one.where[axis] == coords[axis] for axis in fixed)
     }
     turns, nothing = [axes.index(axis) for axis in free], slice(0, 0)
     return [found.get(tuple(point[i] for i in turns), nothing) for point in product(*(range(sizes[axis]) for axis in axes))]
