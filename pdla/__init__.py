@@ -15,9 +15,10 @@ from pdla.comm.ledger import Ledger, record, tagged
 from pdla.comm.threads import run
 from pdla.comm.virtual import dry_run_all
 from pdla.create import eye, from_function, from_global, from_local, ones, random, zeros
+from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape, tiled_order
 from pdla.io import load, save
-from pdla.layout import Balanced, Cuts, Cyclic, Layout
+from pdla.layout import Layout
 from pdla.linalg import (
     Stack,
     batched_matmul,

@@ -16,10 +16,11 @@ from pdla.array.composed import summing
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer, takes
+from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import IndexSet, Selection
-from pdla.layout import Cuts, Layout, Shape, axes_of, overlays, places_of
+from pdla.layout import Layout, Shape, axes_of, overlays, places_of
 from pdla.matrix import DistMatrix
 
 

@@ -13,7 +13,8 @@ from itertools import permutations, product
 from math import isqrt, prod
 
 from pdla.comm import ring
-from pdla.layout import Block, Cut, Layout, Shape
+from pdla.cuts import Block, Cut
+from pdla.layout import Layout, Shape
 from pdla.model.machine import Machine
 
 Sizes = Mapping[str, int]  # ranks along each axis, the slowest first: along the last one neighbours follow each other

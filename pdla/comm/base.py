@@ -28,8 +28,8 @@ from pdla.comm.hall import Hall
 from pdla.comm.ledger import Event, buffer, current, tag
 from pdla.comm.relay import Relay, pays
 from pdla.comm.workspace import aligned
+from pdla.cuts import block_bounds
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
-from pdla.layout import block_bounds
 
 # Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its call's
 # number, so that ranks out of step wait instead of taking one verb's data for another's.

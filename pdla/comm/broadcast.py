@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pdla.layout import block_bounds
+from pdla.cuts import block_bounds
 
 LONG = 128 << 10  # bytes from which a chain is faster between nodes
 

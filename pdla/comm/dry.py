@@ -17,8 +17,8 @@ from pdla.comm.clock import current as current_clock
 from pdla.comm.ledger import Ledger, buffer, record
 from pdla.comm.relay import Figures, received
 from pdla.comm.threads import check_run
+from pdla.cuts import block_bounds
 from pdla.errors import PdlaError
-from pdla.layout import block_bounds
 from pdla.model.machine import Machine
 
 

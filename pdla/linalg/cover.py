@@ -17,9 +17,9 @@ from itertools import accumulate, combinations, count
 
 import numpy as np
 
+from pdla.cuts import Cyclic, block_bounds
 from pdla.errors import ShapeError
 from pdla.indices import IndexSet
-from pdla.layout import Cyclic, block_bounds
 from pdla.linalg.stairs import Block
 
 

@@ -17,10 +17,11 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import buffer
+from pdla.cuts import block_bounds
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
-from pdla.layout import Layout, axes_of, block_bounds, effective, shares
+from pdla.layout import Layout, axes_of, effective, shares
 from pdla.linalg import checks
 from pdla.linalg.cover import Cover, covers
 from pdla.linalg.mirror import make_real, reflect

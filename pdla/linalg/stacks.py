@@ -14,9 +14,10 @@ import numpy as np
 
 from pdla.comm.agree import agree, agreed, amid
 from pdla.create import fingerprint, whole_array
+from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, on_grid
-from pdla.layout import Layout, axes_of, block_bounds
+from pdla.layout import Layout, axes_of
 from pdla.matmul import plan_matmul
 from pdla.matrix import DistMatrix
 

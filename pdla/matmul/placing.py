@@ -14,8 +14,9 @@ from itertools import product
 
 import numpy as np
 
+from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
-from pdla.layout import Cut, Layout, Shape, axes_of, effective, share
+from pdla.layout import Layout, Shape, axes_of, effective, share
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
 FEW = 512  # ranks up to which an assignment is looked for: its time grows with their cube

@@ -19,7 +19,8 @@ from itertools import product, takewhile
 from math import prod
 from typing import NamedTuple
 
-from pdla.layout import Block, Cut, Cuts, Layout, axes_of, effective, extra_axes
+from pdla.cuts import Block, Cut, Cuts
+from pdla.layout import Layout, axes_of, effective, extra_axes
 
 READ = 0.25  # of a copy: what it costs to read a word of another rank's in place, as the local product does in any case
 

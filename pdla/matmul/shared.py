@@ -14,9 +14,10 @@ from typing import Any
 
 from pdla.comm.ledger import held, note, take
 from pdla.comm.workspace import aligned
+from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
-from pdla.layout import Cut, Layout, Shape, axes_of, extra_axes, overlays, shares
+from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays, shares
 from pdla.matmul.operands import Memo, Sink, as_stored, assembler
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix

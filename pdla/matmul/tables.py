@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
-from pdla.layout import Cut, Layout
+from pdla.cuts import Cut
+from pdla.layout import Layout
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.roles import Roles

@@ -14,9 +14,10 @@ from pdla.array.numpy import at
 from pdla.comm import from_fortran
 from pdla.comm.agree import agree, agreed
 from pdla.create import from_local, whole_shape
+from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
 from pdla.grid import NAMES, ProcessGrid
-from pdla.layout import Balanced, Cuts, Cyclic, Layout
+from pdla.layout import Layout
 from pdla.matmul import matmul
 from pdla.matrix import DistMatrix
 from pdla.native.number import number

@@ -26,9 +26,10 @@ import numpy as np
 
 from pdla.comm.agree import agreed
 from pdla.create import from_global
+from pdla.cuts import Balanced, Cut
 from pdla.errors import GridError, ShapeError
 from pdla.grid import ProcessGrid
-from pdla.layout import Balanced, Cut, Layout, axes_of
+from pdla.layout import Layout, axes_of
 from pdla.matrix import DistMatrix
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import widened
+from pdla.cuts import Block
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
-from pdla.layout import Block, Layout
+from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_sequence, like
 from pdla.nn.attention import SelfAttention

@@ -12,9 +12,10 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.comm.ledger import tagged
+from pdla.cuts import block_bounds
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
-from pdla.layout import Layout, block_bounds, share, shares
+from pdla.layout import Layout, share, shares
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_whole, rows_of
 from pdla.nn.scheme import sequence_of

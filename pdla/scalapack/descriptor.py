@@ -11,9 +11,10 @@ import numpy as np
 from pdla.array import namespace
 from pdla.comm.agree import agreed
 from pdla.create import from_local
+from pdla.cuts import Cut, Cyclic
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
-from pdla.layout import Cut, Cyclic, Layout, effective
+from pdla.layout import Layout, effective
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
 

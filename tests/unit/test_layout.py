@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from pdla import Balanced, Cuts, Cyclic, Layout
+from pdla.cuts import Block, block_bounds
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
-from pdla.layout import Block, axes_of, block_bounds, effective, shares, shares_meeting
+from pdla.layout import axes_of, effective, shares, shares_meeting
 
 SIZES = {"row": 2, "col": 3, "depth": 4}
 SPECS = [

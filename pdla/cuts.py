@@ -1,0 +1,194 @@
+"""Cuts: how one dimension is divided along one axis of a grid. Immutable values, no communication.
+
+Each tells the share that a coordinate of the axis owns, the coordinates that own given indices, and the cut of a part alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from pdla.errors import LayoutError
+from pdla.indices import IndexSet, between
+
+
+def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
+    """[start, stop) of part i when n indices are cut into balanced parts: the first n mod parts are one longer."""
+    size, longer = divmod(n, parts)
+    start = i * size + min(i, longer)
+    return start, start + size + (i < longer)
+
+
+def _named(cut: Any, axis: Any) -> None:
+    if not isinstance(axis, str):
+        raise LayoutError(f"{cut!r}: the axis comes first, by its name")
+
+
+def _counted(cut: Any, number: Any) -> int:
+    """As Python's int, which does not wrap around as NumPy's short ones do."""
+    if not isinstance(number, (int, np.integer)):
+        raise LayoutError(f"{cut!r}: indices are counted in whole numbers")
+    return int(number)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Balanced contiguous blocks of whole units along one axis: what a bare axis name in a Layout means."""
+
+    axis: str
+    unit: int = 1
+
+    def share(self, n: int, parts: int, i: int) -> IndexSet:
+        start, stop = block_bounds(-(-n // self.unit), parts, i)
+        return IndexSet.interval(min(start * self.unit, n), min(stop * self.unit, n))
+
+    def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
+        """The coordinates, ascending, that own some of these indices."""
+        return between(self._owners(n, parts, held.starts), self._owners(n, parts, held.stops - 1))
+
+    def _owners(self, n: int, parts: int, indices: np.ndarray) -> np.ndarray:
+        size, longer = divmod(-(-n // self.unit), parts)
+        units, early = indices // self.unit, longer * (size + 1)
+        return np.where(units < early, units // (size + 1), longer + (units - early) // max(size, 1))
+
+    def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
+        """The cut of the indices from start to stop alone."""
+        shares = [self.share(n, parts, i) for i in range(parts)]
+        ends = [0, *(int(held.stops[-1]) if len(held) else n for held in shares)]
+        return Cuts(self.axis, tuple(ends)).part(n, parts, start, stop)
+
+
+@dataclass(frozen=True, repr=False)
+class Cyclic:
+    """Blocks of `block` indices dealt out in turn along an axis, the first to coordinate `source` (ScaLAPACK's).
+
+    first  indices of the first block, where it is shorter than the others, as it is in part of a matrix; 0: as long as they
+    """
+
+    axis: str
+    block: int
+    source: int = 0
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        _named(self, self.axis)
+        for field in ("block", "source", "first"):
+            object.__setattr__(self, field, _counted(self, getattr(self, field)))
+        if self.block < 1 or self.source < 0:
+            raise LayoutError(f"{self!r}: block must be at least 1 and source at least 0")
+        if not 0 <= self.first <= self.block:
+            raise LayoutError(f"{self!r}: the first block has at most {self.block} indices (0: as many)")
+        if self.first == self.block:
+            object.__setattr__(self, "first", 0)  # one way of writing it
+
+    def __repr__(self) -> str:
+        first = f", first={self.first}" if self.first else ""
+        return f"Cyclic(axis={self.axis!r}, block={self.block}, source={self.source}{first})"
+
+    @property
+    def missing(self) -> int:
+        """Indices that the first block lacks."""
+        return self.block - self.first if self.first else 0
+
+    def share(self, n: int, parts: int, i: int) -> IndexSet:
+        turn = (i - self.source) % parts * self.block - self.missing
+        starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
+        return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
+
+    def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
+        """The coordinates, ascending, that own some of these indices."""
+        firsts, lasts = ((ends + self.missing) // self.block for ends in (held.starts, held.stops - 1))
+        lasts = np.minimum(lasts, firsts + parts - 1)  # a round of blocks has them all
+        return np.unique((between(firsts, lasts) + self.source) % parts)
+
+    def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
+        """The cut of the indices from start to stop alone."""
+        turn, done = divmod(start + self.missing, self.block)
+        return Cyclic(self.axis, self.block, (self.source + turn) % parts, self.block - done)
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Explicit shares: coordinate i of the axis owns the indices from boundaries[i] up to, not including, boundaries[i + 1].
+
+    boundaries  one more than the axis has ranks, from 0 to the length of the dimension, never falling. Outermost cut only.
+    """
+
+    axis: str
+    boundaries: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _named(self, self.axis)
+        ends = tuple(_counted(self, end) for end in self.boundaries) if np.iterable(self.boundaries) else ()
+        if len(ends) < 2 or ends[0] != 0 or any(a > b for a, b in pairwise(ends)):
+            raise LayoutError(f"{self!r}: boundaries must begin with 0 and never fall, one more than the axis has ranks")
+        object.__setattr__(self, "boundaries", ends)
+
+    def share(self, n: int, parts: int, i: int) -> IndexSet:
+        return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
+
+    def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
+        """The coordinates, ascending, that own some of these indices, and such between them as own none at all."""
+        firsts, lasts = (np.searchsorted(self.boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
+        return between(firsts, lasts)
+
+    def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
+        """The cut of the indices from start to stop alone."""
+        return Cuts(self.axis, tuple(min(max(end, start), stop) - start for end in self.boundaries))
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Balanced blocks of whole units over one axis or several, outermost first: tokens by sequence, features by head."""
+
+    axes: str | tuple[str, ...]
+    unit: int = 1
+
+    def __post_init__(self) -> None:
+        for axis in self._several:
+            _named(self, axis)
+        object.__setattr__(self, "unit", _counted(self, self.unit))
+        if self.unit < 1:
+            raise LayoutError(f"{self!r}: unit must be at least 1")
+
+    @property
+    def _several(self) -> tuple[str, ...]:
+        return tuple(self.axes) if isinstance(self.axes, (tuple, list)) else (self.axes,)
+
+    def expand(self) -> tuple[Block, ...]:
+        return tuple(Block(axis, self.unit) for axis in self._several)
+
+
+Cut = Block | Cyclic | Cuts
+
+
+def cuts_of(spec: Any, dimension: str) -> tuple[Cut, ...]:
+    """The cuts that a user's words mean: None, an axis, a cut, or a tuple of these, outermost first."""
+    if spec is None:
+        return ()
+    if isinstance(spec, str):
+        return (Block(spec),)
+    if isinstance(spec, (Block, Cyclic, Cuts)):
+        return (spec,)
+    if isinstance(spec, Balanced):
+        return spec.expand()
+    if isinstance(spec, (tuple, list)):
+        return tuple(cut for part in spec for cut in cuts_of(part, dimension))
+    raise LayoutError(
+        f"{dimension}={spec!r} is not a cut: give None, an axis name, Cyclic, Cuts, Balanced or a tuple of these"
+    )
+
+
+def written(cuts: tuple[Cut, ...]) -> Any:
+    """The cuts as a user would write them."""
+    if not cuts:
+        return None
+    words: list[Any] = [cut.axis if isinstance(cut, Block) and cut.unit == 1 else cut for cut in cuts]
+    if all(isinstance(cut, Block) and cut.unit == cuts[0].unit != 1 for cut in cuts):  # type: ignore[union-attr]
+        axes = tuple(cut.axis for cut in cuts)
+        return Balanced(axes if len(axes) > 1 else axes[0], cuts[0].unit)  # type: ignore[union-attr]
+    words = [Balanced(word.axis, word.unit) if isinstance(word, Block) else word for word in words]
+    return words[0] if len(words) == 1 else tuple(words)
