@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import wraps
 from hashlib import blake2b
 from typing import Any
 
@@ -45,6 +46,12 @@ class Layer:
     widths: tuple[int | None, int | None] = (None, None)
     units: tuple[int | None, int | None] = (1, 1)
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Layers are made by Python's ints: sizes are multiplied, and NumPy's short ones wrap around."""
+        super().__init_subclass__(**named)
+        if "__init__" in vars(cls):
+            cls.__init__ = _by_ints(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, scheme: Scheme) -> None:
         check_scheme(type(self).__name__, scheme)
@@ -201,6 +208,18 @@ def check_scheme(kind: str, scheme: Any) -> None:
     """Raise unless a layer of this kind is made in a scheme."""
     if not isinstance(scheme, Scheme):
         raise GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
+
+
+def _by_ints(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def by_ints(*given: Any, **named: Any) -> None:
+        init(*map(_plain, given), **{name: _plain(value) for name, value in named.items()})
+
+    return by_ints
+
+
+def _plain(x: Any) -> Any:
+    return int(x) if isinstance(x, np.integer) else x
 
 
 @contextmanager

@@ -143,7 +143,7 @@ class Scheme:
             if shards > 1 and any(cut_over(table.X)[0] != cut_over(table.Y)[0] for table in (self.first, self.second)):
                 raise ShapeError(f"shards={shards}: {type(self).__name__} cuts tokens otherwise in every second layer; shards=1")
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
-        self.grid, self.keep, self.shards, self.panel = grid, keep, shards, panel
+        self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
         self._meetings: dict[tuple, Meeting] = {}  # every pass asks again
 

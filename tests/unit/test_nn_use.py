@@ -1015,6 +1015,18 @@ def test_token_numbers_of_few_bits(dtype):
     check_close(run(on(nn.Megatron1D, (8,)), program), run(SERIAL, program))
 
 
+def test_sizes_of_few_bits():
+    """NumPy's short integers wrap around where sizes are multiplied."""
+
+    def features(scheme):
+        layer = nn.TransformerLayer(scheme, np.int8(64), np.int8(4), sequence=np.uint8(16))
+        wide = nn.MLP(scheme, hidden=np.uint8(100))
+        conv = nn.Conv2d(scheme, np.int8(16), np.int8(16), np.int8(3), height=np.int8(12), width=np.int8(12))
+        return layer.attention.qkv.n, layer.mlp.layers[0].n, wide.layers[0].n, conv.k, conv.sequence
+
+    assert run(SERIAL, features) == (192, 256, 400, 144, 144)
+
+
 def test_a_head_alone_in_evaluation():
     """Without gradients an embedding and its head may be used apart."""
 
