@@ -23,6 +23,10 @@ HALF = 2**20  # bytes up to which turns alternate between two halves, so that no
 
 
 class Board(ABC):
+    """place  names this turn's memory, which is the same at each turn of one name; None: it is new at every turn"""
+
+    place: Any = None
+
     @abstractmethod
     def open(self, size: int) -> Any:
         """Collective: raw memory of at least `size` bytes for this turn."""
@@ -54,6 +58,7 @@ class Turns(Board):
     def __init__(self) -> None:
         self.memory: Any = None
         self.size, self.half, self.small, self.open_still = 0, 0, False, False
+        self.grown = 0
 
     @abstractmethod
     def _grow(self, size: int) -> Any:
@@ -76,11 +81,13 @@ class Turns(Board):
         if self.memory is None or size > self.size:
             self.size = max(size, 2 * HALF)
             self.memory = self._grow(self.size)
+            self.grown += 1
         elif not (small and before):
             if before:
                 self._come()
             self._await()
         self.half = HALF - self.half if small else 0
+        self.place = self.grown, self.half
         return self.memory[self.half : self.half + size]
 
     def seal(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any
 from weakref import ref
@@ -43,6 +43,11 @@ class Figures:
 
 def _nothing() -> None:
     """As a reference to a matrix that was not given."""
+
+
+def _forget(seen: list[Any], gone: ref) -> None:
+    """What is kept of matrices of which one is no more."""
+    seen.clear()
 
 
 def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
@@ -115,10 +120,15 @@ class Plan:
             if not (seen and seen[0]() is A and seen[1]() is B and seen[2]() is out):
                 self._check(A, B, out)
             checks.scalars(self.dtype, alpha, beta, out)
-            return self._run(A, B, out, alpha, beta, self.workspace)
+            turn = seen[3]
+            if turn is None or out is None:
+                return self._run(A, B, out, alpha, beta, self.workspace)
+            with within(self.workspace):
+                turn.run(self._sink(out.xp, out.stored, alpha, beta))
+            return out
 
     def _check(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-        """Local; the same matrices are not looked at again."""
+        """Local; the same matrices are not looked at again, for as long as they live."""
         for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
             checks.matrix(X, name)
         alike = self.A.like(A) and self.B.like(B) and np.result_type(A.dtype, B.dtype) == self.dtype
@@ -127,7 +137,19 @@ class Plan:
             raise PlanError(f"this plan is for {made_for}, not for {A!r}, {B!r} and out={out!r}")
         if out is not None:
             checks.result(A, B, out, None, self.dtype)
-        self.seen[:] = (ref(A), ref(B), _nothing if out is None else ref(out))
+        forget = partial(_forget, self.seen)
+        self.workspace.most = self.limit
+        self.seen[:] = (ref(A, forget), ref(B, forget), _nothing if out is None else ref(out, forget), self._turn(A, B, out))
+
+    def _turn(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> shared.Turn | None:
+        """Of these very matrices, where that is all there is to do; it saves the smallest products a third of a call."""
+        if self.schedule != "shared" or out is None or A.conjugated or B.conjugated:
+            return None
+        alike = A.grid is B.grid is out.grid is self.grid and A.dtype is B.dtype is self.dtype
+        if not (alike and self._taken_as_they_lie and self.stays[2] and self._same(out, self.roles.C)):
+            return None
+        turn = shared.Turn(A, B, self.roles, self.grid, self.memo)
+        return turn if turn.bound else None
 
     def run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
@@ -218,11 +240,11 @@ class Plan:
         layout, moving = (self.roles.C, False) if self.schedule in AT_ONCE else (self.walk.C, bool(self.walk.axes_c))
         if self.memo.once(("same", c.dtype), lambda: self._same(c, layout)) and (beta == 0 or not moving):
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
-            self._fill(a, b, inside, Sink(xp, c.stored, alpha, beta) if self.grid.active else None)
+            self._fill(a, b, inside, self._sink(xp, c.stored, alpha, beta))
             return
         block = buffer(xp, local_shape(c.shape, layout, self.grid), summing(self.dtype))
         addends = DistMatrix(block, c.shape, self.grid, layout)
-        self._fill(a, b, addends, Sink(xp, block, alpha, 0) if self.grid.active else None)
+        self._fill(a, b, addends, self._sink(xp, block, alpha, 0))
         if addends.layout.partial:
             addends = summed(addends, c.layout)
         if not self._same(addends, c.layout):
@@ -230,6 +252,9 @@ class Plan:
             start(addends, route(addends, c.layout, self.grid, self.memo), self.grid.comm, moved)()
             addends = DistMatrix(moved, c.shape, self.grid, c.layout)
         xp.combine(c.stored, beta, addends.stored)
+
+    def _sink(self, xp: Any, block: Any, alpha: complex, beta: complex) -> Sink | None:
+        return Sink(xp, block, alpha, beta) if self.grid.active else None
 
     def _same(self, c: DistMatrix, layout: Layout) -> bool:
         return c.dtype == summing(self.dtype) and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
@@ -239,7 +264,7 @@ class Plan:
             gather.run(a, b, self.roles, sink, self.memo, self.machine)
             return
         if self.schedule == "shared":
-            shared.run(a, b, self.roles, self.grid, sink, self.memo)
+            shared.Turn(a, b, self.roles, self.grid, self.memo).run(sink)
             return
         streams = walk.streams(a, b, c, self.walk, self.memo)
         if self.schedule == "cannon":

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
+from pdla.comm.board import Board
 from pdla.comm.ledger import held, note, take
 from pdla.comm.workspace import aligned
 from pdla.cuts import Cut
@@ -24,6 +26,8 @@ from pdla.matrix import DistMatrix
 from pdla.redistribute import incoming
 
 Place = tuple[Selection, Selection]
+Views = tuple[Any, Any, list[Callable[[], None]]]  # what is multiplied, and what writes this rank's pieces
+KEPT = 2  # places of a board at which a turn's views are kept: small turns alternate between two
 
 
 @dataclass(frozen=True)
@@ -122,39 +126,76 @@ def _all(selection: Selection, n: int) -> bool:
     return isinstance(selection, slice) and selection == slice(0, n)
 
 
-def run(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sink | None, memo: Memo) -> None:
-    """Collective: sink += a b in the roles' layouts on the grid; a and b in any, on any grids over its communicator."""
-    script: Script = memo.once("faces", lambda: Script.of(a, b, roles, grid, memo))
-    a, b = script.own[0](a), script.own[1](b)
-    board = memo.once("board", grid.comm.board)
-    with held(script.size // grid.comm.size):
-        memory = board.open(script.size)
-        left = _written(a, script.A, memory)
-        right = _written(b, script.B, memory)
-        try:
-            board.seal()
-            for faces in (script.A, script.B):
-                if faces is not None and faces.peers:
-                    note("read", faces.axes, faces.read, faces.peers)
-            if sink is not None:
-                sink.add(left, right)
-                sink.end()
-        finally:  # a rank that fails here and goes on must not be a turn behind the others
-            board.leave()
+@dataclass(frozen=True)
+class Lying:
+    """A matrix's block as seen, and whether it is stored the other way: not the matrix, which may come to its end before a turn."""
+
+    xp: Any
+    block: Any
+    transposed: bool
+
+    @staticmethod
+    def of(X: DistMatrix) -> Lying:
+        return Lying(X.xp, X.stored, X.transposed)
+
+    def face(self, faces: Faces | None, memory: Any, writes: list[Callable[[], None]]) -> Any:
+        """Its face as seen; and what puts this rank's pieces of all faces in their places."""
+        if faces is None:
+            return self.block
+        mine = self._seen(memory, faces.begin, faces.shape)
+        for piece in faces.pieces:
+            face = mine if piece.begin == faces.begin else self._seen(memory, piece.begin, piece.shape)
+            writes.append(partial(self._put, face, piece))
+        return mine
+
+    def _put(self, face: Any, piece: Piece) -> None:
+        self.xp.put(face, *piece.there, self.block if piece.here is None else take(self.xp, self.block, *piece.here))
+
+    def _seen(self, memory: Any, begin: int, shape: Shape) -> Any:
+        face = self.xp.look(memory, begin, shape, self.block.dtype)
+        return face.T if self.transposed else face
 
 
-def _written(X: DistMatrix, faces: Faces | None, memory: Any) -> Any:
-    """X's face as seen, this rank's pieces of all faces put in their places."""
-    block = X.stored
-    if faces is None:
-        return block
-    mine = _seen(X, memory, faces.begin, faces.shape)
-    for piece in faces.pieces:
-        face = mine if piece.begin == faces.begin else _seen(X, memory, piece.begin, piece.shape)
-        X.xp.put(face, *piece.there, block if piece.here is None else take(X.xp, block, *piece.here))
-    return mine
+class Turn:
+    """A product of given blocks at the board. Run again it takes the same views: what they lie in is looked at once.
 
+    bound  whether a and b themselves are read, at every run: not copies of parts of them
+    """
 
-def _seen(X: DistMatrix, memory: Any, begin: int, shape: Shape) -> Any:
-    face = X.xp.look(memory, begin, shape, X.dtype)
-    return face.T if X.transposed else face
+    def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
+        self.script: Script = memo.once("faces", lambda: Script.of(a, b, roles, grid, memo))
+        self.board: Board = memo.once("board", grid.comm.board)
+        self.share = self.script.size // grid.comm.size
+        left, right = self.script.own[0](a), self.script.own[1](b)
+        self.bound = left is a and right is b
+        self.left, self.right = Lying.of(left), Lying.of(right)
+        self.views: dict[Any, Views] = {}
+
+    def run(self, sink: Sink | None) -> None:
+        """Collective: sink += a b in the roles' layouts on the grid; a and b in any, on any grids over its communicator."""
+        script, board = self.script, self.board
+        with held(self.share):
+            memory = board.open(script.size)
+            left, right, writes = self.views.get(board.place) or self._looked(memory)
+            for write in writes:
+                write()
+            try:
+                board.seal()
+                for faces in (script.A, script.B):
+                    if faces is not None and faces.peers:
+                        note("read", faces.axes, faces.read, faces.peers)
+                if sink is not None:
+                    sink.add(left, right)
+                    sink.end()
+            finally:  # a rank that fails here and goes on must not be a turn behind the others
+                board.leave()
+
+    def _looked(self, memory: Any) -> Views:
+        writes: list[Callable[[], None]] = []
+        left = self.left.face(self.script.A, memory, writes)
+        right = self.right.face(self.script.B, memory, writes)
+        if self.board.place is not None:
+            if len(self.views) == KEPT:
+                self.views.clear()
+            self.views[self.board.place] = left, right, writes
+        return left, right, writes

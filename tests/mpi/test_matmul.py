@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,30 @@ def test_shared(comm):
             C.stored.fill(np.nan)
             plan(A, B.T, out=C)
         assert np.array_equal(C.gather(), A.gather() @ B.gather().T)
+
+
+@pytest.mark.skipif(config.settings.array != "numpy", reason="devices share no board")
+def test_a_plan_goes_from_matrices_to_others_and_keeps_none(comm):
+    """What it has looked at is kept for the next run with the same: until a run with others, or the matrices' end, or a
+    larger product has the board moved."""
+    grid, n = ProcessGrid(pdla.balanced_shape(comm.size)), 24
+    made = [[exact((n, n), grid, LAYOUT, np.dtype(float), seed) for seed in (i, i + 1)] for i in (1, 3)]
+    C, D = (pdla.zeros((n, n), grid, LAYOUT) for _ in "CD")
+    plan = pdla.plan_matmul(*made[0], out=C, schedule="shared")
+    for turn, (A, B) in enumerate([made[0], made[0], made[1], made[0], *3 * [made[1]]]):
+        for out in (C, D, D)[:: -1 if turn % 2 else 1]:
+            A.stored.fill(turn)  # it lies where it lay, with other numbers
+            out.stored.fill(np.nan)
+            plan(A, B, out=out, alpha=2)
+            assert np.array_equal(out.gather(), 2 * A.gather() @ B.gather())
+            plan(A, B, out=out, beta=3)
+            assert np.array_equal(out.gather(), 7 * A.gather() @ B.gather())
+        large = pdla.zeros((n << turn, n << turn), grid, LAYOUT)
+        pdla.matmul(large, large, schedule="shared")
+    blocks = [weakref.ref(X.base) for X in (*made[0], *made[1], C, D)]
+    del A, B, C, D, out, made
+    gc.collect()
+    assert [block() for block in blocks] == [None] * 6
 
 
 @needs_a_board
