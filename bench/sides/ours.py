@@ -1,7 +1,7 @@
 """pdla through a plan: in layouts of its own, on all ranks ("native") or on as many as there are cores ("few"), or from 2-D blocks
 to 2-D blocks ("blocks").
 
-In its own a tall C of float64 lies by columns, as OpenBLAS is a tenth faster (docs/choosing.md).
+In its own a tall C lies by columns where that is faster on this processor (docs/choosing.md): both are tried.
 """
 
 import platform
@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 from sides.launch import CORES
+from sides.meeting import Meeting
 from sides.product import Block, Product, Side, block
 
 import pdla
 
 BLOCKS = (pdla.Layout("row", "col"),) * 3
-TALL = 4  # rows of a block to a column, from which it lies by columns
+TALL = 4  # rows of a block to a column, from which it may lie by columns
+TRIES = 3  # products of each, by turns
 
 
 def near_square(comm: MPI.Comm) -> pdla.ProcessGrid:
@@ -38,10 +40,17 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
         A, B, C = operands(product, grid, layouts)
         rows, cols = C.local.shape
-        if product.dtype == "float64" and all(grid.comm.share(rows >= TALL * cols)):
-            C = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
-        return side(A, B, C)
+        if not all(grid.comm.share(rows >= TALL * cols)):
+            return side(A, B, C)
+        by_columns = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
+        return faster(Meeting(comm), side(A, B, C), side(A, B, by_columns))
     return side(*operands(product, near_square(comm), BLOCKS))
+
+
+def faster(meeting: Meeting, *sides: Side) -> Side:
+    """Collective: the one whose fastest product takes least."""
+    times = [[meeting.seconds(one.multiply) for one in sides] for _ in range(TRIES)]
+    return min(zip(map(min, zip(*times, strict=True)), sides, strict=True), key=lambda pair: pair[0])[1]
 
 
 def idle(product: Product) -> Side:
