@@ -152,6 +152,10 @@ class Layout:
         return Layout, (self.rows, self.cols, self.partial)  # not the hash, which is another in another process
 
     def __repr__(self) -> str:
+        return self._words
+
+    @cached_property
+    def _words(self) -> str:
         words = [f"{name}={written(cuts)!r}" for name, cuts in (("rows", self.rows), ("cols", self.cols)) if cuts]
         words += [f"partial={self.partial!r}"] if self.partial else []
         return f"Layout({', '.join(words)})"

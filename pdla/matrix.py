@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from math import frexp, inf, isnan
 from numbers import Number
 from typing import Any, ClassVar
@@ -77,7 +78,7 @@ class DistMatrix:
     def __repr__(self) -> str:
         return f"DistMatrix({self.described}, local {' x '.join(map(str, self.stored.shape))})"
 
-    @property
+    @cached_property
     def described(self) -> str:
         """What is the same on every rank, in words."""
         lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated
