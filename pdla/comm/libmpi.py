@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import threading
 
+from pdla import config
 from pdla.errors import NoMPIError
 
+# MPI begins in the import, where no thread of Python's runs, and waits for all ranks: one may have ended before it came there.
+if config.settings.timeout:
+    faulthandler.dump_traceback_later(min(config.settings.timeout, threading.TIMEOUT_MAX), exit=True, file=2)
 try:
     import mpi4py
     from mpi4py import MPI
@@ -13,6 +19,8 @@ except (ImportError, RuntimeError) as error:  # mpi4py missing; mpi4py without a
     raise NoMPIError(
         f"no MPI here ({error}): `pip install pdla[mpich]` brings one; pdla.run(P, program) does without"
     ) from error
+finally:
+    faulthandler.cancel_dump_traceback_later()
 
 _forked = False
 

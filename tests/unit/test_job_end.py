@@ -201,6 +201,13 @@ print("both have come", flush=True)
     assert (job.returncode, job.stdout.count("both have come")) == (0, 2), job.stdout
 
 
+def test_a_rank_that_ends_before_mpi_begins_is_not_waited_for_for_ever():
+    alive = [sys.executable, "-c", "import pdla; pdla.world()"]
+    command = [*mpirun(), "-n", "1", *alive, ":", "-n", "1", sys.executable, "-c", "raise SystemExit(3)"]
+    job = subprocess.run(command, env=os.environ | {"PDLA_TIMEOUT": "3"}, capture_output=True, text=True, timeout=60)
+    assert job.returncode != 0
+
+
 def test_a_process_that_a_rank_forks_is_told_that_it_is_none():
     job = run_job(
         """
