@@ -310,8 +310,9 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     The first one of a process also shares out the cores: it holds BLAS to PDLA_THREADS threads or this rank's share.
     Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, AgreementError,
     on every rank, where PDLA_* variables differ that must not, DeviceError, on every rank, where matrices are to lie on devices
-    and a rank has none, NoMPIError in a process that a rank has forked.
+    and a rank has none, NoMPIError before MPI begins, after it has ended, and in a process that a rank has forked.
     """
+    libmpi.check_running()
     libmpi.check_own()
     if comm == MPI.COMM_NULL:
         raise GridError("the null communicator: this rank is in none of the groups of a split, and should leave the call out")

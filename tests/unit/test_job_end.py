@@ -208,6 +208,21 @@ def test_a_rank_that_ends_before_mpi_begins_is_not_waited_for_for_ever():
     assert job.returncode != 0
 
 
+def test_after_the_end_of_mpi_there_is_no_world():
+    job = run_job(
+        """
+import pdla
+libmpi.MPI.Finalize()
+try:
+    pdla.world()
+except pdla.errors.NoMPIError as error:
+    print(error)
+""",
+        ranks=1,
+    )
+    assert (job.returncode, "MPI is not running" in job.stdout) == (0, True), job.stdout
+
+
 def test_a_process_that_a_rank_forks_is_told_that_it_is_none():
     job = run_job(
         """
