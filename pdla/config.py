@@ -91,7 +91,7 @@ def read(environ: Mapping[str, str]) -> Settings:
     return Settings(
         check=bool(number("CHECK", int, default.check)),
         timeout=float(number("TIMEOUT", float, default.timeout)),
-        threads=int(number("THREADS", int, default.threads)),
+        threads=min(int(number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
         panel=int(number("PANEL", int, default.panel)),
         bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),

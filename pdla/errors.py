@@ -39,7 +39,7 @@ class FileError(PdlaError, OSError):
 
 
 class NoMPIError(PdlaError, RuntimeError):
-    """mpi4py or an MPI library is missing, or MPI is not running: not initialised yet, or finalised."""
+    """mpi4py or an MPI library is missing, or MPI is not running (not initialised yet, or finalised), or is a parent's."""
 
 
 class DeviceError(PdlaError, RuntimeError):

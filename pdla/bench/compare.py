@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pdla.bench.arguments import Parser
+from pdla.bench.report.content import misfit, schema
 from pdla.bench.stop import WRONG, refuse
 from pdla.bench.table import console, size
 
@@ -132,11 +133,14 @@ def read(path: str) -> dict[str, Any]:
         raise refuse(f"{path}: {error.strerror}") from error
     try:
         content = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     rows = content.get("rows") if isinstance(content, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and set(KEYS) <= set(row) for row in rows):
         raise refuse(f"{path} is no result of python -m pdla.bench --json {path}, or gemm --json {path}")
+    for i, row in enumerate(rows):
+        if wrong := misfit({key: row[key] for key in KEYS}, schema()["$defs"]["row"], f"rows[{i}]"):
+            raise refuse(f"{path}: {wrong}; see schema.json of pdla.bench.report")
     return content
 
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import threading
+
+from pdla import config
 from pdla.errors import NoMPIError
 
+# MPI begins in the import, where no thread of Python's runs, and waits for all ranks: one may have ended before it came there.
+if config.settings.timeout:
+    faulthandler.dump_traceback_later(min(config.settings.timeout, threading.TIMEOUT_MAX), exit=True, file=2)
 try:
     import mpi4py
     from mpi4py import MPI
@@ -11,6 +19,27 @@ except (ImportError, RuntimeError) as error:  # mpi4py missing; mpi4py without a
     raise NoMPIError(
         f"no MPI here ({error}): `pip install pdla[mpich]` brings one; pdla.run(P, program) does without"
     ) from error
+finally:
+    faulthandler.cancel_dump_traceback_later()
+
+_forked = False
+
+
+def _fork() -> None:
+    global _forked
+    _forked = MPI.Is_initialized()
+
+
+os.register_at_fork(after_in_child=_fork)
+
+
+def check_own() -> None:
+    """Raise NoMPIError in a process that a rank has forked: it would take that rank's messages, and write to memory it shares."""
+    if _forked:
+        raise NoMPIError(
+            f"this process was forked from rank {MPI.COMM_WORLD.Get_rank()}, and is no rank itself: let that rank do what needs "
+            "others; pdla.run(P, program) and pdla.dry_run work here, too"
+        )
 
 
 def version() -> dict[str, str]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, chosen, numpy
-from pdla.comm import device
+from pdla.comm import device, libmpi
 from pdla.comm.agree import name, who_said
 from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
@@ -56,6 +56,10 @@ class MPIComm(Communicator):
     def identity(self) -> Any:
         return self.mpi.handle
 
+    def in_step(self) -> None:
+        libmpi.check_own()
+        super().in_step()
+
     # ------------------------------------------------------------------ messages
 
     def _exchange(
@@ -64,6 +68,7 @@ class MPIComm(Communicator):
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+        libmpi.check_own()
         verb, _, tag = call.rstrip(")").partition("(tag=")
         coming = [*recvs.items()]
         return self._pending(verb, self._post(call, int(tag), [*sends.items()], coming, {}), coming, lambda: result)
@@ -305,8 +310,10 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     The first one of a process also shares out the cores: it holds BLAS to PDLA_THREADS threads or this rank's share.
     Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, AgreementError,
     on every rank, where PDLA_* variables differ that must not, DeviceError, on every rank, where matrices are to lie on devices
-    and a rank has none.
+    and a rank has none, NoMPIError before MPI begins, after it has ended, and in a process that a rank has forked.
     """
+    libmpi.check_running()
+    libmpi.check_own()
     if comm == MPI.COMM_NULL:
         raise GridError("the null communicator: this rank is in none of the groups of a split, and should leave the call out")
     if comm.Is_inter():

@@ -63,6 +63,10 @@ def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
 
 
 def free(comm: MPI.Comm) -> int:
-    """Collective over comm, all on one node: bytes of its shared memory that nobody has taken; 0 where there is none to look at."""
+    """Collective over comm, all on one node: bytes of its shared memory that nobody has taken; 0 where there is none to look at.
+
+    Gathered, since mpi4py's allreduce begins by a collective call of MPI that holds Python's lock: of two threads each might wait
+    for the other one's rank, and no watchdog would run.
+    """
     room = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
-    return comm.allreduce(room.f_bavail * room.f_frsize if room else 0, MPI.MIN)
+    return min(comm.allgather(room.f_bavail * room.f_frsize if room else 0))

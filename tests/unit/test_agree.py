@@ -311,6 +311,10 @@ def test_a_look_that_never_comes_is_a_rare_one():
     assert settings.progress * settings.crowded < threading.TIMEOUT_MAX
 
 
+def test_more_threads_than_blas_can_count_are_as_many_as_it_can():
+    assert config.read({"PDLA_THREADS": "9" * 30}).threads == 2**31 - 1
+
+
 def test_a_misspelt_variable_is_an_error():
     for given, meant in (("PDLA_THREAD", "THREADS"), ("PDLA_TIME_OUT", "TIMEOUT"), ("PDLA_PBLAS_REPORTS", "PBLAS_REPORT")):
         with pytest.raises(ValueError, match=f"{given} is no variable of pdla: PDLA_{meant} is"):

@@ -125,7 +125,7 @@ def test_a_dry_run_beside_a_measured_one(compared):
 
 @pytest.mark.parametrize(
     ("text", "quoted"),
-    [(None, "none.json"), ("no json", "it.json"), ("[]", "it.json"), ('{"rows": [{"m": 1}]}', "it.json")],
+    [(None, "none.json"), ("no json", "it.json"), ("[" * 9**5, "it.json"), ("[]", "it.json"), ('{"rows": [{"m": 1}]}', "it.json")],
 )
 def test_files_that_are_no_results(capsys, tmp_path, text, quoted):
     path = tmp_path / quoted
@@ -133,6 +133,19 @@ def test_files_that_are_no_results(capsys, tmp_path, text, quoted):
         path.write_text(text)
     status, _, err = command(capsys, str(path), str(path), module=compare)
     assert status == 2 and quoted in err and "\n" not in err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("seconds", 3), ("seconds", [0.0]), ("seconds", ["fast"]), ("grid", None), ("bytes_received", "7"), ("m", [1])],
+)
+def test_rows_in_which_something_was_changed(capsys, tmp_path, key, value):
+    found = content.report(FACTS, "threads", 4, [], Results([row()]), {})
+    found["rows"][0][key] = value
+    path = tmp_path / "it.json"
+    path.write_text(json.dumps(found))
+    status, _, err = command(capsys, str(path), str(path), module=compare)
+    assert status == 2 and f"it.json: rows[0].{key}" in err and "\n" not in err
 
 
 @pytest.mark.parametrize("threshold", ["5", "-1%", "some%", "0.05", "nan%"])

@@ -181,6 +181,78 @@ for turn in range(3):
     assert job.returncode == 0, job.stdout
 
 
+def test_threads_of_a_rank_may_look_for_room_in_any_order():
+    """One that waits holds no lock of Python's that the other, or a watchdog, needs."""
+    job = run_job(
+        """
+import threading, time
+from pdla.comm import node
+theirs = [libmpi.MPI.COMM_WORLD.Dup() for _ in range(2)]
+looks = [threading.Thread(target=node.free, args=[theirs[i]], daemon=True) for i in (comm.rank, 1 - comm.rank)]
+for look in looks:
+    look.start()
+    time.sleep(0.5)
+for look in looks:
+    look.join()
+print("both have come", flush=True)
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout.count("both have come")) == (0, 2), job.stdout
+
+
+def test_a_rank_that_ends_before_mpi_begins_is_not_waited_for_for_ever():
+    alive = [sys.executable, "-c", "import pdla; pdla.world()"]
+    command = [*mpirun(), "-n", "1", *alive, ":", "-n", "1", sys.executable, "-c", "raise SystemExit(3)"]
+    job = subprocess.run(command, env=os.environ | {"PDLA_TIMEOUT": "3"}, capture_output=True, text=True, timeout=60)
+    assert job.returncode != 0
+
+
+def test_after_the_end_of_mpi_there_is_no_world():
+    job = run_job(
+        """
+import pdla
+libmpi.MPI.Finalize()
+try:
+    pdla.world()
+except pdla.errors.NoMPIError as error:
+    print(error)
+""",
+        ranks=1,
+    )
+    assert (job.returncode, "MPI is not running" in job.stdout) == (0, True), job.stdout
+
+
+def test_a_process_that_a_rank_forks_is_told_that_it_is_none():
+    job = run_job(
+        """
+import os, pdla
+grid = pdla.ProcessGrid((1, comm.size))
+A, x = pdla.random((6, 6), grid, pdla.Layout(cols="col")), np.zeros(2)
+before = (A @ A).norm()
+calls = {
+    "world": pdla.world, "wrap": lambda: mpi.wrap(libmpi.MPI.COMM_WORLD), "product": lambda: A @ A, "barrier": comm.barrier,
+    "send": lambda: comm.send(x, 0), "bcast": lambda: comm.bcast(x, 0), "made": lambda: pdla.ProcessGrid((1, comm.size)),
+    "threads": lambda: pdla.run(2, lambda inner: inner.barrier()),
+}
+if not (child := os.fork()):
+    for name, call in calls.items():
+        try:
+            call()
+        except pdla.errors.NoMPIError as error:
+            os.write(1, f"{name}: {error}\\n".encode())
+    os._exit(0)
+os.waitpid(child, 0)
+assert (A @ A).norm() == before
+""",
+        ranks=2, PDLA_TIMEOUT="20",
+    )  # fmt: skip
+    assert job.returncode == 0, job.stdout
+    for rank in range(2):
+        said = [line for line in job.stdout.splitlines() if f": this process was forked from rank {rank}, and is no rank" in line]
+        assert [line.partition(":")[0] for line in said] == ["world", "wrap", "product", "barrier", "send", "bcast", "made"]
+
+
 def test_any_timeout_is_waited_for():
     job = run_job("comm.split([0, 1, 2], 'row')", PDLA_TIMEOUT="inf")
     assert (job.returncode, job.stdout) == (0, "")

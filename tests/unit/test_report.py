@@ -60,7 +60,13 @@ def test_a_machine_foretells_a_row():
 
 @pytest.mark.parametrize(
     ("text", "quoted"),
-    [("{", "Expecting"), ("[]", "schema None"), ('{"schema": 1}', "schema 1"), ('{"schema": 2, "rows": [{}]}', "lacks")],
+    [
+        ("{", "Expecting"),
+        ("[" * 9**5, "recursion"),
+        ("[]", "schema None"),
+        ('{"schema": 1}', "schema 1"),
+        ('{"schema": 2, "rows": [{}]}', "lacks"),
+    ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, text, quoted):
     path = tmp_path / "other.json"
@@ -104,6 +110,31 @@ def test_a_file_that_lacks_something_is_one_line(files, tmp_path, lost):
     (tmp_path / "less.json").write_text(json.dumps(found))
     with pytest.raises(Stop, match=f"less.json: .*{lost}"):
         run(str(tmp_path / "less.json"))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "quoted"),
+    [
+        ("ranks", "four", r"ranks is 'four'"),
+        ("machine", {}, r"lacks 'hosts'"),
+        ("arguments", [3], r"arguments\[0\] is 3"),
+        ("rows.0.m", None, r"rows\[0\].m is None"),
+        ("rows.0.seconds", [0.5, 0.0], r"rows\[0\].seconds\[1\] is 0.0"),
+        ("rows.0.transa", "X", r"rows\[0\].transa is 'X'"),
+        ("rows.0.panel", True, r"rows\[0\].panel is True"),
+        ("rows.0.dtype", "float63", r"a row lacks or has .*float63"),
+        ("rows.0.split.timeline.spans.0.0", "rank 0", r"spans\[0\]\[0\] is 'rank 0'"),
+    ],
+)
+def test_a_file_in_which_something_was_changed_is_one_line(files, tmp_path, place, value, quoted):
+    inner = found = json.loads(Path(files[1]).read_text())
+    *way, last = (int(word) if word.isdecimal() else word for word in place.split("."))
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    (tmp_path / "changed.json").write_text(json.dumps(found))
+    with pytest.raises(Stop, match=rf"changed.json: .*{quoted}"):
+        run(str(tmp_path / "changed.json"))
 
 
 def test_a_machine_of_another_version_is_one_line(files, tmp_path):

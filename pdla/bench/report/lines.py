@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pdla.bench.gemm import Row
-from pdla.bench.report.content import VERSION, row
+from pdla.bench.report.content import VERSION, misfit, row, schema
 from pdla.bench.split import Split
 from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
@@ -91,23 +91,30 @@ def _read(path: Path) -> File:
         content = json.loads(path.read_text())
     except OSError as error:
         raise refuse(f"{path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise refuse(f"{path} is no result of python -m pdla.bench --json, nor any other JSON: {error}") from error
-    found = content.get("schema") if isinstance(content, dict) else None
-    if found != VERSION:
+    version = content.get("schema") if isinstance(content, dict) else None
+    if version != VERSION:
         wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
-        raise refuse(f"{path}: schema {found!r}; a report is made of files of {wanted}")
+        raise refuse(f"{path}: schema {version!r}; a report is made of files of {wanted}")
     if lost := [name for name in WHOLE if name not in content]:
         raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
+    if wrong := misfit(content, schema()):
+        raise refuse(f"{path}: {wrong}; see schema.json of pdla.bench.report")
     try:
         rows = tuple(row(values) for values in content["rows"])
     except (KeyError, TypeError) as error:
         raise refuse(f"{path}: a row lacks or has {error}; see schema.json of pdla.bench.report") from error
     try:
         told = content["predicted_on"]
-        return File(path.name, content, rows, None if told is None else Machine(**told))
+        found = File(path.name, content, rows, None if told is None else Machine(**told))
     except (TypeError, ValueError) as error:
         raise refuse(f"{path}: predicted_on is no machine of this version: {error}") from error
+    try:
+        found.about  # noqa: B018 - it looks at all that is told of a run
+    except KeyError as error:
+        raise refuse(f"{path}: lacks {error}; see schema.json of pdla.bench.report") from error
+    return found
 
 
 def lines(files: Sequence[File]) -> list[Line]:
