@@ -236,6 +236,21 @@ def test_what_is_no_number_stays_in_its_samples_group(place):
         assert np.array_equal(np.isnan(found), spoilt)
 
 
+def test_relu_of_what_is_no_number_and_of_what_is_infinite():
+    """As in PyTorch: nothing passes back where x is at most 0, whatever comes; all does where x is no number."""
+    inf, nan = np.inf, np.nan
+
+    def program(scheme):
+        layer = nn.ReLU(scheme)
+        y = layer.forward(scheme.shard(np.array([[nan, nan, inf, inf, -inf, -inf, 0, -0.0, 1, 1, -1, -1]])))
+        dy = scheme.shard(np.array([[2, nan, 2, -inf, 2, nan, inf, nan, inf, nan, -inf, nan]]))
+        return y.gather(), layer.backward(dy).gather()
+
+    y, dx = run(SERIAL, program)
+    np.testing.assert_array_equal(y, [[nan, nan, inf, inf, 0, 0, 0, 0, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(dx, [[2, nan, 2, -inf, 0, 0, 0, 0, inf, nan, 0, 0]])
+
+
 # ---------------------------------------------------------------------------------------------- optimizers and states
 
 OPTIMIZERS = {
