@@ -1169,6 +1169,26 @@ def test_sequences_of_sequences():
     check_close({"y": run(SUMMA, program)}, {"y": run(SERIAL, program)})
 
 
+@pytest.mark.parametrize("nested", [slice(0, 4), slice(1, 4), slice(1, 6), slice(2, 6)], ids=str)
+@pytest.mark.parametrize("sequence", [4, 12], ids="sequences of {}".format)
+def test_a_sequential_within_another_compares_sequences_as_its_layers_do(sequence, nested):
+    """Means over 4 tokens are sequences of 3. The inner one's layers want 12 tokens of x, whatever their sequences are."""
+
+    def program(scheme):
+        first = nn.TransformerLayer(scheme, 8, 2, sequence=sequence, name="first")
+        last = nn.TransformerLayer(scheme, 8, 2, sequence=3, name="last")
+        parts = [first, nn.RMSNorm(scheme, 8), nn.Sequential(scheme, [nn.MLP(scheme, 8), nn.Linear(scheme, 8, 8)])]
+        parts += [nn.MeanOverSequence(scheme, sequence=4), nn.Linear(scheme, 8, 8, kind="second"), last]
+        parts[nested] = [nn.Sequential(scheme, parts[nested])]
+        return nn.Sequential(scheme, parts).sequence
+
+    if sequence == 4:
+        assert run(SERIAL, program) == 12
+    else:
+        with pytest.raises(ShapeError, match=r"MeanOverSequence.* takes sequences of 4 tokens; .* sequences of 12 tokens"):
+            run(SERIAL, program)
+
+
 @somewhere
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
 def test_an_optimizer_goes_back_to_its_start(place, optimizer):
