@@ -529,7 +529,8 @@ INPUTS = {
         lambda s: forward(s, s.shard(X), sharing(s)), PdlaError, "layers.0.weight of .* is used by 2 layers; TiedHead"
     ),
     "a head alone": (
-        lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError, "is used by 2 layers, of which 1 make"
+        lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError,
+        "is used by 2 layers, of which 1 make .* a TiedHead that is not used counts, too"
     ),
 }  # fmt: skip
 
