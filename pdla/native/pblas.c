@@ -99,11 +99,13 @@ static int zero(const void *alpha, char type)
     }
 }
 
-/* How many of n indices, in blocks of which the first may be shorter, the process `me` of `all` holds. */
-static int held(int n, int first, int block, int me, int source, int all)
+/* How many of n indices, in blocks of which the first may be shorter, the process `me` of `all` holds. In long integers: the
+   sum of n and block may be too long for an int. */
+static long long held(long long n, long long first, long long block, int me, int source, int all)
 {
-    const int turn = (all + me - source) % all, padded = n + block - first, blocks = padded / block, rest = blocks % all;
-    const int size = blocks / all * block + (turn < rest ? block : turn == rest ? padded % block : 0);
+    const int turn = (all + me - source) % all;
+    const long long padded = n + block - first, blocks = padded / block, rest = blocks % all;
+    const long long size = blocks / all * block + (turn < rest ? block : turn == rest ? padded % block : 0);
     return turn == 0 && n > 0 ? size - (block - first) : size;
 }
 

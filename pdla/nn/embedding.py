@@ -160,7 +160,10 @@ def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first
 
 
 class TiedHead(Linear):
-    """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut; both layers add to its gradient."""
+    """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut; both layers add to its gradient.
+
+    An embedding waits for all heads that have been made of it: one of them that is in no pass is an error in training.
+    """
 
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
         if not isinstance(embedding, Embedding):

@@ -143,7 +143,8 @@ class Layer:
             if uses[parameter] < parameter.layers:
                 raise PdlaError(
                     f"{name} of {self!r} is used by {parameter.layers} layers, of which {uses[parameter]} make this pass: "
-                    "put all into one Sequential, or give training=False"
+                    "put all into one Sequential, or give training=False; "
+                    "a TiedHead that is not used counts, too: then make the Embedding anew"
                 )
             if uses[parameter] > parameter.layers:
                 raise PdlaError(f"{name} of {self!r} is used by {uses[parameter]} layers; TiedHead is the layer that shares one")

@@ -71,15 +71,17 @@ class GeLU(Pointwise):
 
 
 class ReLU(Pointwise):
-    """x where it is positive, else 0."""
+    """x where it is positive, else 0, and so is its gradient; what is no number stays so."""
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
-        at.keep(self, x.stored > 0)
+        at.keep(self, x.stored <= 0)
         return like(x, np.maximum(x.stored, x.dtype.type(0)))
 
     def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
-        (positive,) = at.take(self)
-        return like(dy, dy.stored * positive)
+        (stopped,) = at.take(self)
+        dx = dy.stored.copy()
+        dx[stopped] = 0  # by a product with 0 an infinite gradient would be no number
+        return like(dy, dx)
 
 
 class Dropout(Pointwise):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from math import lcm
 from typing import Any
@@ -47,9 +47,9 @@ class Sequential(Layer):
             self._check_layers()
             self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
             self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1
-            self._whole = Fraction(1)  # tokens of a sequence behind the layers so far; 1: no layer has told
             for layer in self.layers:
                 self._follow(layer)
+            self._check_sequences()
 
     def _check_layers(self) -> None:
         if not isinstance(self.layers, list):
@@ -84,12 +84,21 @@ class Sequential(Layer):
             (inputs, outputs), (first, last) = getattr(layer, name), getattr(self, name)
             _check_next(layer, words, inputs, last)
             setattr(self, name, (inputs if first is last is None else first, outputs or last))
-        if layer.sequence > 1 and self._whole > 1:
-            _check_next(layer, "sequences of {} tokens", layer.sequence, self._whole)
-        self._whole = max(Fraction(layer.sequence), self._whole) * layer.scale
         self.gives = layer.gives or self.gives
         self.sequence = lcm(self.sequence, (layer.sequence / self.scale).numerator)
         self.scale *= layer.scale
+
+    def _check_sequences(self) -> None:
+        whole = Fraction(1)  # tokens of a sequence behind the layers so far; 1: no layer has told
+        for layer in self._flat():
+            if layer.sequence > 1 and whole > 1:
+                _check_next(layer, "sequences of {} tokens", layer.sequence, whole)
+            whole = max(Fraction(layer.sequence), whole) * layer.scale
+
+    def _flat(self) -> Iterator[Layer]:
+        """The layers, with those of a Sequential in its place: its `sequence` is one of x alone that all of them divide."""
+        for layer in self.layers:
+            yield from layer._flat() if isinstance(layer, Sequential) else (layer,)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"

@@ -186,6 +186,38 @@ def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(pro
     assert "c = 12\n" in output and "PDLA_PBLAS_LEAST=all is no number" in output and counted(output) == 0
 
 
+LONG_BLOCKS = r"""
+#include "scalapack.h"
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    int context, rows, cols, row, col, one = 1, n = 4;
+    Cblacs_get(-1, 0, &context);
+    Cblacs_gridinit(&context, "R", 2, 1);
+    Cblacs_gridinfo(context, &rows, &cols, &row, &col);
+    int desc[11] = {2, context, n, n, 1, n, INT_MAX, n, 0, 0, row ? 3 : 1};
+    double a[12], c[12], alpha = 3, beta = 0;
+    for (int i = 0; i < 12; i++) a[i] = 2;
+    pdgemm_("N", "N", &n, &n, &n, &alpha, a, &one, &one, desc, a, &one, &one, desc, &beta, c, &one, &one, desc);
+    printf("c = %g\n", c[0]);
+    MPI_Finalize();
+}
+"""
+
+
+def test_blocks_as_long_as_integers_go_behind_a_first_one_that_is_short(programs, tmp_path):
+    """The first process holds a row, the second three: were one of them wrong about it, they would part ways."""
+    (tmp_path / "long.c").write_text(LONG_BLOCKS)
+    flags = [f"-I{ROOT}/bench/clients", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla_pblas", "-lscalapack-openmpi"]
+    subprocess.run(["mpicc.openmpi", "long.c", "-o", "long", *flags], cwd=tmp_path, check=True)
+    output = run([tmp_path / "long"], 2, limit=30, **ALL)
+    assert output.count("c = 48\n") == 2 and counted(output) == 1
+
+
 WORDS = r"""
 #include "scalapack.h"
 #include <mpi.h>

@@ -236,6 +236,21 @@ def test_what_is_no_number_stays_in_its_samples_group(place):
         assert np.array_equal(np.isnan(found), spoilt)
 
 
+def test_relu_of_what_is_no_number_and_of_what_is_infinite():
+    """As in PyTorch: nothing passes back where x is at most 0, whatever comes; all does where x is no number."""
+    inf, nan = np.inf, np.nan
+
+    def program(scheme):
+        layer = nn.ReLU(scheme)
+        y = layer.forward(scheme.shard(np.array([[nan, nan, inf, inf, -inf, -inf, 0, -0.0, 1, 1, -1, -1]])))
+        dy = scheme.shard(np.array([[2, nan, 2, -inf, 2, nan, inf, nan, inf, nan, -inf, nan]]))
+        return y.gather(), layer.backward(dy).gather()
+
+    y, dx = run(SERIAL, program)
+    np.testing.assert_array_equal(y, [[nan, nan, inf, inf, 0, 0, 0, 0, 1, 1, 0, 0]])
+    np.testing.assert_array_equal(dx, [[2, nan, 2, -inf, 0, 0, 0, 0, inf, nan, 0, 0]])
+
+
 # ---------------------------------------------------------------------------------------------- optimizers and states
 
 OPTIMIZERS = {
@@ -514,7 +529,8 @@ INPUTS = {
         lambda s: forward(s, s.shard(X), sharing(s)), PdlaError, "layers.0.weight of .* is used by 2 layers; TiedHead"
     ),
     "a head alone": (
-        lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError, "is used by 2 layers, of which 1 make"
+        lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError,
+        "is used by 2 layers, of which 1 make .* a TiedHead that is not used counts, too"
     ),
 }  # fmt: skip
 
@@ -1152,6 +1168,26 @@ def test_sequences_of_sequences():
         return net.forward(scheme.shard(X, sequence=15)).gather()
 
     check_close({"y": run(SUMMA, program)}, {"y": run(SERIAL, program)})
+
+
+@pytest.mark.parametrize("nested", [slice(0, 4), slice(1, 4), slice(1, 6), slice(2, 6)], ids=str)
+@pytest.mark.parametrize("sequence", [4, 12], ids="sequences of {}".format)
+def test_a_sequential_within_another_compares_sequences_as_its_layers_do(sequence, nested):
+    """Means over 4 tokens are sequences of 3. The inner one's layers want 12 tokens of x, whatever their sequences are."""
+
+    def program(scheme):
+        first = nn.TransformerLayer(scheme, 8, 2, sequence=sequence, name="first")
+        last = nn.TransformerLayer(scheme, 8, 2, sequence=3, name="last")
+        parts = [first, nn.RMSNorm(scheme, 8), nn.Sequential(scheme, [nn.MLP(scheme, 8), nn.Linear(scheme, 8, 8)])]
+        parts += [nn.MeanOverSequence(scheme, sequence=4), nn.Linear(scheme, 8, 8, kind="second"), last]
+        parts[nested] = [nn.Sequential(scheme, parts[nested])]
+        return nn.Sequential(scheme, parts).sequence
+
+    if sequence == 4:
+        assert run(SERIAL, program) == 12
+    else:
+        with pytest.raises(ShapeError, match=r"MeanOverSequence.* takes sequences of 4 tokens; .* sequences of 12 tokens"):
+            run(SERIAL, program)
 
 
 @somewhere
