@@ -27,6 +27,8 @@ from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
+MOST = 10_000  # ranks: more threads take minutes to begin, or all that the system has
+
 
 @dataclass
 class Message:
@@ -283,7 +285,7 @@ class ThreadBoard(Board):
 
 
 def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf) -> list[Any]:
-    """Run program(comm, *args) on `size` ranks as threads; gives their results by rank.
+    """Run program(comm, *args) on `size` ranks as threads, at most 10,000; gives their results by rank.
 
     Inside, comm=None means this world. Every BLAS is held to one thread a rank meanwhile. The first rank that raises ends
     all of them, and its error is raised here; ranks that all wait raise DeadlockError.
@@ -292,6 +294,8 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
                       sent (seconds; bytes a second), whatever else is on its way; agreements take no time
     """
     check_run("run", size, program)
+    if size > MOST:
+        raise PdlaError(f"pdla.run of {size} ranks: at most {MOST}, each a thread here; pdla.dry_run counts what more would send")
     if not (delay >= 0 and bandwidth > 0):
         raise PdlaError(f"delay={delay}, bandwidth={bandwidth}: at least 0 seconds, more than 0 bytes a second")
     world = World(size, delay, bandwidth)
