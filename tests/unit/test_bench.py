@@ -57,6 +57,7 @@ def valid(path):
         (["gemm", "--a", "A.npy", "--b", "B.npy", "-m", "3"], "leave out m"),
         (["multiply"], "multiply"),
         (["--threads", "0"], "'0'"),
+        (["--threads", "99999999"], "at most 10000; --dry-run -P 99999999"),
         (["--dry-run"], "-P"),
         (["-P", "64"], "--dry-run"),
         (["--dry-run", "-P", "64", "--threads", "2"], "threads"),

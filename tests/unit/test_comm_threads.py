@@ -258,7 +258,7 @@ def test_results_come_by_rank_and_arguments_go_to_all():
     assert run(3, lambda comm, a, b: (comm.rank, comm.size, a + b), 1, 2) == [(r, 3, 3) for r in range(3)]
     with pytest.raises(PdlaError, match="at least one rank, not 0"):
         run(0, lambda comm: None)
-    with pytest.raises(PdlaError, match="1000000 ranks: at most 10000, .* pdla.dry_run"):
+    with pytest.raises(PdlaError, match=r"1000000 ranks: at most 10000, .* pdla\.dry_run"):
         run(10**6, lambda comm: None)
 
 
