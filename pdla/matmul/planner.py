@@ -259,7 +259,7 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterab
         return [(shape[0], shape[1], shape[2])]
     if named is box.ALGORITHM:
         search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, BOXES, rows_first=q.itemsize == WIDE)
-        return dict.fromkeys((*search(), *(search(layers=1) if q.readable else ())))
+        return dict.fromkeys((*search(), *(search(most=boxes.Box(q.ranks, q.ranks, 1)) if q.readable else ())))
 
     def price(sides: tuple[int, int, int]) -> float:
         return min(_native_price(q, table) for table in named.tables(sides))
