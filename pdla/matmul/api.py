@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -68,8 +67,7 @@ def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None
         raise PlanError(f"schedule={wish.schedule!r} with algorithm={wish.algorithm!r}, which is a schedule itself")
     if wish.panel is not None and not _counts(wish.panel):
         raise PlanError(f"panel={wish.panel!r}: a whole number of at least 1")
-    if wish.memory_limit is not None and not (isinstance(wish.memory_limit, Real) and wish.memory_limit == wish.memory_limit):
-        raise PlanError(f"memory_limit={wish.memory_limit!r}: a number of bytes")
+    checks.limit(wish.memory_limit)
     if wish.box is not None:
         _check_box(wish, A.grid.comm.size)
 

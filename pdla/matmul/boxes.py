@@ -81,16 +81,17 @@ def price(
 
 
 def cheapest(
-    m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, layers: int | None = None, rows_first: bool = False
+    m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False
 ) -> list[Box]:
-    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left, or `layers`.
+    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left.
 
-    Of those of one price the one that cuts most along n comes first, or most along m.
+    most: no box has more ranks along m, n and k. Of those of one price the one that cuts most along n comes first, or most along m.
     """
-    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(m, n, k, ranks))
-    fits = (pm <= max(m, 1)) & (pn <= max(n, 1))
+    parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
+    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
+    fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
     pm, pn = pm[fits], pn[fits]
-    pk = np.minimum(ranks // (pm * pn), min(max(k, 1), layers or ranks))
+    pk = np.minimum(ranks // (pm * pn), max(parts[2], 1))
     bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
     received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
     over = bm * bn * bk * (ranks / max(m * n * k, 1))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Number
+from numbers import Number, Real
 from typing import Any
 
 import numpy as np
 
 from pdla.comm.base import Communicator
-from pdla.errors import LayoutError, ShapeError
+from pdla.errors import LayoutError, PlanError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 
@@ -50,6 +50,12 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:  # type: ignore[operator]
         raise ShapeError(f"{name}={value}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
+
+
+def limit(memory_limit: Any) -> None:
+    """That it is None or a number of bytes, which NaN is not."""
+    if memory_limit is not None and not (isinstance(memory_limit, Real) and memory_limit == memory_limit):
+        raise PlanError(f"memory_limit={memory_limit!r}: a number of bytes")
 
 
 def writeable(out: DistMatrix) -> None:

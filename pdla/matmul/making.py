@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from math import inf, prod
 
@@ -81,7 +81,7 @@ def make(
     task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
     found = planner.ways(task.question, wish.algorithm, wish.box, wish.schedule)
     if wish.memory_limit is not None:
-        return _fitting(task, found, wish.memory_limit)
+        return fitting(_leaner(task, found), wish.memory_limit)
     return task.plan(found[0], planner.runners_up(found, dtype.itemsize))
 
 
@@ -92,15 +92,20 @@ def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Ro
     return task.plan(Way("summa", "summa", met, None, (), words, 0.0, 0.0))
 
 
-def _fitting(task: Task, found: list[Way], limit: int) -> Plan:
-    """The cheapest plan whose workspace stays below the limit: all at once, else by panels, narrowed as need be."""
+def lean(A: Operand, B: Operand, C: Operand, dtype: np.dtype, wish: Wish, machine: Machine) -> Iterator[Plan]:
+    """The plans for these operands, cheapest first, each followed by the same in panels."""
+    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine))
+    yield from _leaner(task, planner.ways(task.question, wish.algorithm, wish.box, wish.schedule))
+
+
+def fitting(plans: Iterable[Plan], limit: int) -> Plan:
+    """The first plan whose workspace stays below the limit: panels are narrowed as need be."""
     above: list[tuple[float, Plan]] = []
-    for way in found:
-        for plan in _leaner(task, way):
-            peak, narrowed = (_least(plan), plan) if _least(plan) > limit else _narrowed(plan, limit)
-            if peak <= limit:
-                return narrowed
-            above.append((peak, _thinnest(plan)))
+    for plan in plans:
+        peak, narrowed = (_least(plan), plan) if _least(plan) > limit else _narrowed(plan, limit)
+        if peak <= limit:
+            return narrowed
+        above.append((peak, _thinnest(plan)))
     peak, leanest = _leanest(above)
     if peak > limit:
         raise PlanError(
@@ -120,13 +125,14 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
     return min(found, key=lambda one: one[0])
 
 
-def _leaner(task: Task, way: Way) -> Iterator[Plan]:
-    """A way as it is, then by panels along each dimension."""
-    yield task.plan(way)
-    if task.wish.schedule in (None, "summa") and task.wish.algorithm not in ("gather", "cannon"):
-        for walked in "knm" if way.table is not None else (None,):
-            panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
-            yield task.plan(panels, walked=walked)
+def _leaner(task: Task, found: list[Way]) -> Iterator[Plan]:
+    """Each way as it is, then by panels along each dimension."""
+    for way in found:
+        yield task.plan(way)
+        if task.wish.schedule in (None, "summa") and task.wish.algorithm not in ("gather", "cannon"):
+            for walked in "knm" if way.table is not None else (None,):
+                panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
+                yield task.plan(panels, walked=walked)
 
 
 def _least(plan: Plan) -> int:

@@ -35,8 +35,8 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
     """
     world, (m, n, k) = as_communicator(comm), exact(m, n, k)
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):
-        if min(m, n, k) < 0 or max(m, n, k) > MOST:
-            raise ShapeError(f"m={m}, n={n}, k={k}: sizes are from 0 to 2^63 - 1")
+        if not all(isinstance(size, int) for size in (m, n, k)) or min(m, n, k) < 0 or max(m, n, k) > MOST:
+            raise ShapeError(f"m={m}, n={n}, k={k}: sizes are whole numbers from 0 to 2^63 - 1")
         if algorithm not in (*NAMED, "auto"):
             raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
         kind, machine = np.dtype(dtype), Machine.chosen()

@@ -205,8 +205,14 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
 
 def cheapest_native(q: Sizes, algorithm: str) -> tuple[Table, np.ndarray]:
     """The table of lowest price where A, B and C lie as it wants them, and the rank at each place of its grid."""
-    ways = ((table, order) for table in _tables(q, algorithm, None, None) for order in fillings(table.shape, q.homes))
-    return min(ways, key=lambda way: _native_price(q, *way))
+    return native(q, algorithm)[0]
+
+
+def native(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, np.ndarray]]:
+    """All that are looked at, cheapest first; lean: with fewer ranks along k, too, where sums of C need less memory."""
+    tables = _tables(q, algorithm, None, None, lean)
+    ways = [(table, order) for table in tables for order in fillings(table.shape, q.homes)]
+    return sorted(ways, key=lambda way: _native_price(q, *way))
 
 
 # ---------------------------------------------------------------------------------------------- on the own grid
@@ -237,13 +243,15 @@ def _by_roles(q: Question, told: str | None, shared: bool) -> Way:
 # ---------------------------------------------------------------------------------------------- on a grid of its own
 
 
-def _tables(q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Iterator[Table]:
+def _tables(
+    q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None, lean: bool = False
+) -> Iterator[Table]:
     """The tables with the cheapest products, each by the schedule that suits it."""
     named = NAMED["3d" if algorithm == "auto" else algorithm]
     known = {table.schedule for table in named.tables((1, 1, 1))}
     if schedule not in (None, *known):
         raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
-    for sides in _shapes(q, named, shape):
+    for sides in _shapes(q, named, shape, lean):
         for table in named.tables(sides):
             suits = schedule or (_suited(q, table) if named is box.ALGORITHM else table.schedule)
             if table.schedule == suits:
@@ -254,17 +262,20 @@ def _suited(q: Sizes, table: Table) -> str:
     return q.schedule((table.A, table.B, table.C), table.roles, table.sizes)
 
 
-def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None) -> Iterable[tuple[int, int, int]]:
+def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: bool) -> Iterable[tuple[int, int, int]]:
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is box.ALGORITHM:
-        search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, BOXES, rows_first=q.itemsize == WIDE)
-        return dict.fromkeys((*search(), *(search(layers=1) if q.readable else ())))
+        search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, rows_first=q.itemsize == WIDE)
+        layers = [2**i for i in range(q.ranks.bit_length())] if lean else []
+        thin = (found for c in layers for found in search(1, boxes.Box(q.ranks, q.ranks, c)))
+        flat = search(BOXES, boxes.Box(q.ranks, q.ranks, 1)) if q.readable else ()
+        return dict.fromkeys((*search(BOXES), *flat, *thin))
 
     def price(sides: tuple[int, int, int]) -> float:
         return min(_native_price(q, table) for table in named.tables(sides))
 
-    return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[:BOXES]
+    return sorted(named.shapes(*q.mnk, q.ranks, q.machine), key=price)[: None if lean else BOXES]
 
 
 def _native_price(q: Sizes, table: Table, order: Order = None) -> float:

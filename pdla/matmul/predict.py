@@ -13,8 +13,10 @@ from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.indices import MOST
-from pdla.matmul import making
-from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, cheapest_native
+from pdla.matmul import checks, making
+from pdla.matmul.making import Wish
+from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, native
+from pdla.matmul.tables import Table
 from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine
 
@@ -49,21 +51,28 @@ def predict_matmul(
     Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
     """
     m, n, k, P = exact(m, n, k, P)
-    if P < 1 or min(m, n, k) < 0 or max(m, n, k) > MOST:
-        raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are from 0 to 2^63 - 1, ranks 1 or more")
+    if not all(isinstance(size, int) for size in (m, n, k, P)) or P < 1 or min(m, n, k) < 0 or max(m, n, k) > MOST:
+        raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
+    checks.limit(memory_limit)
     kind, comm = dtype_of(dtype), DryComm(0, P)
     made_for = Machine.chosen() if machine is None else Machine.of(machine)
-    table, order = cheapest_native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm)
-    grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
-    A, B, C = (
-        Operand(shape, layout, grid)
-        for shape, layout in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C))
-    )
-    pm, pn, pk = table.shape
-    wish = making.Wish(table.algorithm, (pm, pn, pk), None if memory_limit is not None else table.schedule, None, memory_limit)
-    plan = making.make(A, B, C, kind, wish, made_for)
+
+    def asked(table: Table, order: np.ndarray, schedule: str | None) -> tuple[Operand, Operand, Operand, np.dtype, Wish, Machine]:
+        grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
+        A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
+        pm, pn, pk = table.shape
+        return A, B, C, kind, Wish(table.algorithm, (pm, pn, pk), schedule), made_for
+
+    found = native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
+    if memory_limit is None:
+        plan = making.make(*asked(*found[0], found[0][0].schedule))
+    else:
+        shapes: dict[tuple[int, ...], tuple[Table, np.ndarray]] = {}
+        for table, order in found:  # once a shape: all of its schedules are tried
+            shapes.setdefault(table.shape, (table, order))
+        plan = making.fitting((plan for way in shapes.values() for plan in making.lean(*asked(*way, None))), memory_limit)
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,

@@ -15,9 +15,7 @@ def stationary(name: str, walked: str) -> Algorithm:
     """The algorithm whose boxes have one rank along the walked dimension, which is not the stationary matrix's."""
 
     def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
-        sizes = {"m": m, "n": n, "k": k, walked: 1}
-        found = cheapest(sizes["m"], sizes["n"], sizes["k"], ranks, machine, 4)
-        return [box for box in found if getattr(box, walked) == 1]
+        return cheapest(m, n, k, ranks, machine, 4, Box(ranks, ranks, ranks)._replace(**{walked: 1}))
 
     def tables(shape: tuple[int, int, int]) -> list[Table]:
         return [boxed(name, shape, "summa", walked)]

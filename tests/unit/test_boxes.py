@@ -242,6 +242,26 @@ def test_no_rank_is_idle_for_messages_that_take_no_time_beside_the_work():
     assert pdla.predict_matmul(10**4, 2, 2, 64).ranks_used < 16  # here they would
 
 
+def test_no_rank_is_idle_whichever_matrix_stays():
+    """C stayed on 9 of 64 ranks: messages weighed against the words and the work of a product with a k of 1."""
+    for name, grid in (("a-stationary", (8, 1, 8)), ("b-stationary", (1, 8, 8)), ("c-stationary", (8, 8, 1))):
+        assert pdla.predict_matmul(1000, 1000, 1000, 64, algorithm=name).grid == grid
+    assert pdla.predict_matmul(10**5, 10**5, 10**5, 4096, algorithm="c-stationary").grid == (64, 64, 1)
+
+
+def test_a_memory_limit_is_kept_by_a_grid_of_fewer_layers():
+    """No plan kept it, it was said, where the cheapest grid's did not: 8 x 8 ranks need less than 4 x 4 x 4."""
+    for algorithm in ("auto", "2.5d", "tesseract"):
+        layers = []
+        for limit in (10**7, 600_000, 10**5):
+            found = pdla.predict_matmul(1000, 1000, 1000, 64, algorithm=algorithm, memory_limit=limit)
+            assert found.peak_memory <= limit
+            layers.append(found.grid[2])
+        assert layers == sorted(layers, reverse=True) and layers[-1] == 1
+    with pytest.raises(pdla.errors.PlanError, match=r"memory_limit=100: .* too few; the leanest plan found"):
+        pdla.predict_matmul(1000, 1000, 1000, 64, memory_limit=100)
+
+
 def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
     """Where there are more ranks than products, and where messages weigh most."""
     assert pdla.predict_matmul(3, 3, 3, 10**6).grid == (3, 3, 3)
