@@ -40,7 +40,7 @@ class Node:
 
     @property
     def crowded(self) -> bool:
-        return self.crowding > 1
+        return self.ranks > self.cores or config.settings.crowded > 1
 
     def pause(self, polls: int, patience: Patience) -> None:
         """Between two polls: leave the core to a rank that may have something to do."""
