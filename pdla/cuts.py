@@ -42,6 +42,7 @@ class Block:
     unit: int = 1
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
+        """Of n indices those that coordinate i of so many owns."""
         start, stop = block_bounds(-(-n // self.unit), parts, i)
         return IndexSet.interval(min(start * self.unit, n), min(stop * self.unit, n))
 
@@ -94,6 +95,7 @@ class Cyclic:
         return self.block - self.first if self.first else 0
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
+        """Of n indices those that coordinate i of so many owns."""
         turn = (i - self.source) % parts * self.block - self.missing
         starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
         return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
@@ -128,6 +130,7 @@ class Cuts:
         object.__setattr__(self, "boundaries", ends)
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
+        """Of n indices those that coordinate i of so many owns."""
         return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
@@ -159,6 +162,7 @@ class Balanced:
         return tuple(self.axes) if isinstance(self.axes, (tuple, list)) else (self.axes,)
 
     def expand(self) -> tuple[Block, ...]:
+        """The cuts along each of its axes."""
         return tuple(Block(axis, self.unit) for axis in self._several)
 
 

@@ -236,6 +236,7 @@ class ProcessGrid:
 
     @property
     def closed(self) -> bool:
+        """Whether it has been closed: what needs its communicators is a GridError."""
         return not self._open
 
     def close(self) -> None:

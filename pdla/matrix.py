@@ -58,6 +58,7 @@ class DistMatrix:
 
     @property
     def dtype(self) -> np.dtype:
+        """The same on every rank."""
         return self.base.dtype
 
     @property

@@ -263,6 +263,7 @@ class UNetBlock(Layer):
 
     @property
     def below(self) -> tuple[Layer, ...]:
+        """What works on samples of half the height and width, in order."""
         return self.down, self.inner, self.up
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:

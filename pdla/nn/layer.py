@@ -109,6 +109,7 @@ class Layer:
                 yield from layer.all_layers(f"{prefix}{name}.", seen)
 
     def all_parameters(self) -> list[Parameter]:
+        """The parameters of this layer and of all in it, in the order of `named_parameters`."""
         return [parameter for _, parameter in self.named_parameters()]
 
     def parameters(self) -> dict[str, DistMatrix]:

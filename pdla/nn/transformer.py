@@ -231,6 +231,7 @@ class TransformerLayer(Layer):
 
     @property
     def halves(self) -> tuple[tuple[Layer, ...], ...]:
+        """The layers whose output is added to x, and those whose output is added to that."""
         return (self.norm1, self.attention, self.dropout1), (self.norm2, self.mlp, self.dropout2)
 
     def _takes(self, x: Any) -> None:
