@@ -75,19 +75,18 @@ class Turns(Board):
     def open(self, size: int) -> Any:
         if self.open_still:
             raise PdlaError("this rank failed in a product while others waited for its blocks: end the job")
-        self.open_still = True
         small, before = size <= HALF, self.small
         self.small = small
         if self.memory is None or size > self.size:
-            self.size = max(size, 2 * HALF)
-            self.memory = self._grow(self.size)
-            self.grown += 1
+            self.size = 0  # where it fails it is asked for again
+            self.memory = self._grow(max(size, 2 * HALF))
+            self.size, self.grown = max(size, 2 * HALF), self.grown + 1
         elif not (small and before):
             if before:
                 self._come()
             self._await()
         self.half = HALF - self.half if small else 0
-        self.place = self.grown, self.half
+        self.place, self.open_still = (self.grown, self.half), True
         return self.memory[self.half : self.half + size]
 
     def seal(self) -> None:

@@ -45,7 +45,6 @@ class NodeBoard(Turns):
             self.free()
             room = free(self.comm.mpi)  # of what was free when the choice was made others may have taken some
             if room < slots + size and os.path.isdir(SHARED):
-                self.size, self.open_still = 0, False
                 raise PdlaError(
                     f"sharing memory: {slots + size} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
                 )

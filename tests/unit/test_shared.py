@@ -249,6 +249,19 @@ def test_a_rank_that_failed_while_it_wrote_uses_the_board_no_more():
         board.open(100)
 
 
+def test_a_board_that_could_not_grow_says_why_again():
+    """Ranks fail alike there, and nobody waits for what this one would write."""
+
+    class Full(Counted):
+        def _grow(self, size):
+            raise PdlaError(f"no room for {size} bytes")
+
+    board = Full()
+    for _ in range(2):
+        with pytest.raises(PdlaError, match=f"no room for {2 * HALF} bytes"):
+            board.open(100)
+
+
 def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
     board = Counted()
 
