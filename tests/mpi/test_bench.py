@@ -2,6 +2,7 @@
 
 import json
 
+import jsonschema
 import pytest
 
 import pdla
@@ -22,7 +23,6 @@ def keep_hooks(monkeypatch):
 
 
 def test_the_suite(comm, capsys, monkeypatch, keep_hooks, mpi_tmp_path):
-    jsonschema = pytest.importorskip("jsonschema")
     monkeypatch.setattr(suite, "SIDE", 48)
     path = mpi_tmp_path / "out.json"
     assert main(["--json", str(path)]) == 0

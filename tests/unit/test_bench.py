@@ -8,6 +8,7 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -34,7 +35,6 @@ def run(capsys, *words):
 
 def valid(path):
     """A report that obeys the schema."""
-    jsonschema = pytest.importorskip("jsonschema")
     content = json.loads(path.read_text())
     jsonschema.Draft202012Validator(json.loads(report.SCHEMA.read_text())).validate(content)
     return content
@@ -491,7 +491,6 @@ def test_info_in_threads(capsys, tmp_path):
 
 
 def test_the_schema_refuses_a_row_without_checks(tmp_path):
-    jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(report.SCHEMA.read_text())
     row = report.entry(replace(predict(Case(4, 4, 4, algorithm="gather"), 1), checks=("exact (NumPy)",)))
     only_row = {**schema, **schema["$defs"]["row"]}

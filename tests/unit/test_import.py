@@ -9,7 +9,7 @@ import pytest
 
 import pdla
 
-HEAVY = ["scipy.linalg", "rich", "h5py", "mpi4py", "cupy", "threadpoolctl"]
+HEAVY = ["scipy.linalg", "rich", "jsonschema", "h5py", "mpi4py", "cupy", "threadpoolctl"]
 
 
 def test_import_loads_nothing_heavy():

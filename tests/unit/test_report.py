@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 import results
 from rich.console import Console
@@ -32,7 +33,6 @@ def run(*words):
 
 
 def test_files_obey_the_schema(files):
-    jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(report.SCHEMA.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     for file in files:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields
-from functools import cache
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,7 @@ from pdla.model.machine import Machine
 
 SCHEMA = Path(__file__).with_name("schema.json")
 VERSION = 2  # of the schema: more when a field goes or changes its meaning
-TYPES: dict[str, Any] = {
-    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
-}  # fmt: skip
+ASKED = ("type", "enum", "minimum", "exclusiveMinimum")  # of the schema's rules, of files that are read
 DIGITS = 9  # of a span's seconds behind the point
 
 
@@ -75,53 +71,22 @@ def write(path: str, content: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------------------------------------- back
 
 
-def misfit(value: Any, rules: Mapping[str, Any], place: str = "") -> str | None:
-    """Where something is that these rules of the schema do not allow, and what; None where there is nothing.
+def misfit(content: Any) -> str | None:
+    """Where something is of another kind or size than the schema says, and what; None where nothing is.
 
-    What is missing is not asked: files of earlier versions may lack what they did not know.
+    What is missing, and what is told besides, is not asked: other versions know less, or more.
     """
-    rules = {**schema()["$defs"].get(rules.get("$ref", "").rpartition("/")[2], {}), **rules}
-    if "oneOf" in rules:
-        each = [misfit(value, choice, place) for choice in rules["oneOf"]]
-        return None if None in each else each[0]
-    if not _allowed(value, rules):
-        return f"{place.removeprefix('.')} is {value!r:.60}"
-    for key, inner, ruled in _inside(value, rules):
-        if (found := misfit(inner, ruled, place + key)) is not None:
-            return found
-    return None
+    from jsonschema import Draft202012Validator, validators
 
-
-def _allowed(value: Any, rules: Mapping[str, Any]) -> bool:
-    """Whether a value is of the kind and size that is wanted, whatever is in it."""
-    kinds = rules.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    kind = not kinds or any(isinstance(value, TYPES[k]) and (is_number or k not in ("integer", "number")) for k in kinds)
-    large = not is_number or (value >= rules.get("minimum", -inf) and value > rules.get("exclusiveMinimum", -inf))
-    return kind and large and value in rules.get("enum", [value])
-
-
-def _inside(value: Any, rules: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """What is in an object or array, by its place, with the rules for it."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield f".{key}", inner, rules.get("properties", {}).get(key) or rules.get("additionalProperties") or {}
-    elif isinstance(value, list):
-        first = rules.get("prefixItems", [])
-        for i, inner in enumerate(value):
-            yield f"[{i}]", inner, first[i] if i < len(first) else rules.get("items") or {}
-
-
-@cache
-def schema() -> dict[str, Any]:
-    """schema.json's content."""
-    return json.loads(SCHEMA.read_text())
+    kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)  # to JSON Schema 2.0 is one, too
+    faults = validators.extend(Draft202012Validator, type_checker=kinds)(json.loads(SCHEMA.read_text())).iter_errors(content)
+    found = next((fault for fault in faults if fault.validator in ASKED), None)
+    return None if found is None else f"{found.json_path.removeprefix('$').removeprefix('.')} is {found.instance!r:.60}"
 
 
 def row(values: Mapping[str, Any]) -> Row:
     """The row of an entry, `auto` resolved; KeyError or TypeError where it is none."""
-    np.dtype(values["dtype"])
+    np.dtype(values["dtype"])  # a name of none is a TypeError
     case = Case(**{one.name: values[one.name] for one in fields(Case)} | {"grid": tuple(values["grid"])})
     kept = {one.name: values[one.name] for one in fields(Row) if one.name in values}
     return Row(**kept | {

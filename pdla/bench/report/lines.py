@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pdla.bench.gemm import Row
-from pdla.bench.report.content import VERSION, misfit, row, schema
+from pdla.bench.report.content import VERSION, misfit, row
 from pdla.bench.split import Split
 from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
@@ -99,7 +99,7 @@ def _read(path: Path) -> File:
         raise refuse(f"{path}: schema {version!r}; a report is made of files of {wanted}")
     if lost := [name for name in WHOLE if name not in content]:
         raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
-    if wrong := misfit(content, schema()):
+    if wrong := misfit(content):
         raise refuse(f"{path}: {wrong}; see schema.json of pdla.bench.report")
     try:
         rows = tuple(row(values) for values in content["rows"])
