@@ -50,7 +50,8 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
 def faster(meeting: Meeting, *sides: Side) -> Side:
     """Collective: the one whose fastest product takes least."""
     times = [[meeting.seconds(one.multiply) for one in sides] for _ in range(TRIES)]
-    return min(zip(map(min, zip(*times, strict=True)), sides, strict=True), key=lambda pair: pair[0])[1]
+    least = [min(taken) for taken in zip(*times, strict=True)]
+    return sides[least.index(min(least))]
 
 
 def idle(product: Product) -> Side:

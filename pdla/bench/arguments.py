@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any, NoReturn
 
 from pdla.bench.stop import REFUSED, Stop, refuse
+from pdla.comm import threads
 from pdla.config import ARRAYS
 from pdla.model.machine import Machine
 
@@ -38,6 +39,14 @@ def rank_count(text: str) -> int:
     return found
 
 
+def thread_count(text: str) -> int:
+    found = rank_count(text)
+    if found > threads.MOST:
+        instead = f"--dry-run -P {text} says what it would take"
+        raise argparse.ArgumentTypeError(f"{text!r} is too many: at most {threads.MOST}; {instead}")
+    return found
+
+
 def _number(text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
@@ -61,7 +70,7 @@ def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> Non
         return argparse.SUPPRESS if name in refused else what
 
     group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
-    group.add_argument("--threads", type=rank_count, metavar="P", help="run on P ranks, threads of this process; needs no MPI")
+    group.add_argument("--threads", type=thread_count, metavar="P", help="run on P ranks, threads of this process; needs no MPI")
     arrays = "what the blocks of matrices are: NumPy's arrays, or CuPy's on each rank's GPU (default: PDLA_ARRAY, or numpy)"
     group.add_argument("--array", choices=ARRAYS, help=arrays)
     dry = "run without data, to predict bytes, messages and workspace of -P ranks; with --machine seconds, too"

@@ -14,7 +14,6 @@ from pdla import config
 from pdla.bench import calibrate, compare, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
 from pdla.bench.stop import Stop, refuse
-from pdla.comm.threads import MOST
 from pdla.errors import DeviceError, NoMPIError, ShapeError
 
 ABOUT = "Distributed matrix products: checked, then timed, and set beside what theory says they must move."
@@ -92,8 +91,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     dry, ranks = arguments.dry_run, arguments.ranks is not None
     if (dry or ranks) and (arguments.threads or arguments.command in REFUSES):
         raise refuse("a dry run has no " + ("threads" if arguments.threads else "machine to tell about"))
-    if arguments.threads and arguments.threads > MOST:
-        raise refuse(f"--threads {arguments.threads}: at most {MOST}; --dry-run -P {arguments.threads} says what it would take")
     if dry != ranks:
         raise refuse("--dry-run and -P go together: --dry-run -P 4096")
     if arguments.array and arguments.dry_run:

@@ -78,9 +78,9 @@ class Turns(Board):
         small, before = size <= HALF, self.small
         self.small = small
         if self.memory is None or size > self.size:
-            self.size = 0  # where it fails it is asked for again
-            self.memory = self._grow(max(size, 2 * HALF))
-            self.size, self.grown = max(size, 2 * HALF), self.grown + 1
+            wanted, self.size = max(size, 2 * HALF), 0  # where it fails it is asked for again
+            self.memory = self._grow(wanted)
+            self.size, self.grown = wanted, self.grown + 1
         elif not (small and before):
             if before:
                 self._come()

@@ -49,7 +49,8 @@ def version() -> dict[str, str]:
 
 
 def check_running() -> None:
-    """Raise NoMPIError before MPI's initialisation and after its end."""
+    """Raise NoMPIError before MPI's initialisation and after its end, and as `check_own` does."""
+    check_own()
     if not MPI.Is_initialized() or MPI.Is_finalized():
         raise NoMPIError("MPI is not running: call pdla after MPI_Init and before MPI_Finalize")
 

@@ -313,7 +313,6 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     and a rank has none, NoMPIError before MPI begins, after it has ended, and in a process that a rank has forked.
     """
     libmpi.check_running()
-    libmpi.check_own()
     if comm == MPI.COMM_NULL:
         raise GridError("the null communicator: this rank is in none of the groups of a split, and should leave the call out")
     if comm.Is_inter():

@@ -10,6 +10,7 @@ import numpy as np
 
 from pdla.comm.base import Communicator
 from pdla.errors import LayoutError, PlanError, ShapeError
+from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 
@@ -50,6 +51,11 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:  # type: ignore[operator]
         raise ShapeError(f"{name}={value}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
+
+
+def sizes(*numbers: Any) -> bool:
+    """Whether these, of `exact`, are sizes that matrices have."""
+    return all(isinstance(n, int) and 0 <= n <= MOST for n in numbers)
 
 
 def limit(memory_limit: Any) -> None:

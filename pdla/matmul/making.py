@@ -78,10 +78,10 @@ def make(
     A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
 ) -> Plan:
     """The cheapest plan for these operands; C=None leaves its layout to the plan. adds: to what is in C."""
+    if wish.memory_limit is not None:
+        return fitting(lean(A, B, C, dtype, wish, machine, adds), wish.memory_limit)
     task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
     found = planner.ways(task.question, wish.algorithm, wish.box, wish.schedule)
-    if wish.memory_limit is not None:
-        return fitting(_leaner(task, found), wish.memory_limit)
     return task.plan(found[0], planner.runners_up(found, dtype.itemsize))
 
 
@@ -92,10 +92,17 @@ def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Ro
     return task.plan(Way("summa", "summa", met, None, (), words, 0.0, 0.0))
 
 
-def lean(A: Operand, B: Operand, C: Operand, dtype: np.dtype, wish: Wish, machine: Machine) -> Iterator[Plan]:
-    """The plans for these operands, cheapest first, each followed by the same in panels."""
-    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine))
-    yield from _leaner(task, planner.ways(task.question, wish.algorithm, wish.box, wish.schedule))
+def lean(
+    A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
+) -> Iterator[Plan]:
+    """The plans for these operands, cheapest first: each as it is, then by panels along each dimension."""
+    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
+    for way in planner.ways(task.question, wish.algorithm, wish.box, wish.schedule):
+        yield task.plan(way)
+        if wish.schedule in (None, "summa") and wish.algorithm not in ("gather", "cannon"):
+            for walked in "knm" if way.table is not None else (None,):
+                panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
+                yield task.plan(panels, walked=walked)
 
 
 def fitting(plans: Iterable[Plan], limit: int) -> Plan:
@@ -123,16 +130,6 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
             break
         found.append((plan.predicted.peak_workspace, plan))
     return min(found, key=lambda one: one[0])
-
-
-def _leaner(task: Task, found: list[Way]) -> Iterator[Plan]:
-    """Each way as it is, then by panels along each dimension."""
-    for way in found:
-        yield task.plan(way)
-        if task.wish.schedule in (None, "summa") and task.wish.algorithm not in ("gather", "cannon"):
-            for walked in "knm" if way.table is not None else (None,):
-                panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
-                yield task.plan(panels, walked=walked)
 
 
 def _least(plan: Plan) -> int:

@@ -10,8 +10,8 @@ from pdla.comm import as_communicator
 from pdla.comm.agree import agreed
 from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
-from pdla.indices import MOST
 from pdla.layout import Layout
+from pdla.matmul import checks
 from pdla.matmul.planner import NAMED, Sizes, cheapest_native
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
@@ -35,7 +35,7 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
     """
     world, (m, n, k) = as_communicator(comm), exact(m, n, k)
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):
-        if not all(isinstance(size, int) for size in (m, n, k)) or min(m, n, k) < 0 or max(m, n, k) > MOST:
+        if not checks.sizes(m, n, k):
             raise ShapeError(f"m={m}, n={n}, k={k}: sizes are whole numbers from 0 to 2^63 - 1")
         if algorithm not in (*NAMED, "auto"):
             raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")

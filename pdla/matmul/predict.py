@@ -12,7 +12,6 @@ from pdla.array.dtypes import dtype_of
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.indices import MOST
 from pdla.matmul import checks, making
 from pdla.matmul.making import Wish
 from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, native
@@ -51,7 +50,7 @@ def predict_matmul(
     Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
     """
     m, n, k, P = exact(m, n, k, P)
-    if not all(isinstance(size, int) for size in (m, n, k, P)) or P < 1 or min(m, n, k) < 0 or max(m, n, k) > MOST:
+    if not checks.sizes(m, n, k) or not isinstance(P, int) or P < 1:
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
     if algorithm not in (*NAMED, "auto"):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
