@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 TESTERS = Path("/usr/lib/x86_64-linux-gnu/scalapack")
 INPUTS = Path("/usr/share/scalapack")
 PACKAGES = "apt-get install gfortran libopenmpi-dev libscalapack-openmpi-dev scalapack-mpi-test"
+PBLAS = ["pdla_pblas", "scalapack-openmpi"]
 ALL = {"PDLA_PBLAS_LEAST": "0", "PDLA_PBLAS_FLOPS": "0", "PDLA_PBLAS_REPORT": "1"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -102,6 +103,15 @@ def run(command, ranks=4, flavour="openmpi", cwd=None, limit=110, **environment)
     return job.stdout
 
 
+def compiled(source, programs, folder, libraries):
+    """A program in C over some of the libraries, made for Open MPI in the folder; its path."""
+    (folder / "program.c").write_text(source)
+    paths = [f"-I{ROOT}/bench/clients", f"-I{programs}", f"-L{programs}", f"-Wl,-rpath,{programs}"]
+    command = ["mpicc.openmpi", "program.c", "-o", "program", *paths, *(f"-l{name}" for name in libraries)]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "program"
+
+
 def counted(output):
     """Calls that pdla took, by its report."""
     return max((int(n) for n in re.findall(r"pdla: took (\d+) PBLAS calls", output)), default=0)
@@ -177,12 +187,10 @@ int main(int argc, char **argv)
 
 
 def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(programs, tmp_path):
-    (tmp_path / "none.c").write_text(NO_COLUMNS)
-    flags = [f"-I{ROOT}/bench/clients", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla_pblas", "-lscalapack-openmpi"]
-    subprocess.run(["mpicc.openmpi", "none.c", "-o", "none", *flags], cwd=tmp_path, check=True)
-    output = run([tmp_path / "none"], 2, limit=30, **ALL)
+    program = compiled(NO_COLUMNS, programs, tmp_path, PBLAS)
+    output = run([program], 2, limit=30, **ALL)
     assert "c = 12\n" in output and counted(output) == 1
-    output = run([tmp_path / "none"], 2, limit=30, **ALL | {"PDLA_PBLAS_LEAST": "all"})
+    output = run([program], 2, limit=30, **ALL | {"PDLA_PBLAS_LEAST": "all"})
     assert "c = 12\n" in output and "PDLA_PBLAS_LEAST=all is no number" in output and counted(output) == 0
 
 
@@ -211,10 +219,8 @@ int main(int argc, char **argv)
 
 def test_blocks_as_long_as_integers_go_behind_a_first_one_that_is_short(programs, tmp_path):
     """The first process holds a row, the second three: were one of them wrong about it, they would part ways."""
-    (tmp_path / "long.c").write_text(LONG_BLOCKS)
-    flags = [f"-I{ROOT}/bench/clients", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla_pblas", "-lscalapack-openmpi"]
-    subprocess.run(["mpicc.openmpi", "long.c", "-o", "long", *flags], cwd=tmp_path, check=True)
-    output = run([tmp_path / "long"], 2, limit=30, **ALL)
+    program = compiled(LONG_BLOCKS, programs, tmp_path, PBLAS)
+    output = run([program], 2, limit=30, **ALL)
     assert output.count("c = 48\n") == 2 and counted(output) == 1
 
 
@@ -247,10 +253,8 @@ int main(int argc, char **argv)
 
 
 def test_a_word_that_is_moved_counts_as_200_operations(programs, tmp_path):
-    (tmp_path / "words.c").write_text(WORDS)
-    flags = [f"-I{ROOT}/bench/clients", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla_pblas", "-lscalapack-openmpi"]
-    subprocess.run(["mpicc.openmpi", "words.c", "-o", "words", *flags], cwd=tmp_path, check=True)
-    assert run([tmp_path / "words"], 1, **ALL).splitlines()[0] == "2 2"
+    program = compiled(WORDS, programs, tmp_path, PBLAS)
+    assert run([program], 1, **ALL).splitlines()[0] == "2 2"
 
 
 OUTSIDE = r"""
@@ -280,11 +284,9 @@ int main(int argc, char **argv)
 
 
 def test_outside_of_mpi_calls_fail_and_the_program_lives(programs, tmp_path):
-    (tmp_path / "outside.c").write_text(OUTSIDE)
-    flags = [f"-I{programs}", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla"]
-    subprocess.run(["mpicc.openmpi", "outside.c", "-o", "outside", *flags], cwd=tmp_path, check=True)
+    program = compiled(OUTSIDE, programs, tmp_path, ["pdla"])
     refused = "7 MPI is not running: call pdla after MPI_Init and before MPI_Finalize"
-    assert run([tmp_path / "outside"], 1).splitlines() == [refused, "0 ", "0 ", "0 ", refused, refused, "0 "]
+    assert run([program], 1).splitlines() == [refused, "0 ", "0 ", "0 ", refused, refused, "0 "]
 
 
 OWN = r"""
@@ -310,10 +312,8 @@ int main(int argc, char **argv)
 
 
 def test_errors_of_mpi_and_interrupts_stay_the_program_s_own(programs, tmp_path):
-    (tmp_path / "own.c").write_text(OWN)
-    flags = [f"-I{programs}", f"-L{programs}", f"-Wl,-rpath,{programs}", "-lpdla"]
-    subprocess.run(["mpicc.openmpi", "own.c", "-o", "own", *flags], cwd=tmp_path, check=True)
-    assert run([tmp_path / "own"], 1).splitlines() == ["0", "1 1"]
+    program = compiled(OWN, programs, tmp_path, ["pdla"])
+    assert run([program], 1).splitlines() == ["0", "1 1"]
 
 
 ALONE = """
