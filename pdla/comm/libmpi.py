@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
 
 from pdla import config
 from pdla.errors import NoMPIError
 
 # MPI begins in the import, where no thread of Python's runs, and waits for all ranks: one may have ended before it came there.
-if config.settings.timeout:
+_begins = bool(config.settings.timeout) and "mpi4py.MPI" not in sys.modules  # else a timer of the program's own goes on
+if _begins:
     faulthandler.dump_traceback_later(min(config.settings.timeout, threading.TIMEOUT_MAX), exit=True, file=2)
 try:
     import mpi4py
@@ -20,7 +22,8 @@ except (ImportError, RuntimeError) as error:  # mpi4py missing; mpi4py without a
         f"no MPI here ({error}): `pip install pdla[mpich]` brings one; pdla.run(P, program) does without"
     ) from error
 finally:
-    faulthandler.cancel_dump_traceback_later()
+    if _begins:
+        faulthandler.cancel_dump_traceback_later()
 
 _forked = False
 
