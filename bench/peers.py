@@ -37,7 +37,7 @@ RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
 MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
 TURNS, TURN = 4, 0.1  # times that sides of one job take turns at a product, and seconds of each turn
-WIDTH = 190  # columns, where the output is no terminal
+WIDTH = 240  # columns, where the output is no terminal
 
 
 def arguments() -> argparse.Namespace:

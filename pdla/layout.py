@@ -171,6 +171,11 @@ class Layout:
         return axes_of(self.rows) + axes_of(self.cols)
 
     @property
+    def contiguous(self) -> bool:
+        """Whether each rank's rows and columns follow on one another: none are dealt out in turn."""
+        return not any(isinstance(cut, Cyclic) for cut in (*self.rows, *self.cols))
+
+    @property
     def summed(self) -> Layout:
         """The layout once the partial sums have been added up: whole along their axes."""
         return Layout(self.rows, self.cols)

@@ -46,8 +46,10 @@ class DistMatrix:
         transposed: bool = False,
         conjugated: bool = False,
         gaps: int = 0,
+        common: Any = None,
     ) -> None:
         self.base = base  # as stored: the transpose of the local block where `transposed`
+        self.common = common  # all of the matrix, stored alike, in memory that all ranks see; None: each has its own block alone
         self.gaps = gaps  # in bases on some rank: 1: between rows, 2: anywhere; the same on all: plans foretell what is packed
         self.shape, self.grid, self.layout = shape, grid, layout
         self.transposed = transposed
@@ -82,7 +84,8 @@ class DistMatrix:
     @cached_property
     def described(self) -> str:
         """What is the same on every rank, in words."""
-        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated
+        shared = ", shared" * (self.common is not None)
+        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + shared
         return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}{lying}"
 
     def __reduce__(self):
@@ -104,8 +107,8 @@ class DistMatrix:
 
     def _like(self, base: Any, **changes: Any) -> DistMatrix:
         kept = {"shape": self.shape, "grid": self.grid, "layout": self.layout, "transposed": self.transposed}
-        gaps = self.gaps if base is self.base else 0
-        return DistMatrix(base, **{**kept, "conjugated": self.conjugated, "gaps": gaps, **changes})
+        same = {"gaps": self.gaps, "common": self.common} if base is self.base else {}
+        return DistMatrix(base, **{**kept, "conjugated": self.conjugated, **same, **changes})
 
     # ------------------------------------------------------------------ views
 
@@ -136,7 +139,9 @@ class DistMatrix:
         shape = (rows[1] - rows[0], cols[1] - cols[0])
         along = int(not self.transposed)  # the dimension that is stored side by side: all of it leaves no gaps
         gaps = self.gaps if shape[along] == self.shape[along] else max(self.gaps, 1)
-        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=gaps)
+        part = [slice(*ends) for ends in ((cols, rows) if self.transposed else (rows, cols))]
+        common = None if self.common is None else self.common[part[0], part[1]]
+        return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=gaps, common=common)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """A[i:j, k:l] = a number, or a matrix of that part's shape, grid and layout. Local."""
@@ -278,6 +283,19 @@ class DistMatrix:
         from pdla.redistribute import redistribute
 
         return redistribute(self, layout, grid)
+
+    def shared(self) -> DistMatrix:
+        """Collective: a copy of which the ranks of a node see all, in memory that they have in common (docs/shared.md).
+
+        Products on that node read it where it lies, and copy nothing. So a rank that changes it does so while no other is in a
+        product with it: a product begins when all have come, and ends when all have read.
+        Raises LayoutError, on every rank, unless each element lies on one rank and each block is one part of the matrix: no
+        copies, no partial sums, nothing cyclic; PdlaError where there is not so much memory. Where the ranks run on several
+        nodes, on GPUs or by PDLA_SHARED=0, it is a copy as any.
+        """
+        from pdla.sharing import shared
+
+        return shared(self)
 
     def gather(self, root: int | None = None) -> Any:
         """Collective: the whole matrix as an array, on every rank of the communicator or on `root` (None elsewhere)."""

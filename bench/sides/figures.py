@@ -15,15 +15,19 @@ from sides.product import Product
 FEW = f"pdla on {CORES}"
 LABELS = {  # the columns: of each, the module, the variants whose best it shows, and whether its workspace is told
     "NumPy": ("numpy_alone", None, False),
-    "ceiling": ("ceiling", None, False),
+    "ceiling": ("ceiling", "", False),
+    "and barriers": ("ceiling", "barriers", False),
     "pdla native": ("ours", "native", True),
+    "pdla shared": ("ours", "shared", True),
     FEW: ("ours", "few", False),
     "pdla 2-D blocks": ("ours", "blocks", True),
     "by hand": ("by_hand", None, False),
     "ScaLAPACK": ("pdgemm", None, False),
     "DTensor": ("dtensor", None, False),
 }
-OURS = ("pdla native", FEW)
+CEILINGS = ("ceiling", "and barriers")
+ALL_RANKS = ("pdla native", "pdla shared")
+OURS = (*ALL_RANKS, FEW)
 PEERS = ("by hand", "ScaLAPACK", "DTensor")
 
 
@@ -86,14 +90,15 @@ def sizes(product: Product) -> str:
 
 
 def table(ranks: int, rows: Iterable[Row]) -> Table:
-    """Milliseconds, and beside them NumPy's over them; of the pdla sides the workspace a rank."""
+    """Milliseconds, and beside them NumPy's over them; of the pdla sides the workspace a rank. Last, the better of pdla's on all
+    ranks over the ceiling, without barriers and with them."""
     made = Table(title=f"{ranks} ranks", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     made.add_column("m x n x k")
     for label, (_, _, space) in LABELS.items():
         made.add_column(f"{label}, ms", justify="right", no_wrap=True)
         if space:
             made.add_column("workspace", justify="right")
-    made.add_column("of ceiling", justify="right")
+    made.add_column("over ceilings", justify="right")
     for row in rows:
         made.add_row(*_cells(row), style="bold red" if row.wrong else None)
     return made
@@ -106,8 +111,16 @@ def _cells(row: Row) -> list[str]:
         cells.append(_time(row, label, side) if side else "–")
         if space:
             cells.append("–" if side is None or side.workspace is None else f"{side.workspace / 2**20:.2f} MiB")
-    native, ceiling = row.best("pdla native"), row.best("ceiling")
-    return [*cells, f"{ceiling.median / native.median:.0%}" if native and ceiling else "–"]
+    return [*cells, _over_ceilings(row)]
+
+
+def _over_ceilings(row: Row) -> str:
+    ours, ceilings = _fastest(row, ALL_RANKS), [side for label in CEILINGS if (side := row.best(label))]
+    return " ".join(f"{ours.median / ceiling.median:.2f}" for ceiling in ceilings) if ours and ceilings else "–"
+
+
+def _fastest(row: Row, labels: Iterable[str]) -> Measured | None:
+    return min((side for label in labels if (side := row.best(label))), key=lambda side: side.median, default=None)
 
 
 def _time(row: Row, label: str, side: Measured) -> str:
@@ -139,7 +152,7 @@ def verdict(rows: list[Row]) -> list[str]:
 
 def _faster_peers(row: Row) -> str:
     """The peers faster than the best of pdla in its native layouts, in words."""
-    ours = min((side for label in OURS if (side := row.best(label))), key=lambda side: side.median, default=None)
+    ours = _fastest(row, OURS)
     faster = {p: side for p in PEERS if (side := row.best(p)) and ours and side.median < ours.median}
     times = ", ".join(f"{p} {1e3 * side.median:.3g} ms{_idle(row, p, side)}" for p, side in faster.items())
     return f"pdla {1e3 * ours.median:.3g} ms, {times}" if ours and faster else ""

@@ -1,5 +1,5 @@
-"""pdla through a plan: in layouts of its own, on all ranks ("native") or on as many as there are cores ("few"), or from 2-D blocks
-to 2-D blocks ("blocks").
+"""pdla through a plan: in layouts of its own, on all ranks ("native"), with A and B in memory that these have in common ("shared"),
+or on as many ranks as there are cores ("few"); or from 2-D blocks to 2-D blocks ("blocks").
 
 In its own a tall C lies by columns where that is faster on this processor (docs/choosing.md): both are tried.
 """
@@ -36,9 +36,11 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     if variant == "few":
         some = comm.Split(comm.rank < CORES)
         return make(some, product, "native") if comm.rank < CORES else idle(product)
-    if variant == "native":
+    if variant in ("native", "shared"):
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
         A, B, C = operands(product, grid, layouts)
+        if variant == "shared":
+            A, B = A.shared(), B.shared()
         rows, cols = C.local.shape
         if not all(grid.comm.share(rows >= TALL * cols)):
             return side(A, B, C)

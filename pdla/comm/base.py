@@ -190,6 +190,12 @@ class Communicator(ABC):
         """Memory that all ranks write to and read from; None where they do not run on one node."""
         return None
 
+    def common(self, size: int) -> Any:
+        """Collective: so many bytes that all ranks see, for as long as an array lies over them; None where they do not run on one
+        node, or share no memory. PdlaError, on every rank, where there are not so many.
+        """
+        return None
+
     @cached_property
     def near(self) -> Communicator:
         """Collective, at the first call: the ranks of this node."""

@@ -6,6 +6,7 @@ board.seal()                 collective: all have written; now all may read
 board.tell(3)                or, without sealing: so many pieces that this rank writes are there to be read
 board.told(1)                how many of its pieces rank 1 has told of
 board.leave()                this rank reads no more; it does not wait
+board.finish()               collective: nor does any other, so that all may write to what they have shown
 board.trim(most)             collective: no more memory than so many bytes a rank is kept
 
 What opens is sealed, or left where pieces are told of: a rank that fails while it writes has others wait for it, and uses the
@@ -46,6 +47,10 @@ class Board(ABC):
     @abstractmethod
     def leave(self) -> None:
         """Ends this rank's reading."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Collective: ends the reading of all."""
 
     @abstractmethod
     def trim(self, most: int) -> None:
@@ -93,6 +98,9 @@ class Turns(Board):
         self.open_still = False
         self._come()
         self._await()
+
+    def finish(self) -> None:
+        self.seal()  # the same meeting once more; another one's board waits for nobody then
 
     def leave(self) -> None:
         self.open_still = False

@@ -41,6 +41,9 @@ class DryBoard(Board):
     def leave(self) -> None:
         pass
 
+    def finish(self) -> None:
+        pass
+
     def trim(self, most: int) -> None:
         pass
 
@@ -159,6 +162,9 @@ class DryComm(Communicator):
 
     def board(self) -> Board | None:
         return DryBoard() if self.nodes == 1 else None
+
+    def common(self, size: int) -> meta.Meta | None:
+        return meta.Meta((size,), "uint8") if self.nodes == 1 else None
 
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
         pass

@@ -26,6 +26,7 @@ from pdla.comm import device, libmpi
 from pdla.comm.agree import name, who_said
 from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
+from pdla.comm.common import mapped
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, free, this_node
@@ -271,6 +272,9 @@ class MPIComm(Communicator):
             return None
         self._board = self._board or NodeBoard(self)
         return self._board
+
+    def common(self, size: int) -> Any:
+        return mapped(self, size) if self.shared_limit and self.nodes == 1 else None
 
     def close(self) -> None:
         if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():

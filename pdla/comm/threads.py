@@ -238,6 +238,11 @@ class ThreadComm(Communicator):
     def board(self) -> Board | None:
         return ThreadBoard(self) if self.nodes == 1 else None
 
+    def common(self, size: int) -> Any:
+        if self.nodes > 1:
+            return None
+        return self.share(self.xp.memory(size) if self.rank == 0 else None)[0]
+
     def same(self, text: str) -> bool:
         return len(set(self._shared("same", text, text))) == 1
 
@@ -279,6 +284,9 @@ class ThreadBoard(Board):
 
     def leave(self) -> None:
         pass
+
+    def finish(self) -> None:
+        self.comm.share(None)
 
     def trim(self, most: int) -> None:
         pass

@@ -57,7 +57,8 @@ def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
     kind = X.dtype or dtype
     # What lies backwards is copied for any BLAS, and packed for any message.
     base = Meta((rows, 2 * cols), kind)[::-1, ::-2] if X.gaps > 1 else Meta((rows, cols + X.gaps), kind)[:, :cols]
-    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps)
+    whole = X.shape[::-1] if X.transposed else X.shape
+    return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps, Meta(whole, kind) if X.shared else None)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Plan:
         shape = local_shape(X.shape, layout, self.grid)
         # Blocks without elements are alike, whatever their shapes.
         base = X.base if X.base.size else X.xp.empty(shape[::-1] if X.transposed else shape, X.dtype)
-        return DistMatrix(base, X.shape, self.grid, layout, X.transposed)
+        return DistMatrix(base, X.shape, self.grid, layout, X.transposed, common=X.common)
 
     def _ready(self, X: DistMatrix) -> DistMatrix:
         """An operand in the product's dtype, summed and not conjugated."""

@@ -52,21 +52,23 @@ class Operand:
     conjugated: bool = False
     dtype: np.dtype | None = None  # None: the product's
     gaps: int = 0
+    shared: bool = False
 
     @staticmethod
     def of(X: DistMatrix) -> Operand:
-        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype, X.gaps)
+        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype, X.gaps, X.common is not None)
 
     def like(self, X: DistMatrix) -> bool:
         """Whether X lies like this one."""
-        return X.shape == self.shape and X.transposed == self.transposed and self.cut_like(X)
+        alike = X.transposed == self.transposed and (X.common is not None) == self.shared
+        return X.shape == self.shape and alike and self.cut_like(X)
 
     def cut_like(self, X: DistMatrix) -> bool:
         """Whether X is cut as this one, on its grid; mostly they are the very same."""
         return (X.layout is self.layout or X.layout == self.layout) and (X.grid is self.grid or X.grid == self.grid)
 
     def lying(self) -> Lying:
-        return Lying(self.shape, self.layout, Place.of(self.grid))
+        return Lying(self.shape, self.layout, Place.of(self.grid), self.shared and not self.conjugated)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Lying:
     shape: Shape
     layout: Layout
     place: Place
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,15 @@ class Sizes:
         return self.shared if self.homes is None else 0
 
     @property
+    def seen(self) -> tuple[bool, bool]:
+        """Which of A and B all ranks see as they lie: they are not copied to be read."""
+        return False, False
+
+    @property
     def fits(self) -> bool:
         """Whether ranks may read A and B where they lie, in memory that all of them share."""
-        m, n, k = self.mnk
-        return 0 < self.readable >= (m * k + k * n) * self.itemsize
+        (m, n, k), (a, b) = self.mnk, self.seen
+        return (a and b) or 0 < self.readable >= (m * k * (not a) + k * n * (not b)) * self.itemsize
 
     @cached_property
     def bound(self) -> float:
@@ -141,7 +149,7 @@ class Sizes:
         """How operands laid out so should meet: read in place where the ranks can and memory allows, else all at once where
         gathers and sums are short; panels do nothing for what is redistributed before."""
         lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
-        read, own = roles.gathered(lying, layouts, self.mnk, sizes)
+        read, own = roles.gathered(lying, layouts, self.mnk, sizes, self.seen)
         if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes)[0]:
             return "shared"
         in_panels = read + roles.added(lying, layouts, self.mnk, sizes)
@@ -178,6 +186,10 @@ class Question(Sizes):
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
         c = None if C is None else C.lying()
         return Question(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.lying(), B.lying(), c)
+
+    @property
+    def seen(self) -> tuple[bool, bool]:
+        return self.A.shared, self.B.shared
 
     @property
     def one_grid(self) -> bool:
@@ -232,7 +244,7 @@ def _by_roles(q: Question, told: str | None, shared: bool) -> Way:
     sizes = q.A.place.sizes
     wanted = None if q.C is None else q.C.layout
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
-    chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), shared)
+    chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), q.seen if shared else None)
     name = how = told or q.schedule(given, chosen, sizes)
     if how == "cannon" and any(role == "-" for _, role in chosen.carries):
         how = "summa"  # each rank would begin with other addends: copies of C would differ in their last bits
@@ -296,7 +308,7 @@ def _weighed(
         return words
     lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
     if q.readable:
-        return roles.copied(lying, layouts, q.mnk, sizes, schedule == "shared") / 2
+        return roles.copied(lying, layouts, q.mnk, sizes, q.seen if schedule == "shared" else None) / 2
     shape = tuple(sizes.values())
     assert q.homes is not None
     where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
@@ -388,7 +400,8 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
     """A and B from wherever they lie to where they are read: what a rank has of them is copied once, if it is read at all."""
     to, returning, stays = _moves(q, kept, table, order)
     read = float(to.max())
-    written = sum(float(one.user.elements.max()) for one, stay in zip(kept(table)[:2], stays, strict=False) if not stay)
+    each = zip(kept(table), stays, q.seen, strict=False)
+    written = sum(float(one.user.elements.max()) for one, stay, seen in each if not (stay or seen))
     moved = float(returning.max())
     copied = (written + roles.READ * read) / 2 + moved
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + copied, not stays[2])

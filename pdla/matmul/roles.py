@@ -26,6 +26,7 @@ READ = 0.25  # of a copy: what it costs to read a word of another rank's in plac
 
 Sizes = tuple[tuple[str, int], ...]
 Nest = tuple[Cut, ...]
+Seen = tuple[bool, bool]  # of A and of B: whether all ranks see it as it lies
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class Roles:
 
 @lru_cache(maxsize=1024)
 def choose(
-    A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes, shared: bool = False
+    A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes, shared: Seen | None = None
 ) -> tuple[Roles, float]:
     """The cheapest roles for operands laid out so, and their words; C=None leaves its layout to the roles.
 
-    shared: A and B may be read in place: the cheapest are those that copy least.
+    shared: A and B may be read in place: the cheapest are those that copy least; which of the two all ranks see as they lie.
     """
     size = dict(sizes)
     A, B = (cutting(X, size) for X in (A, B))
     C = None if C is None else cutting(C, size)
     axes = [axis for axis, p in sizes if p > 1]
     best: tuple[float, Roles] | None = None
-    cost = partial(copied, in_place=True) if shared else price
+    cost = price if shared is None else partial(copied, in_place=shared)
     for carried in product("mnk-", repeat=len(axes)):
         for layouts in _arrangements(A, B, C, dict(zip(axes, carried, strict=True))):
             words = cost((A, B, C), layouts, (m, n, k), size)
@@ -122,26 +123,36 @@ def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
     return sum(move.words for move in moves(given, layouts, mnk, size))
 
 
-def gathered(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
-    """Words of A and B that come by gathers alone, in panels or read in place, and words of a rank's own that others gather."""
-    return _coming(given, layouts, mnk, size, lambda X, x: bool(extra_axes(X, x, size)))
+def gathered(
+    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen = (False, False)
+) -> tuple[float, float]:
+    """Words of A and B that come by gathers alone, in panels or read in place, and words of a rank's own that others gather, but
+    for what they see as it lies."""
+    return _coming(given, layouts, mnk, size, seen, lambda X, x: bool(extra_axes(X, x, size)))
 
 
-def read_in_place(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
+def read_in_place(
+    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen = (False, False)
+) -> tuple[float, float]:
     """Words of A and B that a rank reads of others', if all that moves is read where it lies, and its own that it writes there."""
-    return _coming(given, layouts, mnk, size, lambda X, x: True)
+    return _coming(given, layouts, mnk, size, seen, lambda X, x: True)
 
 
 def _coming(
-    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], so: Callable[[Layout, Layout], bool]
+    given: tuple,
+    layouts: tuple,
+    mnk: tuple[int, int, int],
+    size: Mapping[str, int],
+    seen: Seen,
+    so: Callable[[Layout, Layout], bool],
 ) -> tuple[float, float]:
     m, n, k = mnk
     come = own = 0.0
-    for elements, X, x in ((m * k, given[0], layouts[0]), (k * n, given[1], layouts[1])):
+    for elements, X, x, there in ((m * k, given[0], layouts[0], seen[0]), (k * n, given[1], layouts[1], seen[1])):
         words = moved(elements, X, x, size)
         if words and so(X, x):
             come += words
-            own += elements / prod(size[axis] for axis in X.axes)
+            own += 0 if there else elements / prod(size[axis] for axis in X.axes)
     return come, own
 
 
@@ -150,12 +161,14 @@ def added(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
     return sum(move.words for move in moves(given, layouts, mnk, size) if move.addends)
 
 
-def copied(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], in_place: bool) -> float:
+def copied(
+    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], in_place: Seen | None
+) -> float:
     """Words that a rank copies: of all that moves as it goes and as it comes, of addends of C as they are added, too. in_place: of
-    A and B its own blocks, where they move, and a part of what it reads of others'."""
+    A and B its own blocks, where they move and are not seen as they lie, and a part of what it reads of others'."""
     total = sum(move.words * (3 if move.addends else 2) for move in moves(given, layouts, mnk, size))
-    if in_place:
-        read, own = read_in_place(given, layouts, mnk, size)
+    if in_place is not None:
+        read, own = read_in_place(given, layouts, mnk, size, in_place)
         total += own + READ * read - 2 * read
     return total
 

@@ -2,14 +2,15 @@
 
 Nothing is sent: a rank copies its own block once, where by messages each of the others would. In whatever layouts A and B come, on
 whatever grids, their blocks are put where the product reads them. What a rank reads of others' is counted as received, and is what
-it would receive by messages; the workspace is the ranks' own blocks, whatever the grid.
+it would receive by messages; the workspace is the ranks' own blocks, whatever the grid. A matrix that all ranks see as it is
+(DistMatrix.shared) is not copied at all: the product begins when all have come, and ends when all have read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from pdla.comm.ledger import held, note, take
 from pdla.comm.workspace import aligned
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
-from pdla.indices import Selection
+from pdla.indices import IndexSet, Selection
 from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays, shares
 from pdla.matmul.operands import Memo, Sink, as_stored, assembler
 from pdla.matmul.roles import Roles
@@ -43,7 +44,8 @@ class Piece:
 @dataclass(frozen=True)
 class Faces:
     """An operand's faces on the board: where the one begins that this rank reads, and its shape as stored; the pieces that it
-    writes; and what it reads of others': bytes, from how many ranks, and along which axes those lie."""
+    writes; what it reads of others': bytes, from how many ranks, and along which axes those lie. `seen`: where the face is in the
+    matrix, which all see as it is; None: it is on the board."""
 
     begin: int
     shape: Shape
@@ -51,6 +53,7 @@ class Faces:
     read: int
     peers: int
     axes: str
+    seen: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,11 @@ class Script:
         own_b = _as_it_is if faces_b else assembler(b, roles.B, memo)
         return Script(faces_a, faces_b, size_b, (own_a, own_b))
 
+    @cached_property
+    def seen(self) -> bool:
+        """Whether ranks read what is another's, who must not write there meanwhile."""
+        return any(faces is not None and faces.seen is not None for faces in (self.A, self.B))
+
 
 def _as_it_is(X: DistMatrix) -> DistMatrix:
     return X
@@ -79,6 +87,11 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
     """X's faces in the layout it is multiplied in, all of one size, from `offset` of the board on; and where they end."""
     if _at_hand(X, layout, grid):
         return None, offset
+    read = _read(X, layout, grid)
+    rows, cols = layout.indices(X.shape, grid.sizes, grid.coords)
+    if X.common is not None and layout.contiguous:
+        up, along = (IndexSet.interval(0, n).overlay(held)[0] for n, held in zip(X.shape, (rows, cols), strict=True))
+        return Faces(offset, as_stored(X, rows, cols), (), *read, (up, along)), offset
     longest = [_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
     size = aligned(prod(longest) * X.dtype.itemsize)
 
@@ -89,13 +102,16 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
         return offset + number * size
 
     pieces = tuple(_pieces(X, layout, grid, begin))
-    shape = (0, 0) if grid.coords is None else as_stored(X, *layout.indices(X.shape, grid.sizes, grid.coords))
+    end = offset + size * prod(grid.sizes[axis] for axis in layout.axes)
+    return Faces(begin(grid.coords) if grid.coords else end, as_stored(X, rows, cols), pieces, *read), end
+
+
+def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> tuple[int, int, str]:
+    """Of its face what this rank reads of others': bytes, from how many, and along which axes they lie."""
     others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
-    read = sum(prod(p.shape) for p in others) * X.dtype.itemsize
     gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
     axes = ",".join(gathered) if gathered else grid.comm.axis
-    end = offset + size * prod(grid.sizes[axis] for axis in layout.axes)
-    return Faces(begin(grid.coords) if grid.coords else end, shape, pieces, read, len(others), axes), end
+    return sum(prod(p.shape) for p in others) * X.dtype.itemsize, len(others), axes
 
 
 def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
@@ -128,20 +144,25 @@ def _all(selection: Selection, n: int) -> bool:
 
 @dataclass(frozen=True)
 class Lying:
-    """A matrix's block as seen, and whether it is stored the other way: not the matrix, which may come to its end before a turn."""
+    """A matrix's block as seen, all of it where that can be, and whether it is stored the other way: not the matrix, which may
+    come to its end before a turn."""
 
     xp: Any
     block: Any
+    whole: Any
     transposed: bool
 
     @staticmethod
     def of(X: DistMatrix) -> Lying:
-        return Lying(X.xp, X.stored, X.transposed)
+        whole = X.common.T if X.transposed and X.common is not None else X.common
+        return Lying(X.xp, X.stored, whole, X.transposed)
 
     def face(self, faces: Faces | None, memory: Any, writes: list[Callable[[], None]]) -> Any:
         """Its face as seen; and what puts this rank's pieces of all faces in their places."""
         if faces is None:
             return self.block
+        if faces.seen is not None:
+            return self.whole[faces.seen[0], faces.seen[1]]
         mine = self._seen(memory, faces.begin, faces.shape)
         for piece in faces.pieces:
             face = mine if piece.begin == faces.begin else self._seen(memory, piece.begin, piece.shape)
@@ -163,7 +184,8 @@ class Turn:
     """
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
-        self.script: Script = memo.once("faces", lambda: Script.of(a, b, roles, grid, memo))
+        common = a.common is not None, b.common is not None
+        self.script: Script = memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
         self.board: Board = memo.once("board", grid.comm.board)
         self.share = self.script.size // grid.comm.size
         left, right = self.script.own[0](a), self.script.own[1](b)
@@ -188,7 +210,10 @@ class Turn:
                     sink.add(left, right)
                     sink.end()
             finally:  # a rank that fails here and goes on must not be a turn behind the others
-                board.leave()
+                if script.seen:
+                    board.finish()
+                else:
+                    board.leave()
 
     def _looked(self, memory: Any) -> Views:
         writes: list[Callable[[], None]] = []

@@ -1,0 +1,38 @@
+"""Matrices in memory that the ranks of a node have in common: one array, of which each rank's block is a part."""
+
+from __future__ import annotations
+
+from math import prod
+
+from pdla.comm.agree import agreed, amid
+from pdla.errors import LayoutError
+from pdla.indices import IndexSet
+from pdla.matrix import DistMatrix
+
+
+def shared(X: DistMatrix) -> DistMatrix:
+    """Collective: see DistMatrix.shared."""
+    comm, xp = X.grid.comm, X.xp
+    with agreed(comm, f"shared() of {X.described}"):
+        _check(X)
+    with amid(comm, "shared()"):
+        shape = X.shape[::-1] if X.transposed else X.shape
+        memory = comm.common(prod(shape) * X.dtype.itemsize)
+        if memory is None:
+            return X.copy()
+        common = xp.look(memory, 0, shape, X.dtype)
+        rows, cols = (IndexSet.interval(0, n).overlay(held)[0] for n, held in zip(X.shape, X.indices, strict=True))
+        base = common[cols, rows] if X.transposed else common[rows, cols]
+        made = X._like(base, conjugated=False, common=common)
+        made.xp.copy(made.stored, X.local)
+        made.gaps = max(comm.share(int(base.size > 0 and base.shape[1] < shape[1])))
+    return made
+
+
+def _check(X: DistMatrix) -> None:
+    """That each element has one place, and each block is a part."""
+    layout, grid = X.layout, X.grid
+    copied = [axis for axis, p in grid.sizes.items() if p > 1 and axis not in layout.axes]
+    if layout.partial or copied or not layout.contiguous:
+        why = "has partial sums" if layout.partial else f"has copies along {', '.join(copied)}" if copied else "deals out in turn"
+        raise LayoutError(f"shared() of {X.described}: its layout {why}; redistribute to blocks first, as Layout('row', 'col')")
