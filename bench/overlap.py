@@ -1,6 +1,6 @@
 """How much of the communication a product hides behind its local GEMMs: SUMMA and Cannon.
 
-python bench/overlap.py [delay]              ranks as threads, each array so many seconds on its way (0.08)
+python bench/overlap.py [delay]              ranks as threads, each array so many seconds on its way (0.2)
 mpirun -n 4 python bench/overlap.py          ranks as processes, on the network there is
 python bench/cluster.py --hosts 4 -- python bench/overlap.py
 
@@ -105,7 +105,7 @@ def main(delay=None):
     except pdla.errors.NoMPIError:
         comm = None
     if comm is None or comm.size == 1:
-        with_threads(delay or 0.08)
+        with_threads(delay or 0.2)
     else:
         with_processes(comm, delay or 0.06)
 

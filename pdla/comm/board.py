@@ -100,7 +100,7 @@ class Turns(Board):
         self._await()
 
     def finish(self) -> None:
-        self.seal()  # the same meeting once more; another one's board waits for nobody then
+        self.seal()  # a meeting as that is: who opens the next turn finds that all have left
 
     def leave(self) -> None:
         self.open_still = False

@@ -101,6 +101,7 @@ DRAWN = (
     draw_view, draw_redistribute, draw_redistribute, draw_product, draw_product, draw_triangle, draw_add,
     partial(draw_part, writes=False), partial(draw_part, writes=True), partial(draw_simple, what="copy", makes=True),
     partial(draw_simple, what="double", makes=False), partial(draw_simple, what="vector", makes=False),
+    partial(draw_simple, what="share", makes=True),
 )  # fmt: skip
 
 
@@ -176,6 +177,13 @@ def copy(grids, X):
     return Twin(X.A.copy(), X.whole.copy())
 
 
+def share(grids, X):
+    try:
+        return Twin(X.A.shared(), X.whole.copy())
+    except LayoutError:  # copies, partial sums, or dealt out in turn
+        return copy(grids, X)
+
+
 def double(grids, X):
     if small(X.view):
         X.A *= 2
@@ -216,7 +224,7 @@ def product(grids, X, Y, algorithm, layout, panel, alpha, again):
     return Twin(there, (alpha * (x @ Y.whole)).astype(C.dtype))
 
 
-DONE = {done.__name__: done for done in (view, part, write, redistribute, copy, double, vector, add, triangle, product)}
+DONE = {done.__name__: done for done in (view, part, write, redistribute, copy, share, double, vector, add, triangle, product)}
 
 
 def run(comm, case):

@@ -1,0 +1,105 @@
+"""Matrices in memory that the ranks of a node have in common."""
+
+import errno
+import gc
+import os
+import time
+
+import numpy as np
+import pytest
+from matmuls import LAYOUT, exact
+
+import pdla
+from pdla import ProcessGrid, config
+from pdla.errors import PdlaError
+from pdla.matmul.operands import Sink
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(config.settings.array != "numpy", reason="devices do not see the host's memory"),
+]
+
+
+def square(comm):
+    return ProcessGrid(pdla.balanced_shape(comm.size))
+
+
+def taken():
+    """Bytes of shared memory in use, and pdla's files in it that have a name."""
+    room = os.statvfs("/dev/shm")
+    return (room.f_blocks - room.f_bavail) * room.f_frsize, [name for name in os.listdir("/dev/shm") if name.startswith("pdla-")]
+
+
+def test_products_are_exact_and_take_no_workspace(comm):
+    grid = square(comm)
+    A, B = exact((61, 70), grid, LAYOUT, seed=1), exact((70, 45), grid, LAYOUT, seed=2)
+    whole, S, T = A.gather() @ B.gather(), A.shared(), B.shared()
+    C = pdla.zeros((61, 45), grid, LAYOUT)
+    plan = pdla.plan_matmul(S, T, out=C)
+    for _ in range(3):
+        C.local.fill(np.nan)
+        with pdla.record() as ledger:
+            plan(S, T, out=C)
+        assert np.array_equal(C.gather(), whole)
+        assert ledger.peak_workspace == plan.predicted.peak_workspace == 0
+        assert np.array_equal((T.T @ S.T).gather(), whole.T)
+    total = ledger.total(comm)
+    assert (total["max_bytes_received"], total["max_messages"]) == (plan.predicted.bytes_received, plan.predicted.messages)
+
+
+def test_who_is_first_out_of_a_product_may_write(comm, monkeypatch):
+    grid, add = square(comm), Sink.add
+    A, B = exact((24, 24), grid, LAYOUT, seed=1).shared(), exact((24, 24), grid, LAYOUT, seed=2).shared()
+    C, whole = pdla.zeros((24, 24), grid, LAYOUT), A.gather() @ B.gather()
+    plan = pdla.plan_matmul(A, B, out=C)
+
+    def slowly(*args):
+        time.sleep(0.05 * (comm.rank == comm.size - 1))
+        add(*args)
+
+    monkeypatch.setattr(Sink, "add", slowly)
+    for step in range(3):
+        plan(A, B, out=C)
+        A *= 2
+        assert np.array_equal(C.gather(), 2**step * whole)
+
+
+def test_memory_goes_with_the_last_array_over_it(comm):
+    grid, size = square(comm), 2048
+    gc.collect()
+    comm.barrier()
+    before = taken()[0]
+    X = pdla.zeros((size, size), grid, LAYOUT).shared()
+    comm.barrier()
+    during, named = taken()
+    view = X[: size // 2, :].T
+    comm.barrier()
+    del X
+    gc.collect()
+    comm.barrier()
+    still = taken()[0]
+    comm.barrier()
+    del view
+    gc.collect()
+    comm.barrier()
+    after = taken()[0]
+    assert during - before >= 8 * size * size and not named  # nobody finds it, and a job that is killed leaves nothing
+    assert still - before >= 8 * size * size and after - before < 4 * size * size
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
+def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch, number):
+    grid, last = square(comm), comm.size - 1
+    X = exact((40, 40), grid, LAYOUT, seed=1)
+
+    def refused(*args):
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as failing:
+        if comm.rank == last:
+            failing.setattr(os, "posix_fallocate" if number == errno.ENOSPC else "open", refused)
+        with pytest.raises(PdlaError, match=rf"12800 bytes .*{os.strerror(number)} \(rank {last}\).*PDLA_SHARED=0"):
+            X.shared()
+    comm.barrier()
+    assert not taken()[1]
+    assert np.array_equal(X.shared().gather(), X.gather())
