@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pdla.errors import LayoutError
-from pdla.indices import IndexSet, between
+from pdla.indices import IndexSet, between, distinct, searched
 
 
 def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class Cyclic:
         """The coordinates, ascending, that own some of these indices."""
         firsts, lasts = ((ends + self.missing) // self.block for ends in (held.starts, held.stops - 1))
         lasts = np.minimum(lasts, firsts + parts - 1)  # a round of blocks has them all
-        return np.unique((between(firsts, lasts) + self.source) % parts)
+        return distinct((between(firsts, lasts) + self.source) % parts)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
         """The cut of the indices from start to stop alone."""
@@ -135,7 +135,8 @@ class Cuts:
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
         """The coordinates, ascending, that own some of these indices, and such between them as own none at all."""
-        firsts, lasts = (np.searchsorted(self.boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
+        boundaries = np.array(self.boundaries)
+        firsts, lasts = (searched(boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
         return between(firsts, lasts)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:

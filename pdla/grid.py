@@ -17,6 +17,7 @@ from pdla.comm import as_communicator
 from pdla.comm.agree import agreed
 from pdla.comm.base import Communicator
 from pdla.errors import GridError, LayoutError
+from pdla.indices import distinct
 from pdla.layout import Layout
 
 NAMES = ("row", "col", "depth")
@@ -205,7 +206,7 @@ class ProcessGrid:
 
     def holders(self, coords: Mapping[str, int]) -> np.ndarray:
         """Ranks of comm at these coordinates, which may leave axes out: all along those, in ascending order."""
-        return np.sort(self.ranks[tuple(coords.get(axis, slice(None)) for axis in self.axes)], axis=None)
+        return distinct(self.ranks[tuple(coords.get(axis, slice(None)) for axis in self.axes)])
 
     # ------------------------------------------------------------------ its communicators
 

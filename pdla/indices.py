@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 Selection = slice | np.ndarray
+EMPTY = slice(0, 0)
 MOST = 2**63 - 1  # the longest dimension: indices have 64 bits
+SHORT = 64  # numbers that are looked at one by one: to sort and to search, NumPy lets go of Python's lock, for which threads queue
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +26,17 @@ class IndexSet:
         runs = ([start], [stop]) if stop > start else ([], [])
         return IndexSet(np.array(runs[0], np.int64), np.array(runs[1], np.int64))
 
-    @property
+    @cached_property
     def offsets(self) -> np.ndarray:
         """Local position at which each run begins."""
         lengths = self.stops - self.starts
         return np.cumsum(lengths) - lengths
 
     def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
         return int((self.stops - self.starts).sum())
 
     def __eq__(self, other: object) -> bool:
@@ -65,12 +72,24 @@ class IndexSet:
 
     def within(self, other: IndexSet) -> IndexSet:
         """Local positions there of the indices that both hold: what `select` undoes."""
+        if len(self.starts) == len(other.starts) == 1:
+            low, high, _, theirs = self._meet(other)
+            return IndexSet.interval(low - theirs, high - theirs)
         _, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
         shift = other.offsets[j] - other.starts[j]
         return IndexSet(lo + shift, hi + shift)
 
+    def _meet(self, other: IndexSet) -> tuple[int, int, int, int]:
+        """Of two single runs: where what they have in common begins and ends, and where each of them begins."""
+        (mine,), (theirs,) = self.starts.tolist(), other.starts.tolist()
+        return max(mine, theirs), min(mine + self._size, theirs + other._size), mine, theirs
+
     def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
         """Where both hold the same indices: local positions here, local positions there, and how many."""
+        if len(self.starts) == len(other.starts) == 1:  # as mostly
+            low, high, mine, theirs = self._meet(other)
+            empty = EMPTY, EMPTY, 0
+            return (slice(low - mine, high - mine), slice(low - theirs, high - theirs), high - low) if high > low else empty
         i, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
         here = self.offsets[i] + lo - self.starts[i]
         there = other.offsets[j] + lo - other.starts[j]
@@ -93,15 +112,15 @@ def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
 
     def find(held: IndexSet) -> list[int]:
         _, j, _, _ = _intersect(held.starts, held.stops, starts, stops)
-        return np.unique(owners[j]).tolist()
+        return distinct(owners[j]).tolist()
 
     return find
 
 
 def _intersect(starts1, stops1, starts2, stops2):
     """All meetings of two sorted lists of runs: which of the first, which of the second, and [lo, hi)."""
-    first = np.searchsorted(stops2, starts1, "right")
-    counts = np.maximum(np.searchsorted(starts2, stops1, "left") - first, 0)
+    first = searched(stops2, starts1, "right")
+    counts = np.maximum(searched(starts2, stops1, "left") - first, 0)
     i = np.repeat(np.arange(len(starts1)), counts)
     j = np.arange(len(i)) + (first - np.cumsum(counts) + counts)[i]
     return i, j, np.maximum(starts1[i], starts2[j]), np.minimum(stops1[i], stops2[j])
@@ -109,7 +128,24 @@ def _intersect(starts1, stops1, starts2, stops2):
 
 def between(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
     """All numbers from each first to its last, ascending, each once."""
-    return np.unique(_expand(firsts, lasts - firsts + 1))
+    if len(firsts) == 1:
+        return np.arange(firsts[0], lasts[0] + 1)
+    return distinct(_expand(firsts, lasts - firsts + 1))
+
+
+def searched(ascending: np.ndarray, numbers: np.ndarray, side: str) -> np.ndarray:
+    """np.searchsorted."""
+    if len(ascending) * len(numbers) > SHORT:
+        return np.searchsorted(ascending, numbers, side)  # type: ignore[call-overload]
+    before = ascending <= numbers[:, None] if side == "right" else ascending < numbers[:, None]
+    return before.sum(axis=1)
+
+
+def distinct(numbers: np.ndarray) -> np.ndarray:
+    """Each of them once, ascending."""
+    if numbers.size > SHORT:
+        return np.unique(numbers)
+    return np.array(sorted(set(numbers.ravel().tolist())), numbers.dtype)
 
 
 def _expand(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -135,7 +171,7 @@ def some_of(selection: Selection, lo: int, hi: int) -> Selection:
 def _selection(starts: np.ndarray, lengths: np.ndarray) -> Selection:
     """A slice where the runs allow one (one run, or single indices evenly spaced), else the positions themselves."""
     if not len(starts):
-        return slice(0, 0)
+        return EMPTY
     if np.array_equal(starts[1:], (starts + lengths)[:-1]):
         return slice(int(starts[0]), int(starts[-1] + lengths[-1]))
     steps = np.diff(starts)

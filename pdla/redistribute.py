@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer, takes
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
-from pdla.indices import IndexSet, Selection
+from pdla.indices import IndexSet, Selection, searched
 from pdla.layout import Layout, Shape, axes_of, overlays, places_of
 from pdla.matrix import DistMatrix
 
@@ -50,7 +50,7 @@ def _meetings(
 
 def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """For each rank the holder nearest in rank number, the lower one of two equally near."""
-    after = np.searchsorted(holders, ranks).clip(1, len(holders) - 1) if len(holders) > 1 else np.zeros(len(ranks), int)
+    after = searched(holders, ranks, "left").clip(1, len(holders) - 1) if len(holders) > 1 else np.zeros(len(ranks), int)
     before = np.maximum(after - 1, 0)
     closer = np.abs(holders[after] - ranks) < np.abs(ranks - holders[before])
     return np.where(closer, holders[after], holders[before])
