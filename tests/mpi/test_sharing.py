@@ -2,7 +2,9 @@
 
 import errno
 import gc
+import itertools
 import os
+import random
 import time
 
 import numpy as np
@@ -62,6 +64,22 @@ def test_who_is_first_out_of_a_product_may_write(comm, monkeypatch):
         plan(A, B, out=C)
         A *= 2
         assert np.array_equal(C.gather(), 2**step * whole)
+
+
+def test_turns_of_every_kind_follow_one_another(comm):
+    """Of small boards and large ones, of matrices in common and not: who comes first to a turn finds nobody in the last one."""
+    grid, chance, cases = square(comm), random.Random(5), []
+    for n in (40, 600):
+        A, B = exact((n, n), grid, LAYOUT, seed=1), exact((n, n), grid, LAYOUT, seed=2)
+        whole, S, T = (A.gather() @ B.gather())[np.ix_(*(held.indices() for held in A.indices))], A.shared(), B.shared()
+        for left, right in itertools.product((A, S), (B, T)):
+            cases.append((pdla.plan_matmul(left, right, schedule="shared", layout=LAYOUT), left, right, whole))
+    wrong = 0
+    for step in range(60):
+        plan, left, right, whole = chance.choice(cases)
+        time.sleep(0.001 * ((comm.rank + step) % 3))
+        wrong += not np.array_equal(plan(left, right).local, whole)
+    assert sum(comm.share(wrong)) == 0
 
 
 def test_memory_goes_with_the_last_array_over_it(comm):
