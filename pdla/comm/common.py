@@ -31,7 +31,7 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
     size = max(size, 1)  # there are no maps of nothing
     path = comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
     start, stop = block_bounds(size, comm.size, comm.rank)
-    file = -1
+    file, memory = -1, None
 
     def make() -> None:
         nonlocal file
@@ -44,10 +44,15 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
         if start < stop:
             os.posix_fallocate(file, start, stop - start)
 
+    def see() -> None:
+        nonlocal memory
+        memory = np.frombuffer(mmap.mmap(file, size), np.uint8)
+
     try:
-        for step in (make, find):
+        for step in (make, find, see):
             _together(comm, size, step)
-        return np.frombuffer(mmap.mmap(file, size), np.uint8)
+        assert memory is not None
+        return memory
     finally:
         if file >= 0:
             os.close(file)

@@ -3,6 +3,7 @@
 import errno
 import gc
 import itertools
+import mmap
 import os
 import random
 import time
@@ -105,8 +106,12 @@ def test_memory_goes_with_the_last_array_over_it(comm):
     assert still - before >= 8 * size * size and after - before < 4 * size * size
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES])
-def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch, number):
+@pytest.mark.parametrize(
+    ("where", "call", "number"),
+    [(os, "posix_fallocate", errno.ENOSPC), (os, "open", errno.EACCES), (mmap, "mmap", errno.ENOMEM)],
+    ids=["no room", "not seen", "not mapped"],
+)
+def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch, where, call, number):
     grid, last = square(comm), comm.size - 1
     X = exact((40, 40), grid, LAYOUT, seed=1)
 
@@ -115,7 +120,7 @@ def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch,
 
     with monkeypatch.context() as failing:
         if comm.rank == last:
-            failing.setattr(os, "posix_fallocate" if number == errno.ENOSPC else "open", refused)
+            failing.setattr(where, call, refused)
         with pytest.raises(PdlaError, match=rf"12800 bytes .*{os.strerror(number)} \(rank {last}\).*PDLA_SHARED=0"):
             X.shared()
     comm.barrier()
