@@ -1,10 +1,11 @@
 """pdla beside what one would use instead, all in one run: python bench/peers.py [--quick] [--json FILE]
 
-Sides: NumPy in one process on all cores; the ranks' own GEMMs and no communication (the ceiling); allgather and
-numpy.matmul by hand; pdla through a plan, in its native layouts (on all ranks and, where they outnumber the cores, on as many
-as there are cores, while the others wait) and from 2-D blocks to 2-D blocks; ScaLAPACK's pdgemm (best of four block sizes, of
-which the largest leave C to few ranks, too); PyTorch DTensor on gloo (best of three ways to cut A and B). One BLAS thread a
-rank. A side that is not installed is named, with the command that installs it.
+Sides: NumPy in one process on all cores; the ranks' own GEMMs and no communication (the ceiling), without barriers and with one
+after each; allgather and numpy.matmul by hand; pdla through a plan, in its native layouts (on all ranks, also with A and B in
+memory that these have in common, and, where they outnumber the cores, on as many as there are cores, while the others wait) and
+from 2-D blocks to 2-D blocks; ScaLAPACK's pdgemm (best of four block sizes, of which the largest leave C to few ranks, too);
+PyTorch DTensor on gloo (best of three ways to cut A and B). One BLAS thread a rank. A side that is not installed is named, with
+the command that installs it.
 
 Each side is a job of its own (pdla and its ceiling share one and alternate in it), so that no waiting rank takes a core from
 another side; the jobs alternate, --repeats times. A time is that of a tenth of a second of products, back to back, over their
