@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from errno import ENOSPC
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
     """Collective over comm, all on one node: so many bytes, or PdlaError on every rank.
 
     Each rank asks for its part of them, in order: pages lie near who asks, and what is not there is told of at once, not by a
-    signal to whoever writes to it.
+    signal to whoever writes to it. By then the file has no name: a rank that is killed leaves nothing behind.
     """
     size = max(size, 1)  # there are no maps of nothing
     path = comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
@@ -41,6 +42,11 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
     def find() -> None:
         nonlocal file
         file = file if comm.rank == 0 else os.open(path, os.O_RDWR)
+        room = os.fstatvfs(file)
+        if room.f_bavail * room.f_frsize < size:  # before anyone takes of it: what is half taken would be missed elsewhere
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+
+    def take() -> None:
         if start < stop:
             os.posix_fallocate(file, start, stop - start)
 
@@ -49,16 +55,20 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
         memory = np.frombuffer(mmap.mmap(file, size), np.uint8)
 
     try:
-        for step in (make, find, see):
+        try:
+            for step in (make, find):
+                _together(comm, size, step)
+        finally:
+            if comm.rank == 0:  # all have it open, or have failed
+                with suppress(OSError):
+                    os.unlink(path)
+        for step in (take, see):
             _together(comm, size, step)
         assert memory is not None
         return memory
     finally:
         if file >= 0:
             os.close(file)
-        if comm.rank == 0:  # all have it, or have failed
-            with suppress(OSError):
-                os.unlink(path)
 
 
 def _together(comm: Communicator, size: int, step: Callable[[], None]) -> None:

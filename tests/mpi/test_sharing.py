@@ -106,6 +106,14 @@ def test_memory_goes_with_the_last_array_over_it(comm):
     assert still - before >= 8 * size * size and after - before < 4 * size * size
 
 
+def test_more_than_there_is_is_refused_before_any_is_taken(comm):
+    before = taken()[0]
+    size = 2 * os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
+    with pytest.raises(PdlaError, match=rf"{size} bytes of memory in common: No space left"):
+        comm.common(size)
+    assert taken()[0] - before < 2**26 and not taken()[1]
+
+
 @pytest.mark.parametrize(
     ("where", "call", "number"),
     [(os, "posix_fallocate", errno.ENOSPC), (os, "open", errno.EACCES), (mmap, "mmap", errno.ENOMEM)],
