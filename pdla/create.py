@@ -169,10 +169,8 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     xp = namespace(whole)
     agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
     rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
-    here, _, _ = IndexSet.interval(0, whole.shape[0]).overlay(rows)
-    there, _, _ = IndexSet.interval(0, whole.shape[1]).overlay(cols)
     block = xp.empty((len(rows), len(cols)), whole.dtype)
-    xp.copy(block, xp.take(whole, here, there))
+    xp.copy(block, xp.take(whole, rows.selection, cols.selection))
     return DistMatrix(block, whole.shape, grid, layout)
 
 

@@ -58,6 +58,11 @@ class IndexSet:
         """All global indices, in local order."""
         return _expand(self.starts, self.stops - self.starts)
 
+    @property
+    def selection(self) -> Selection:
+        """The indices themselves, as a slice where they allow one."""
+        return _selection(self.starts, self.stops - self.starts)
+
     def position(self, index: int) -> int:
         """Local position of a global index that is held."""
         run = int(np.searchsorted(self.starts, index, "right")) - 1

@@ -6,7 +6,6 @@ from math import prod
 
 from pdla.comm.agree import agreed, amid
 from pdla.errors import LayoutError
-from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
 
 
@@ -21,11 +20,11 @@ def shared(X: DistMatrix) -> DistMatrix:
         if memory is None:
             return X.copy()
         common = xp.look(memory, 0, shape, X.dtype)
-        rows, cols = (IndexSet.interval(0, n).overlay(held)[0] for n, held in zip(X.shape, X.indices, strict=True))
+        rows, cols = (held.selection for held in X.indices)
         base = common[cols, rows] if X.transposed else common[rows, cols]
-        made = X._like(base, conjugated=False, common=common)
-        made.xp.copy(made.stored, X.local)
-        made.gaps = max(comm.share(int(base.size > 0 and base.shape[1] < shape[1])))
+        gaps = max(comm.share(int(base.size > 0 and base.shape[1] < shape[1])))
+        made = X._like(base, conjugated=False, gaps=gaps, common=common)
+        xp.copy(made.stored, X.local)
     return made
 
 

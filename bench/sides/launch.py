@@ -24,7 +24,7 @@ OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 Variant = tuple[str, str]  # a module of sides/, and what it is told
-CEILINGS = ("ceiling", ""), ("ceiling", "barriers")
+OURS = ("native", "shared", "few", "blocks")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def jobs(torch: Path) -> list[Job]:
     widths = tuple(("pdgemm", str(width)) for width in (32, 64, 128, 256))
     return [
         Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
-        Job("pdla", (*CEILINGS, ("ours", "native"), ("ours", "shared"), ("ours", "few"), ("ours", "blocks")), here),
+        Job("pdla", (("ceiling", ""), ("ceiling", "barriers"), *(("ours", variant) for variant in OURS)), here),
         Job("by hand", (("by_hand", ""),), here),
         Job("ScaLAPACK", widths, openly, no_scalapack, lambda: OPEN_MPI | AS_ROOT | core_type()),
         Job(

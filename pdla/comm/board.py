@@ -48,9 +48,9 @@ class Board(ABC):
     def leave(self) -> None:
         """Ends this rank's reading."""
 
-    @abstractmethod
     def finish(self) -> None:
-        """Collective: ends the reading of all."""
+        """Collective: ends the reading of all, by a meeting as the one that ends the writing."""
+        self.seal()
 
     @abstractmethod
     def trim(self, most: int) -> None:
@@ -98,9 +98,6 @@ class Turns(Board):
         self.open_still = False
         self._come()
         self._await()
-
-    def finish(self) -> None:
-        self.seal()  # a meeting as that is: who opens the next turn finds that all have left
 
     def leave(self) -> None:
         self.open_still = False

@@ -41,9 +41,6 @@ class DryBoard(Board):
     def leave(self) -> None:
         pass
 
-    def finish(self) -> None:
-        pass
-
     def trim(self, most: int) -> None:
         pass
 

@@ -62,11 +62,16 @@ def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     return Node(len(cores), len(set().union(*cores))), homes
 
 
+def room() -> int:
+    """Bytes of this machine's shared memory that nobody has taken; 0 where there is none to look at."""
+    here = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
+    return here.f_bavail * here.f_frsize if here else 0
+
+
 def free(comm: MPI.Comm) -> int:
-    """Collective over comm, all on one node: bytes of its shared memory that nobody has taken; 0 where there is none to look at.
+    """Collective over comm, all on one node: its room, the same on every rank.
 
     Gathered, since mpi4py's allreduce begins by a collective call of MPI that holds Python's lock: of two threads each might wait
     for the other one's rank, and no watchdog would run.
     """
-    room = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
-    return min(comm.allgather(room.f_bavail * room.f_frsize if room else 0))
+    return min(comm.allgather(room()))

@@ -285,9 +285,6 @@ class ThreadBoard(Board):
     def leave(self) -> None:
         pass
 
-    def finish(self) -> None:
-        self.comm.share(None)
-
     def trim(self, most: int) -> None:
         pass
 

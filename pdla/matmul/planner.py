@@ -150,7 +150,7 @@ class Sizes:
         gathers and sums are short; panels do nothing for what is redistributed before."""
         lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
         read, own = roles.gathered(lying, layouts, self.mnk, sizes, self.seen)
-        if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes)[0]:
+        if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes, self.seen)[0]:
             return "shared"
         in_panels = read + roles.added(lying, layouts, self.mnk, sizes)
         return "gather" if in_panels * self.itemsize <= GATHER_BELOW else "summa"

@@ -124,7 +124,7 @@ def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
 
 
 def gathered(
-    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen = (False, False)
+    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen
 ) -> tuple[float, float]:
     """Words of A and B that come by gathers alone, in panels or read in place, and words of a rank's own that others gather, but
     for what they see as it lies."""
@@ -132,7 +132,7 @@ def gathered(
 
 
 def read_in_place(
-    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen = (False, False)
+    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen
 ) -> tuple[float, float]:
     """Words of A and B that a rank reads of others', if all that moves is read where it lies, and its own that it writes there."""
     return _coming(given, layouts, mnk, size, seen, lambda X, x: True)
@@ -148,7 +148,7 @@ def _coming(
 ) -> tuple[float, float]:
     m, n, k = mnk
     come = own = 0.0
-    for elements, X, x, there in ((m * k, given[0], layouts[0], seen[0]), (k * n, given[1], layouts[1], seen[1])):
+    for elements, X, x, there in zip((m * k, k * n), given, layouts, seen, strict=False):
         words = moved(elements, X, x, size)
         if words and so(X, x):
             come += words

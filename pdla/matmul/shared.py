@@ -19,7 +19,7 @@ from pdla.comm.ledger import held, note, take
 from pdla.comm.workspace import aligned
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection
+from pdla.indices import Selection
 from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays, shares
 from pdla.matmul.operands import Memo, Sink, as_stored, assembler
 from pdla.matmul.roles import Roles
@@ -90,8 +90,7 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
     read = _read(X, layout, grid)
     rows, cols = layout.indices(X.shape, grid.sizes, grid.coords)
     if X.common is not None and layout.contiguous:
-        up, along = (IndexSet.interval(0, n).overlay(held)[0] for n, held in zip(X.shape, (rows, cols), strict=True))
-        return Faces(offset, as_stored(X, rows, cols), (), *read, (up, along)), offset
+        return Faces(offset, as_stored(X, rows, cols), (), *read, (rows.selection, cols.selection)), offset
     longest = [_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
     size = aligned(prod(longest) * X.dtype.itemsize)
 
