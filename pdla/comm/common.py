@@ -10,16 +10,18 @@ import mmap
 import os
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack
 from errno import ENOSPC
+from typing import TypeVar
 
 import numpy as np
 
 from pdla.comm.base import Communicator
-from pdla.comm.node import SHARED
+from pdla.comm.node import SHARED, room
 from pdla.cuts import block_bounds
 from pdla.errors import PdlaError
 
+T = TypeVar("T")
 _ALONE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
@@ -30,52 +32,37 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
     signal to whoever writes to it. By then the file has no name: a rank that is killed leaves nothing behind.
     """
     size = max(size, 1)  # there are no maps of nothing
-    path = comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
-    start, stop = block_bounds(size, comm.size, comm.rank)
-    file, memory = -1, None
-
-    def make() -> None:
-        nonlocal file
-        if comm.rank == 0:
-            file = os.open(path, _ALONE, 0o600)
-
-    def find() -> None:
-        nonlocal file
-        file = file if comm.rank == 0 else os.open(path, os.O_RDWR)
-        room = os.fstatvfs(file)
-        if room.f_bavail * room.f_frsize < size:  # before anyone takes of it: what is half taken would be missed elsewhere
-            raise OSError(ENOSPC, os.strerror(ENOSPC))
-
-    def take() -> None:
-        if start < stop:
-            os.posix_fallocate(file, start, stop - start)
-
-    def see() -> None:
-        nonlocal memory
-        memory = np.frombuffer(mmap.mmap(file, size), np.uint8)
-
-    try:
+    first, path = comm.rank == 0, comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
+    _together(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
+    with ExitStack() as ends:
         try:
-            for step in (make, find):
-                _together(comm, size, step)
+            file = _together(comm, size, lambda: _opened(path, size, ends))
         finally:
-            if comm.rank == 0:  # all have it open, or have failed
-                with suppress(OSError):
-                    os.unlink(path)
-        for step in (take, see):
-            _together(comm, size, step)
-        assert memory is not None
-        return memory
-    finally:
-        if file >= 0:
-            os.close(file)
+            if first:  # all have it open, or have failed
+                os.unlink(path)
+        _together(comm, size, lambda: _take(file, *block_bounds(size, comm.size, comm.rank)))
+        return _together(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
 
 
-def _together(comm: Communicator, size: int, step: Callable[[], None]) -> None:
-    """Collective: a step of every rank; the system's error on one is an error on all."""
-    fault = ""
+def _opened(path: str, size: int, ends: ExitStack) -> int:
+    """The file, where there is room for all of it: what was half taken would be missed elsewhere."""
+    file = os.open(path, os.O_RDWR)
+    ends.callback(os.close, file)
+    if room() < size:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+    return file
+
+
+def _take(file: int, start: int, stop: int) -> None:
+    if start < stop:
+        os.posix_fallocate(file, start, stop - start)
+
+
+def _together(comm: Communicator, size: int, step: Callable[[], T]) -> T:
+    """Collective: what a step gives this rank; the system's error on one rank is an error on all."""
+    fault, made = "", None
     try:
-        step()
+        made = step()
     except OSError as error:
         fault = f"{error.strerror} (rank {comm.rank})"
     if faults := [said for said in comm.share(fault) if said]:
@@ -83,3 +70,4 @@ def _together(comm: Communicator, size: int, step: Callable[[], None]) -> None:
             f"{size} bytes of memory in common: {faults[0]}; it is taken of {SHARED}: make that larger, leave out .shared(), or "
             "set PDLA_SHARED=0"
         )
+    return made  # type: ignore[return-value]
