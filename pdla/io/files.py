@@ -81,16 +81,11 @@ def filled(
     def fill(block: np.ndarray) -> None:
         if block.size and grid.coords is not None:
             rows, cols = layout.indices(shape, grid.sizes, grid.coords)
-            read(block, positions(rows, shape[0]), positions(cols, shape[1]))
+            read(block, rows.selection, cols.selection)
 
     with together(grid.comm, path):
         block = grid.comm.xp.filled(local_shape(shape, layout, grid), dtype, fill)
     return DistMatrix(block, shape, grid, layout)
-
-
-def positions(held: IndexSet, n: int) -> Selection:
-    """The indices among 0..n-1, as a slice where there is one."""
-    return held.overlay(IndexSet.interval(0, n))[1]
 
 
 def to_write(A: DistMatrix, coords: Mapping[str, int] | None) -> tuple[IndexSet, IndexSet] | None:
@@ -105,4 +100,4 @@ def write_own(A: DistMatrix, write: Callable[[Any, Selection, Selection], None])
     """This rank's block, if it is this rank that writes it: write(block, rows, columns of the file)."""
     mine = to_write(A, A.grid.coords)
     if mine is not None:
-        write(A.xp.host(A.local), positions(mine[0], A.shape[0]), positions(mine[1], A.shape[1]))
+        write(A.xp.host(A.local), mine[0].selection, mine[1].selection)

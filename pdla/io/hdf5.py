@@ -14,7 +14,7 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
-from pdla.io.files import PANEL, check_matrix, filled, positions, to_write, together, write_own
+from pdla.io.files import PANEL, check_matrix, filled, to_write, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 
@@ -168,5 +168,5 @@ def _panel(A: DistMatrix, held: dict[int, tuple[IndexSet, IndexSet]], rows: Inde
     panel = buffer(xp, (len(rows), A.shape[1]), A.dtype)
     for rank, piece in (own | pieces).items():
         _, there, _, cols = meetings[rank]
-        xp.put(panel, there, positions(cols, A.shape[1]), piece)
+        xp.put(panel, there, cols.selection, piece)
     return panel
