@@ -7,10 +7,12 @@ from 2-D blocks to 2-D blocks; ScaLAPACK's pdgemm (best of four block sizes, of 
 PyTorch DTensor on gloo (best of three ways to cut A and B). One BLAS thread a rank. A side that is not installed is named, with
 the command that installs it.
 
-Each side is a job of its own (pdla and its ceiling share one and alternate in it), so that no waiting rank takes a core from
-another side; the jobs alternate, --repeats times. A time is that of a tenth of a second of products, back to back, over their
-number, from the moment when all ranks start to the last that is done; the figure is the median of all, each side's first product
-left out. In the first round each side's product of integers is checked, twice, element for element by a product with a vector.
+A product after another (the short ones together), each --repeats times by all jobs in turn: what a shared machine gives changes
+within minutes. Sides that share an MPI share a job (pdla, its ceilings and the lines by hand) and alternate in it; no rank of
+another waits meanwhile and takes a core. A time is that of a tenth of a second of products, back to back, over their number, from
+the moment when all ranks start to the last that is done. Shown are the median of a side's turns, and medians of ratios, each of two
+turns that followed one another. In a product's first round its integers are checked, twice, element for element by a product with a
+vector.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from pdla.bench.info import processor
 RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
 MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
+SHORT = 2**31  # multiplications of products that take less time than a job's start: they share it
 TURNS, TURN = 4, 0.1  # times that sides of one job take turns at a product, and seconds of each turn
 WIDTH = 240  # columns, where the output is no terminal
 
@@ -47,12 +50,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ranks", help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
     parser.add_argument("--shapes", help=f"n or m x n x k, default {','.join(SHAPES)}")
     parser.add_argument("--dtypes", default="float64,float32")
-    parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,by hand,ScaLAPACK,DTensor; default all")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds over all jobs (default 3)")
+    parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of a product (default 3)")
     parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
     parser.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
     parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
-    parser.add_argument("--json", metavar="FILE", help="write everything to FILE, after every round")
+    parser.add_argument("--json", metavar="FILE", help="write everything to FILE, after every product")
     return parser.parse_args()
 
 
@@ -78,16 +81,23 @@ def cases(given: argparse.Namespace) -> dict[int, list[Product]]:
 # ---------------------------------------------------------------------------------------------- a run
 
 
+def visits(rows: list[Row]) -> list[list[Row]]:
+    """The rows whose products are run in turn by all jobs: the short ones together, each other alone."""
+    short = [row for row in rows if row.product.m * row.product.n * row.product.k <= SHORT]
+    return [short] * bool(short) + [[row] for row in rows if row not in short]
+
+
 def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
-    """Run a job over all rows of one number of ranks, and take its figures in; what went wrong, or ""."""
+    """Run a job on the rows' products, and take its figures in; what went wrong, or ""."""
     work = []
     for row in rows:
-        fits = {side: unfit(side, row.product, row.ranks) for side in job.sides}
-        sides = [side for side, why in fits.items() if not why]
-        if sides:
-            p = row.product
-            work.append({"sizes": [p.m, p.n, p.k, p.dtype], "sides": sides})
+        p = row.product
+        fits = {side: unfit(side, p, row.ranks) for side in job.sides}
         row.left_out |= {" ".join(side): why for side, why in fits.items() if why}
+        if sides := [side for side, why in fits.items() if not why]:
+            work.append({"sizes": [p.m, p.n, p.k, p.dtype], "sides": sides})
+    if not work:
+        return ""
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results")
         results.touch()
@@ -100,7 +110,7 @@ def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
 
 
 def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: dict[str, str], say: Console) -> None:
-    """All rounds for one number of ranks; a job that fails once is left out of the rounds after it."""
+    """All rounds of some products; a job that fails once is left out from there on."""
     for number in range(1 if given.quick else given.repeats):
         for job in run:
             name = f"{job.name} on {rows[0].ranks} ranks"
@@ -108,7 +118,8 @@ def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: d
                 continue
             start = time.perf_counter()
             fault = one_job(job, rows, number == 0, given.limit)
-            say.print(f"round {number + 1}, {name}: {time.perf_counter() - start:.0f} s {fault}", style="dim")
+            named = rows[0].title + " and others" * (len(rows) > 1)
+            say.print(f"{job.name}, {named}: {time.perf_counter() - start:.0f} s {fault}", style="dim")
             if fault:
                 absent[name] = fault
 
@@ -132,11 +143,12 @@ def main() -> int:
     for ranks, some in cases(given).items():
         rows = [Row(ranks, product) for product in some]
         done += rows
-        rounds(given, run, rows, absent, say)
+        for some in visits(rows):
+            rounds(given, run, some, absent, say)
+            if given.json:
+                found = {"before": before, "after": machine(), "command": sys.argv, "absent": absent, "rows": exported(done)}
+                Path(given.json).write_text(json.dumps(found, indent=1) + "\n")
         out.print(table(ranks, rows))
-        if given.json:
-            found = {"before": before, "after": machine(), "command": sys.argv, "absent": absent, "rows": exported(done)}
-            Path(given.json).write_text(json.dumps(found, indent=1) + "\n")
     for name, why in absent.items():
         out.print(f"absent: {name}: {why}")
     for line in left_out(done):

@@ -47,6 +47,10 @@ class Measured:
     def median(self) -> float:
         return median(self.seconds)
 
+    def over(self, other: Measured) -> float:
+        """The median of this side's times over the other's, turn by turn."""
+        return median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=False))
+
 
 @dataclass
 class Row:
@@ -69,9 +73,9 @@ class Row:
         return min(found, key=lambda side: side.median, default=None)
 
     def over_numpy(self, label: str) -> float | None:
-        """NumPy's median over the side's."""
+        """NumPy's time over the side's."""
         numpy, side = self.best("NumPy"), self.best(label)
-        return numpy.median / side.median if numpy and side else None
+        return numpy.over(side) if numpy and side else None
 
     @property
     def wrong(self) -> list[str]:
@@ -116,7 +120,7 @@ def _cells(row: Row) -> list[str]:
 
 def _over_ceilings(row: Row) -> str:
     ours, ceilings = _fastest(row, ALL_RANKS), [side for label in CEILINGS if (side := row.best(label))]
-    return " ".join(f"{ours.median / ceiling.median:.2f}" for ceiling in ceilings) if ours and ceilings else "–"
+    return " ".join(f"{ours.over(ceiling):.2f}" for ceiling in ceilings) if ours and ceilings else "–"
 
 
 def _fastest(row: Row, labels: Iterable[str]) -> Measured | None:
@@ -153,8 +157,8 @@ def verdict(rows: list[Row]) -> list[str]:
 def _faster_peers(row: Row) -> str:
     """The peers faster than the best of pdla in its native layouts, in words."""
     ours = _fastest(row, OURS)
-    faster = {p: side for p in PEERS if (side := row.best(p)) and ours and side.median < ours.median}
-    times = ", ".join(f"{p} {1e3 * side.median:.3g} ms{_idle(row, p, side)}" for p, side in faster.items())
+    faster = {p: side for p in PEERS if (side := row.best(p)) and ours and side.over(ours) < 1}
+    times = ", ".join(f"{p} {side.over(ours):.3f} of its time{_idle(row, p, side)}" for p, side in faster.items() if ours)
     return f"pdla {1e3 * ours.median:.3g} ms, {times}" if ours and faster else ""
 
 
@@ -173,7 +177,7 @@ def exported(rows: Iterable[Row]) -> list[dict[str, Any]]:
         {
             "ranks": row.ranks, "m": row.product.m, "n": row.product.n, "k": row.product.k, "dtype": row.product.dtype,
             "side": module, "variant": variant, "seconds_median": side.median,
-            "numpy_over_side": numpy.median / side.median if (numpy := row.best("NumPy")) else None,
+            "numpy_over_side": numpy.over(side) if (numpy := row.best("NumPy")) else None,
             "workspace_bytes": side.workspace, "exact": side.exact, "about": side.about, "holders": side.holders,
             "seconds": side.seconds,
         }

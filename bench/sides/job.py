@@ -37,13 +37,14 @@ class Taken:
 
 def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[Taken]:
     """Collective: turns of products back to back, of so many seconds. A product before says how many that is, and where sides
-    take turns one begins each, not counted: another's data lies in the caches then, and connections that were idle begin slowly.
+    take turns one begins each that has more than one, not counted: another's data lies in the caches then, and connections that
+    were idle begin slowly.
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
     found = [Taken() for _ in sides]
     for _ in range(turns):
         for taken, side, count in zip(found, sides, counts, strict=True):
-            if len(sides) > 1:
+            if len(sides) > 1 and count > 1:
                 meeting.seconds(side.multiply)
             before = received()
             taken.seconds.append(meeting.seconds(side.multiply, count))

@@ -69,8 +69,7 @@ def jobs(torch: Path) -> list[Job]:
     widths = tuple(("pdgemm", str(width)) for width in (32, 64, 128, 256))
     return [
         Job("NumPy", (("numpy_alone", ""),), lambda ranks: here(1), threads=CORES),
-        Job("pdla", (("ceiling", ""), ("ceiling", "barriers"), *(("ours", variant) for variant in OURS)), here),
-        Job("by hand", (("by_hand", ""),), here),
+        Job("pdla", (("ceiling", ""), ("ceiling", "barriers"), *(("ours", variant) for variant in OURS), ("by_hand", "")), here),
         Job("ScaLAPACK", widths, openly, no_scalapack, lambda: OPEN_MPI | AS_ROOT | core_type()),
         Job(
             "DTensor",
