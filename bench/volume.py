@@ -18,7 +18,8 @@ from pdla.bench.arguments import natural, positive
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.placing import Kept, Place, Side
-from pdla.matmul.planner import Lying, Question, ways
+from pdla.matmul.planner import ways
+from pdla.matmul.question import Lying, Question
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 

@@ -17,7 +17,8 @@ from pdla.layout import Layout, axes_of
 from pdla.matmul import checks, making
 from pdla.matmul.making import Wish
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import ALGORITHMS, ON_GRID, SCHEDULES, Operand
+from pdla.matmul.planner import ALGORITHMS, ON_GRID, SCHEDULES
+from pdla.matmul.question import Operand
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 

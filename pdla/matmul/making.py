@@ -13,7 +13,8 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.matmul import planner, roles, walk
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import Operand, Question, Way
+from pdla.matmul.planner import Way
+from pdla.matmul.question import Operand, Question
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 

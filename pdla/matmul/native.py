@@ -12,7 +12,8 @@ from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import checks
-from pdla.matmul.planner import NAMED, Sizes, cheapest_native
+from pdla.matmul.planner import NAMED, cheapest_native
+from pdla.matmul.question import Sizes
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 

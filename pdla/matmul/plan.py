@@ -22,7 +22,7 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import cannon, checks, gather, planner, roles, shared, summa, walk
 from pdla.matmul.operands import Memo, Sink, route
-from pdla.matmul.planner import Operand
+from pdla.matmul.question import Operand
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 from pdla.redistribute import local_shape, start, summed

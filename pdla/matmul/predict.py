@@ -14,7 +14,8 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.matmul import checks, making
 from pdla.matmul.making import Wish
-from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Operand, Sizes, native
+from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, native
+from pdla.matmul.question import Operand, Sizes
 from pdla.matmul.tables import Table
 from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine

@@ -42,18 +42,33 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Faces:
-    """An operand's faces on the board: where the one begins that this rank reads, and its shape as stored; the pieces that it
-    writes; what it reads of others': bytes, from how many ranks, and along which axes those lie. `seen`: where the face is in the
-    matrix, which all see as it is; None: it is on the board."""
+class Read:
+    """What a rank reads of others': bytes, from how many ranks, and along which axes those lie."""
+
+    size: int
+    peers: int
+    axes: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """An operand's faces on the board: where the one begins that this rank reads, its shape as stored; the pieces it writes."""
 
     begin: int
     shape: Shape
     pieces: tuple[Piece, ...]
-    read: int
-    peers: int
-    axes: str
-    seen: Place | None = None
+    read: Read
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The face of a matrix that all ranks see as it is: where it is in that."""
+
+    there: Place
+    read: Read
+
+
+Faces = Written | Seen
 
 
 @dataclass(frozen=True)
@@ -76,7 +91,7 @@ class Script:
     @cached_property
     def seen(self) -> bool:
         """Whether ranks read what is another's, who must not write there meanwhile."""
-        return any(faces is not None and faces.seen is not None for faces in (self.A, self.B))
+        return any(isinstance(faces, Seen) for faces in (self.A, self.B))
 
 
 def _as_it_is(X: DistMatrix) -> DistMatrix:
@@ -90,7 +105,7 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
     read = _read(X, layout, grid)
     rows, cols = layout.indices(X.shape, grid.sizes, grid.coords)
     if X.common is not None and layout.contiguous:
-        return Faces(offset, as_stored(X, rows, cols), (), *read, (rows.selection, cols.selection)), offset
+        return Seen((rows.selection, cols.selection), read), offset
     longest = [_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
     size = aligned(prod(longest) * X.dtype.itemsize)
 
@@ -102,15 +117,15 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
 
     pieces = tuple(_pieces(X, layout, grid, begin))
     end = offset + size * prod(grid.sizes[axis] for axis in layout.axes)
-    return Faces(begin(grid.coords) if grid.coords else end, as_stored(X, rows, cols), pieces, *read), end
+    return Written(begin(grid.coords) if grid.coords else end, as_stored(X, rows, cols), pieces, read), end
 
 
-def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> tuple[int, int, str]:
-    """Of its face what this rank reads of others': bytes, from how many, and along which axes they lie."""
+def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
+    """What of its face this rank reads of others'."""
     others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
     gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
     axes = ",".join(gathered) if gathered else grid.comm.axis
-    return sum(prod(p.shape) for p in others) * X.dtype.itemsize, len(others), axes
+    return Read(sum(prod(p.shape) for p in others) * X.dtype.itemsize, len(others), axes)
 
 
 def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
@@ -160,8 +175,8 @@ class Lying:
         """Its face as seen; and what puts this rank's pieces of all faces in their places."""
         if faces is None:
             return self.block
-        if faces.seen is not None:
-            return self.whole[faces.seen[0], faces.seen[1]]
+        if isinstance(faces, Seen):
+            return self.whole[faces.there]
         mine = self._seen(memory, faces.begin, faces.shape)
         for piece in faces.pieces:
             face = mine if piece.begin == faces.begin else self._seen(memory, piece.begin, piece.shape)
@@ -203,8 +218,8 @@ class Turn:
             try:
                 board.seal()
                 for faces in (script.A, script.B):
-                    if faces is not None and faces.peers:
-                        note("read", faces.axes, faces.read, faces.peers)
+                    if faces is not None and faces.read.peers:
+                        note("read", faces.read.axes, faces.read.size, faces.read.peers)
                 if sink is not None:
                     sink.add(left, right)
                     sink.end()

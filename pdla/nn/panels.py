@@ -10,7 +10,7 @@ from pdla.comm.workspace import Workspace
 from pdla.layout import Layout, effective
 from pdla.matmul import making
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import Operand
+from pdla.matmul.question import Operand
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 from pdla.nn.scheme import Meeting, Scheme

@@ -30,7 +30,7 @@ from pdla.matmul import making
 from pdla.matmul.making import Wish
 from pdla.matmul.operands import Memo, route
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import Operand
+from pdla.matmul.question import Operand
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 from pdla.redistribute import local_shape, start

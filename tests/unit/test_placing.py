@@ -10,7 +10,8 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.matmul import planner
 from pdla.matmul.placing import Kept, Place, Side, relabelled
-from pdla.matmul.planner import Lying, Question, ways
+from pdla.matmul.planner import ways
+from pdla.matmul.question import Lying, Question
 from pdla.model.machine import Machine
 
 USERS = {

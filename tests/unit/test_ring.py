@@ -11,7 +11,8 @@ import pdla
 from pdla import record, run
 from pdla.comm import ring
 from pdla.matmul.nodes import outside
-from pdla.matmul.planner import Sizes, cheapest_native
+from pdla.matmul.planner import cheapest_native
+from pdla.matmul.question import Sizes
 from pdla.model.machine import Machine
 
 HOMES = {

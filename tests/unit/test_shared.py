@@ -12,7 +12,8 @@ from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.board import HALF, Turns
 from pdla.errors import PdlaError
 from pdla.matmul.placing import Place
-from pdla.matmul.planner import Lying, Question, Sizes, cheapest_native, direct, ways
+from pdla.matmul.planner import cheapest_native, direct, ways
+from pdla.matmul.question import Lying, Question, Sizes
 from pdla.model.machine import Machine
 
 SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))

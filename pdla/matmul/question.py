@@ -1,0 +1,149 @@
+"""What is asked of the choice: the product's sizes, the ranks and their machine, and how A, B and C lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, Shape
+from pdla.matmul import boxes, roles
+from pdla.matmul.placing import Place
+from pdla.matrix import DistMatrix
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+SHARED_BELOW = 48 * 2**20  # bytes of a rank's own up to which others read them in place: beyond, panels need less memory
+GATHER_BELOW = 16 * 2**20  # bytes of gathered panels up to which all come at once: beyond, panels are faster and smaller
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a plan knows of a matrix: all but its elements."""
+
+    shape: Shape
+    layout: Layout
+    grid: ProcessGrid
+    transposed: bool = False
+    conjugated: bool = False
+    dtype: np.dtype | None = None  # None: the product's
+    gaps: int = 0
+    shared: bool = False
+
+    @staticmethod
+    def of(X: DistMatrix) -> Operand:
+        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype, X.gaps, X.common is not None)
+
+    def like(self, X: DistMatrix) -> bool:
+        """Whether X lies like this one."""
+        alike = X.transposed == self.transposed and (X.common is not None) == self.shared
+        return X.shape == self.shape and alike and self.cut_like(X)
+
+    def cut_like(self, X: DistMatrix) -> bool:
+        """Whether X is cut as this one, on its grid; mostly they are the very same."""
+        return (X.layout is self.layout or X.layout == self.layout) and (X.grid is self.grid or X.grid == self.grid)
+
+    def lying(self) -> Lying:
+        return Lying(self.shape, self.layout, Place.of(self.grid), self.shared and not self.conjugated)
+
+
+@dataclass(frozen=True)
+class Lying:
+    """An operand as the choice sees it: the same value on every rank."""
+
+    shape: Shape
+    layout: Layout
+    place: Place
+    shared: bool = False
+
+
+def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
+    """The layouts of A, B and C, without the cuts that cut nothing."""
+    return tuple(None if X is None else roles.cutting(X, sizes) for X in given)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks of a node may
+    share; the node of each rank (none: all on one)."""
+
+    mnk: tuple[int, int, int]
+    ranks: int
+    itemsize: int
+    machine: Machine
+    shared: int
+    nodes: tuple[int, ...]
+
+    @property
+    def readable(self) -> int:
+        """Bytes that every rank may read where they lie."""
+        return self.shared if self.homes is None else 0
+
+    @property
+    def seen(self) -> tuple[bool, bool]:
+        """Which of A and B all ranks see as they lie: they are not copied to be read."""
+        return False, False
+
+    @property
+    def fits(self) -> bool:
+        """Whether ranks may read A and B where they lie, in memory that all of them share."""
+        (m, n, k), (a, b) = self.mnk, self.seen
+        return (a and b) or 0 < self.readable >= (m * k * (not a) + k * n * (not b)) * self.itemsize
+
+    @cached_property
+    def bound(self) -> float:
+        return received_lower_bound(*self.mnk, self.ranks)
+
+    def schedule(self, given: tuple, met: roles.Roles, sizes: Mapping[str, int]) -> str:
+        """How operands laid out so should meet: read in place where the ranks can and memory allows, else all at once where
+        gathers and sums are short; panels do nothing for what is redistributed before."""
+        lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
+        read, own = roles.gathered(lying, layouts, self.mnk, sizes, self.seen)
+        if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes, self.seen)[0]:
+            return "shared"
+        in_panels = read + roles.added(lying, layouts, self.mnk, sizes)
+        return "gather" if in_panels * self.itemsize <= GATHER_BELOW else "summa"
+
+    @cached_property
+    def homes(self) -> np.ndarray | None:
+        """The node of each rank, numbered from 0 in order of ranks; None where there is one node only."""
+        return np.unique(self.nodes, return_inverse=True)[1] if len(set(self.nodes)) > 1 else None
+
+    def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
+        """The price of a box that receives so many words, in its own messages and `more`; of what is read in place only addends."""
+        own = used.k - 1 if schedule == "shared" else boxes.messages(used)
+        excess, begun, work = boxes.excess(*self.mnk, used, self.ranks), own + more, prod(self.mnk) / self.ranks
+        return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
+
+    def anywhere(self, moved: float) -> float:
+        """So many words of any ranks, as they are priced: more where there are other nodes."""
+        if self.homes is None:
+            return moved
+        return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
+
+
+@dataclass(frozen=True)
+class Question(Sizes):
+    """A product to be planned, of A and B, into C where its layout is given."""
+
+    A: Lying
+    B: Lying
+    C: Lying | None
+
+    @staticmethod
+    def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Question:
+        mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
+        c = None if C is None else C.lying()
+        return Question(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.lying(), B.lying(), c)
+
+    @property
+    def seen(self) -> tuple[bool, bool]:
+        return self.A.shared, self.B.shared
+
+    @property
+    def one_grid(self) -> bool:
+        return self.A.place == self.B.place and (self.C is None or self.C.place == self.A.place)
