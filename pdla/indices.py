@@ -69,7 +69,9 @@ class IndexSet:
         return int(self.offsets[run]) + index - int(self.starts[run])
 
     def select(self, positions: IndexSet) -> IndexSet:
-        """The global indices at these local positions: a cut within a cut."""
+        """The global indices at these local positions, all of them held: a cut within a cut."""
+        if len(self.starts) == 1:  # as mostly
+            return IndexSet(positions.starts + self.starts, positions.stops + self.starts)
         offsets = self.offsets
         mine, _, lo, hi = _intersect(offsets, offsets + self.stops - self.starts, positions.starts, positions.stops)
         shift = self.starts[mine] - offsets[mine]

@@ -26,10 +26,10 @@ Shape = tuple[int, int]
 @lru_cache(maxsize=65536)
 def _share(n: int, cuts: tuple[Cut, ...], parts: tuple[int, ...], coords: tuple[int, ...]) -> IndexSet:
     """Indices of 0..n-1 left after every cut in turn, outermost first."""
-    held = IndexSet.interval(0, n)
-    for cut, p, i in zip(cuts, parts, coords, strict=True):
-        held = held.select(cut.share(len(held), p, i))
-    return held
+    if not cuts:
+        return IndexSet.interval(0, n)
+    held = _share(n, cuts[:-1], parts[:-1], coords[:-1])
+    return held.select(cuts[-1].share(len(held), parts[-1], coords[-1]))
 
 
 def share(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mapping[str, int]) -> IndexSet:

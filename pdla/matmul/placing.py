@@ -19,7 +19,7 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, axes_of, effective, share
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
-FEW = 512  # ranks up to which an assignment is looked for: its time grows with their cube
+FEW = 1024  # ranks up to which an assignment is looked for: its time grows with their cube
 
 
 @dataclass(frozen=True)
