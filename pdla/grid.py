@@ -132,9 +132,8 @@ class ProcessGrid:
     def _place(self) -> None:
         self.ranks.setflags(write=False)
         self.sizes: Mapping[str, int] = MappingProxyType(dict(zip(self.axes, self.shape, strict=True)))
-        place = np.argwhere(self.ranks == self.comm.rank)
-        here = zip(self.axes, place[0].tolist(), strict=True) if len(place) else None
-        self.coords: Mapping[str, int] | None = MappingProxyType(dict(here)) if here else None
+        here = self.coords_of(self.comm.rank)
+        self.coords: Mapping[str, int] | None = MappingProxyType(here) if here else None
         self._open, self._listed = True, False
 
     def _named(self, axes: Sequence[str] | None) -> tuple[str, ...]:
@@ -173,8 +172,16 @@ class ProcessGrid:
         return self.coords is not None
 
     @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The rank at each place, in C order of the places."""
+        return tuple(self.ranks.ravel().tolist())
+
+    @cached_property
     def placing(self) -> bytes:
-        """Equal for two grids that place ranks alike: a digest, as there may be a million of them."""
+        """Equal for two grids of one shape that place ranks alike: a digest, as there may be a million of them; none where they
+        come as usual."""
+        if np.array_equal(self.ranks, usual_order(self.shape)):
+            return b""
         return blake2b(self.ranks.tobytes(), digest_size=16).digest()
 
     @cached_property
@@ -201,8 +208,11 @@ class ProcessGrid:
 
     def coords_of(self, rank: int) -> dict[str, int] | None:
         """Coordinates of a rank of comm; None where it is idle."""
-        place = np.argwhere(self.ranks == rank)
-        return dict(zip(self.axes, place[0].tolist(), strict=True)) if len(place) else None
+        flat = self.ranks.ravel() == rank
+        place = int(flat.argmax())
+        if not flat[place]:
+            return None
+        return dict(zip(self.axes, map(int, np.unravel_index(place, self.shape)), strict=True))
 
     def holders(self, coords: Mapping[str, int]) -> np.ndarray:
         """Ranks of comm at these coordinates, which may leave axes out: all along those, in ascending order."""

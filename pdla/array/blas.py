@@ -131,14 +131,18 @@ def hold(threads: int) -> None:
 
 @contextmanager
 def held(threads: int) -> Iterator[None]:
-    """Hold every BLAS to so many threads for the length of a with-block."""
-    from threadpoolctl import threadpool_info
+    """Hold every BLAS to so many threads for the length of a with-block; what is loaded is looked at once, which takes longer
+    than all else that a short run of threads does."""
+    from threadpoolctl import ThreadpoolController
 
     global _threads
-    before, pools = _threads, [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-    hold(threads)
+    before, loaded = _threads, ThreadpoolController().select(user_api="blas")
+    most = max((library.num_threads for library in loaded.lib_controllers), default=share_cores(1))
+    routines, _threads = _routine.cache_info().currsize, threads
     try:
-        yield
+        with loaded.limit(limits=threads):
+            yield
     finally:
         _threads = before
-        _hold(max((pool["num_threads"] for pool in pools), default=share_cores(1)))
+        if _routine.cache_info().currsize > routines:  # SciPy's may have come meanwhile
+            _hold(most)

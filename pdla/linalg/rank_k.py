@@ -108,7 +108,7 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
-    places = {int(rank): place for place, rank in enumerate(grid.ranks.ravel())}
+    places = {int(rank): place for place, rank in enumerate(grid.order)}
     place = places.get(grid.comm.rank)
     mine = [] if place is None else deal.tiles(n, place)
     tiles = _products(A.xp, *_fetch(A, deal, places), mine, alpha, hermitian)  # and its rows of A are let go
@@ -200,7 +200,7 @@ def _sums(A: DistMatrix, deal: Deal, place: int | None, tiles: list[Any]) -> lis
     """Collective: the tiles' addends over the c parts of k, of each tile every c-th row."""
     if isinstance(deal, Stay) or deal.c == 1:
         return tiles
-    layers = ProcessGrid.trusted((deal.v, deal.c), A.grid.comm, A.grid.ranks.ravel().tolist())["col"]
+    layers = ProcessGrid.trusted((deal.v, deal.c), A.grid.comm, A.grid.order)["col"]
     if layers is None or place is None:
         return tiles
     l, c, n = layers.rank, deal.c, A.shape[0]

@@ -33,7 +33,7 @@ class Place:
 
     @staticmethod
     def of(grid: ProcessGrid) -> Place:
-        return Place(grid.axes, grid.shape, tuple(grid.ranks.ravel().tolist()), grid.comm.size)
+        return Place(grid.axes, grid.shape, grid.order, grid.comm.size)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -280,11 +280,11 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
 
 def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
     """Whether A, B and C lie as the table wants them, axes named alike."""
+    pairs = [(X, layout) for X, layout in ((q.A, table.A), (q.B, table.B), (q.C, table.C)) if X is not None]
+    if any(X.layout != layout for X, layout in pairs):
+        return False
     place = Place(table.axes, table.shape, tuple(order.tolist()), q.ranks)
-    return all(
-        X is None or (X.layout == layout and X.place == place)
-        for X, layout in ((q.A, table.A), (q.B, table.B), (q.C, table.C))
-    )
+    return all(X.place == place for X, _ in pairs)
 
 
 def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:

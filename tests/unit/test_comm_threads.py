@@ -8,9 +8,11 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import pdla
 from pdla import Layout, ProcessGrid, config, matmul, random, record, run
+from pdla.array import blas
 from pdla.comm import broadcast
 from pdla.comm.base import done
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError, ShapeError
@@ -545,3 +547,17 @@ def test_the_next_panels_are_on_their_way_while_these_are_multiplied(algorithm, 
         assert len(gemms) == panels and len(travels) == 2 * (panels - 1)
         for gemm, *pair in zip(gemms, travels[::2], travels[1::2], strict=False):
             assert all(travel.start <= gemm.start and gemm.end <= travel.end for travel in pair)
+
+
+def test_a_run_holds_blas_to_a_thread_a_rank_and_then_gives_it_back_what_it_had():
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    blas._routine("d")  # so that SciPy's is loaded
+    with threadpool_limits(2, user_api="blas"):
+        before = threads()
+        assert set(before) == {2}
+        assert set(run(2, lambda comm: tuple(threads()))) == {(1,) * len(before)}
+        with pytest.raises(ValueError, match="none"):
+            run(2, lambda comm: int("none"))
+        assert threads() == before
