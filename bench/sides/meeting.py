@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")  # of a host of bench/cluster.py
 NAP = 1e-3  # seconds, of a rank that shares its core, between two looks whether others have come
+LONG = 3e-2  # and of one that others may still compute beside, after some looks: those of many ranks take a core from them
 LEAD = 2e-3, 2e-4  # until all start, in seconds: for each rank that shares a core, which all are told of after some naps; else
 
 
@@ -30,20 +31,22 @@ class Meeting:
         self.crowded = crowding > 1
         self.lead = LEAD[0] * crowding if self.crowded else LEAD[1]
 
-    def wait(self, request: MPI.Request) -> None:
+    def wait(self, request: MPI.Request, longest: float = NAP) -> None:
+        nap = NAP
         while not request.Test():
             if self.crowded:
-                time.sleep(NAP)
+                time.sleep(nap)
+                nap = min(2 * nap, longest)
             else:
                 os.sched_yield()
 
     def barrier(self) -> None:
         self.wait(self.comm.Ibarrier())
 
-    def largest(self, values: list[float]) -> list[float]:
-        """Collective: the greatest of each value over the ranks."""
+    def largest(self, values: list[float], nap: float = NAP) -> list[float]:
+        """Collective: the greatest of each value over the ranks. nap: the longest, in seconds."""
         mine, most = np.array(values), np.empty(len(values))
-        self.wait(self.comm.Iallreduce(mine, most, MPI.MAX))
+        self.wait(self.comm.Iallreduce(mine, most, MPI.MAX), nap)
         return most.tolist()
 
     def start(self) -> None:
@@ -63,5 +66,5 @@ class Meeting:
         start = time.perf_counter()
         for _ in range(count):
             work()
-        end, minus_start = self.largest([time.perf_counter(), -start])
+        end, minus_start = self.largest([time.perf_counter(), -start], LONG)
         return (end + minus_start) / count
