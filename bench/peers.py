@@ -135,7 +135,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # which ends the job under way, too
     out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     say = Console(stderr=True, highlight=False)
-    wanted = [job for job in jobs(given.torch_python) if not given.sides or job.name in given.sides.split(",")]
+    known = {job.name: job for job in jobs(given.torch_python)}
+    if odd := [name for name in given.sides.split(",") if name not in known] if given.sides else []:
+        raise SystemExit(f"peers.py: --sides {','.join(odd)}: give some of {','.join(known)}")
+    wanted = [job for name, job in known.items() if not given.sides or name in given.sides.split(",")]
     absent = {job.name: why for job in wanted if (why := job.missing())}
     run = [job for job in wanted if job.name not in absent]
     before, done = machine(), []
