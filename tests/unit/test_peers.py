@@ -1,4 +1,4 @@
-"""bench/peers.py: a signal that ends it ends the job under way."""
+"""bench/peers.py: a signal that ends it ends the job under way; what it compares; what it refuses."""
 
 import os
 import signal
@@ -21,6 +21,11 @@ sys.exit(peers.main())
 """
 
 
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+
+
 def test_a_signal_ends_the_job_under_way(tmp_path):
     pid = tmp_path / "pid"
     program = PEERS.format(sleeper=SLEEPER.format(path=str(pid)))
@@ -33,3 +38,21 @@ def test_a_signal_ends_the_job_under_way(tmp_path):
         assert run.wait(20) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_ratios_are_of_turns_that_followed_one_another_and_short_products_share_a_job(bench):
+    from peers import visits
+    from sides.figures import Measured, Row
+    from sides.product import Product
+
+    one, other = (Measured("", "", None, 2, seconds=times) for times in ([4.0, 1.0, 1.0], [8.0, 2.0, 4.0]))
+    assert one.over(other) == 0.5  # the medians' is 1/4
+    short, long, also = (Row(2, Product(n, n, n, "float64")) for n in (64, 4096, 256))
+    assert visits([short, long, also]) == [[short, also], [long]]
+    assert visits([long]) == [[long]]
+
+
+def test_a_side_that_is_not_known_is_refused():
+    told = [sys.executable, str(BENCH / "peers.py"), "--sides", "pdla,by hand"]
+    run = subprocess.run(told, capture_output=True, text=True)
+    assert run.returncode == 1 and "--sides by hand: give some of NumPy,pdla,ScaLAPACK,DTensor" in run.stderr
