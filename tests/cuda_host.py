@@ -1,16 +1,19 @@
 """The kernels of cuda/ on a processor: the same sources, compiled by a C++ compiler against tests/cuda_host.h."""
 
 import ctypes
+import os
 import re
 import shutil
 import subprocess
 import tempfile
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
-HERE = Path(__file__).parent
+HEADER = Path(__file__).with_name("cuda_host.h")
+BUILT = Path(__file__).parents[1] / "build" / "host"
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
 FLAGS = ["-std=c++17", "-O1", "-shared", "-fPIC", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"]
 KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
@@ -25,14 +28,31 @@ def kernels(source):
 
 @cache
 def library(source):
-    """A source's kernels as a library of launchers; it holds the interpreter's lock, since its threads are fibers."""
+    """A source's kernels as a library of launchers; it holds the interpreter's lock, since its threads are fibers.
+
+    Compiled once for all processes: a test of four ranks would wait for four compilers.
+    """
+    kept = BUILT / f"{_digest(source)}.so"
+    if not kept.exists():
+        BUILT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=BUILT) as folder:
+            os.replace(_compiled(source, Path(folder)), kept)
+    return ctypes.PyDLL(str(kept))
+
+
+def _digest(source):
+    """Of all that a library is made of."""
+    made_of = [source, HEADER.read_text(), COMPILER, os.stat(COMPILER).st_mtime_ns, FLAGS]
+    return sha256(repr(made_of).encode()).hexdigest()
+
+
+def _compiled(source, folder):
+    path, built = folder / "kernels.cpp", folder / "kernels.so"
     launchers = "".join(f"LAUNCH({name})\n" for name in kernels(source))
-    with tempfile.TemporaryDirectory() as folder:
-        path, built = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-        path.write_text(f'#include "{HERE / "cuda_host.h"}"\n{source}\n{launchers}')
-        done = subprocess.run([COMPILER, *FLAGS, "-o", built, path], capture_output=True, text=True)
-        assert done.returncode == 0 and not done.stderr, done.stderr
-        return ctypes.PyDLL(str(built))
+    path.write_text(f'#include "{HEADER}"\n{source}\n{launchers}')
+    done = subprocess.run([COMPILER, *FLAGS, "-o", built, path], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return built
 
 
 def launch(source, name, grid, block, args):
