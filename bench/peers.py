@@ -84,7 +84,8 @@ def cases(given: argparse.Namespace) -> dict[int, list[Product]]:
 def visits(rows: list[Row]) -> list[list[Row]]:
     """The rows whose products are run in turn by all jobs: the short ones together, each other alone."""
     short = [row for row in rows if row.product.m * row.product.n * row.product.k <= SHORT]
-    return [short] * bool(short) + [[row] for row in rows if row not in short]
+    alone = [[row] for row in rows if row not in short]
+    return [short, *alone] if short else alone
 
 
 def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
@@ -136,15 +137,16 @@ def main() -> int:
     out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     say = Console(stderr=True, highlight=False)
     known = {job.name: job for job in jobs(given.torch_python)}
-    if odd := [name for name in given.sides.split(",") if name not in known] if given.sides else []:
+    asked = given.sides.split(",") if given.sides else [*known]
+    if odd := [name for name in asked if name not in known]:
         raise SystemExit(f"peers.py: --sides {','.join(odd)}: give some of {','.join(known)}")
-    wanted = [job for name, job in known.items() if not given.sides or name in given.sides.split(",")]
+    wanted = [job for name, job in known.items() if name in asked]
     absent = {job.name: why for job in wanted if (why := job.missing())}
     run = [job for job in wanted if job.name not in absent]
     before, done = machine(), []
     out.print(f"{before['cpu']}, {CORES} cores, load {before['load']}; NumPy on {CORES} threads; ms, and NumPy's time over it")
-    for ranks, some in cases(given).items():
-        rows = [Row(ranks, product) for product in some]
+    for ranks, asked_for in cases(given).items():
+        rows = [Row(ranks, product) for product in asked_for]
         done += rows
         for some in visits(rows):
             rounds(given, run, some, absent, say)

@@ -133,7 +133,7 @@ class ProcessGrid:
         self.ranks.setflags(write=False)
         self.sizes: Mapping[str, int] = MappingProxyType(dict(zip(self.axes, self.shape, strict=True)))
         here = self.coords_of(self.comm.rank)
-        self.coords: Mapping[str, int] | None = MappingProxyType(here) if here else None
+        self.coords: Mapping[str, int] | None = None if here is None else MappingProxyType(here)
         self._open, self._listed = True, False
 
     def _named(self, axes: Sequence[str] | None) -> tuple[str, ...]:

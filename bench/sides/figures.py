@@ -48,7 +48,7 @@ class Measured:
         return median(self.seconds)
 
     def over(self, other: Measured) -> float:
-        """The median of this side's times over the other's, turn by turn."""
+        """The median of this side's times over the other's, turn by turn; a job that failed once has fewer turns."""
         return median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=False))
 
 
@@ -157,9 +157,11 @@ def verdict(rows: list[Row]) -> list[str]:
 def _faster_peers(row: Row) -> str:
     """The peers faster than the best of pdla in its native layouts, in words."""
     ours = _fastest(row, OURS)
-    faster = {p: side for p in PEERS if (side := row.best(p)) and ours and side.over(ours) < 1}
-    times = ", ".join(f"{p} {side.over(ours):.3f} of its time{_idle(row, p, side)}" for p, side in faster.items() if ours)
-    return f"pdla {1e3 * ours.median:.3g} ms, {times}" if ours and faster else ""
+    if ours is None:
+        return ""
+    faster = [(p, side, share) for p in PEERS if (side := row.best(p)) and (share := side.over(ours)) < 1]
+    times = ", ".join(f"{p} {share:.3f} of its time{_idle(row, p, side)}" for p, side, share in faster)
+    return f"pdla {1e3 * ours.median:.3g} ms, {times}" if faster else ""
 
 
 def left_out(rows: Iterable[Row]) -> list[str]:

@@ -108,7 +108,7 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
-    places = {int(rank): place for place, rank in enumerate(grid.order)}
+    places = {rank: place for place, rank in enumerate(grid.order)}
     place = places.get(grid.comm.rank)
     mine = [] if place is None else deal.tiles(n, place)
     tiles = _products(A.xp, *_fetch(A, deal, places), mine, alpha, hermitian)  # and its rows of A are let go

@@ -29,8 +29,8 @@ ALGORITHMS = (*ON_GRID, *NAMED)
 SCHEDULES = (*ON_GRID, "shared")
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relabelled
-WORTH = 2**16  # words of conversion from which that is tried: loading the assignment takes longer than less would;
-SWIFT = 256  # ranks up to which: beyond, as many times more as the ranks' square, as the assignment itself takes its time
+WORTH = 2**16  # words of conversion from which that is tried: loading the assignment takes longer than less would
+SWIFT = 256  # ranks from which the assignment itself takes its time: WORTH then grows with their square
 WIDE = 8  # bytes of the elements that OpenBLAS multiplies faster into a wide block of C than into a tall one, both by rows
 LARGE = 4096  # ranks from which conversions are priced by sizes alone
 
@@ -249,7 +249,8 @@ class KeptOf:
 
 
 def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
-    words, at_home = table.words(*q.mnk), _at_home(q, table, order)
+    ranks = tuple(order.tolist())
+    words, at_home = table.words(*q.mnk), _at_home(q, table, ranks)
     if table.schedule == "shared" and not at_home:
         return _way_in_place(q, kept, table.straight, order)
     if at_home:
@@ -262,7 +263,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         moved, more = float(arriving.max()) + float(returning.max()), 3 - sum(stays)
         brought = moved if q.homes is None else _by_node(q, kept, table, order, stays, arriving, returning)
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
-    return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
+    return Way(table.algorithm, table.schedule, table.roles, table, ranks, words, moved, price, stays)
 
 
 def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
@@ -278,13 +279,11 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
     return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
 
 
-def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
+def _at_home(q: Question, table: Table, order: tuple[int, ...]) -> bool:
     """Whether A, B and C lie as the table wants them, axes named alike."""
     pairs = [(X, layout) for X, layout in ((q.A, table.A), (q.B, table.B), (q.C, table.C)) if X is not None]
-    if any(X.layout != layout for X, layout in pairs):
-        return False
-    place = Place(table.axes, table.shape, tuple(order.tolist()), q.ranks)
-    return all(X.place == place for X, _ in pairs)
+    place = Place(table.axes, table.shape, order, q.ranks)
+    return all(X.layout == layout and X.place == place for X, layout in pairs)
 
 
 def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
@@ -324,7 +323,8 @@ def _relabelled(q: Question, found: list[Way]) -> list[Way]:
     """The best few tables with ranks where they keep most, if that may pay."""
     if q.ranks > FEW:
         return []
-    again, kept, best, worth = [], KeptOf(q), found[0].price, WORTH * max(1, q.ranks / SWIFT) ** 2
+    again, kept, best = [], KeptOf(q), found[0].price
+    worth = WORTH * max(1, q.ranks / SWIFT) ** 2
     for way in [way for way in found if way.table is not None and way.moved >= worth][:RELABELLED]:
         assert way.table is not None
         order = np.array(way.order)
