@@ -110,10 +110,27 @@ def scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
 # ---------------------------------------------------------------------------------------------- threads
 
 
-def _hold(threads: int) -> None:
-    from threadpoolctl import threadpool_limits
+def _limit(loaded: Any, to: Any) -> None:
+    """Set the threads of the BLAS that are loaded.
 
-    threadpool_limits(threads, user_api="blas")
+    threadpoolctl heeds one thread of a process, the first that set OpenBLAS's, and no other one until told that it is done: a
+    rank's thread that loads SciPy's BLAS would set nothing.
+    """
+    from threadpoolctl import OpenBLASController
+
+    OpenBLASController.clear_controlling_thread(force=True)
+    loaded.limit(limits=to)
+    OpenBLASController.clear_controlling_thread(force=True)
+
+
+def _loaded() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+def _hold(threads: int) -> None:
+    _limit(_loaded(), threads)
 
 
 def share_cores(ranks: int) -> int:
@@ -133,16 +150,15 @@ def hold(threads: int) -> None:
 def held(threads: int) -> Iterator[None]:
     """Hold every BLAS to so many threads for the length of a with-block; what is loaded is looked at once, which takes longer
     than all else that a short run of threads does."""
-    from threadpoolctl import ThreadpoolController
-
     global _threads
-    before, loaded = _threads, ThreadpoolController().select(user_api="blas")
-    most = max((library.num_threads for library in loaded.lib_controllers), default=share_cores(1))
+    before, loaded = _threads, _loaded()
+    had = loaded.info()
     routines, _threads = _routine.cache_info().currsize, threads
+    _limit(loaded, threads)
     try:
-        with loaded.limit(limits=threads):
-            yield
+        yield
     finally:
         _threads = before
+        _limit(loaded, had)
         if _routine.cache_info().currsize > routines:  # SciPy's may have come meanwhile
-            _hold(most)
+            _hold(max((library["num_threads"] for library in had), default=share_cores(1)))

@@ -1,6 +1,9 @@
 """The world of threads: what its verbs bring and count, and how it ends when a program is wrong."""
 
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -561,3 +564,26 @@ def test_a_run_holds_blas_to_a_thread_a_rank_and_then_gives_it_back_what_it_had(
         with pytest.raises(ValueError, match="none"):
             run(2, lambda comm: int("none"))
         assert threads() == before
+
+
+def test_a_run_holds_the_blas_that_it_is_the_first_to_load_and_leaves_it_as_the_others():
+    """In a process of its own, as SciPy's BLAS is loaded once."""
+    program = """
+from threadpoolctl import threadpool_info
+from pdla import run
+from pdla.array import blas
+
+def threads():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+def load(comm):
+    blas._routine("d")
+    comm.barrier()
+    return threads()
+
+print(len(threads()), run(2, load), threads())
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"OPENBLAS_NUM_THREADS": "2"}, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == "1 [[1, 1], [1, 1]] [2, 2]"
