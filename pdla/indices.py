@@ -63,11 +63,6 @@ class IndexSet:
         """The indices themselves, as a slice where they allow one."""
         return _selection(self.starts, self.stops - self.starts)
 
-    def position(self, index: int) -> int:
-        """Local position of a global index that is held."""
-        run = int(np.searchsorted(self.starts, index, "right")) - 1
-        return int(self.offsets[run]) + index - int(self.starts[run])
-
     def select(self, positions: IndexSet) -> IndexSet:
         """The global indices at these local positions, all of them held: a cut within a cut."""
         if len(self.starts) == 1:  # as mostly

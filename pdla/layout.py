@@ -243,11 +243,8 @@ class Layout:
                 raise LayoutError(f"element {index} lies outside a matrix of shape {shape}")
         coords: dict[str, int] = {}
         for i, n, cuts in zip(index, shape, (self.rows, self.cols), strict=True):
-            held, position = IndexSet.interval(0, n), i
-            for cut in cuts:
-                [coords[cut.axis]] = cut.owners(len(held), sizes[cut.axis], IndexSet.interval(position, position + 1)).tolist()
-                held = held.select(cut.share(len(held), sizes[cut.axis], coords[cut.axis]))
-                position = held.position(i)
+            [(where, _)] = shares_meeting(n, cuts, sizes, IndexSet.interval(i, i + 1))
+            coords |= where
         return coords
 
     def same_cuts(self, other: Layout, shape: Shape, sizes: Mapping[str, int]) -> bool:
