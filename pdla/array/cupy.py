@@ -331,6 +331,14 @@ def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any
     return part, (None if isinstance(rows, slice) else rows, None if isinstance(cols, slice) else cols)
 
 
+def picked(x: Any, rows: np.ndarray, cols: np.ndarray) -> Any:
+    return x[cupy.asarray(rows), cupy.asarray(cols)]
+
+
+def place(x: Any, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
+    x[cupy.asarray(rows), cupy.asarray(cols)] = source
+
+
 def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
     """Add each row of source to the row of target with its number; any number of them to one, in no certain order."""
     cupy.add.at(target, cupy.asarray(rows), source)

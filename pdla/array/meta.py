@@ -251,6 +251,14 @@ def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
     copy(take(x, rows, cols), source)
 
 
+def picked(x: Meta, rows: np.ndarray, cols: np.ndarray) -> Meta:
+    return Meta(rows.shape, x.dtype)
+
+
+def place(x: Meta, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
+    pass
+
+
 def add_at(target: Meta, rows: np.ndarray, source: Meta) -> None:
     pass
 

@@ -150,6 +150,16 @@ def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> 
         x[np.ix_(rows, cols)] = source
 
 
+def picked(x: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+    """A copy of single elements, by row and column, one after another."""
+    return x[rows, cols]
+
+
+def place(x: np.ndarray, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
+    """Write single elements, by row and column: of an array of as many, or a number to all."""
+    x[rows, cols] = source
+
+
 def add_at(target: np.ndarray, rows: np.ndarray, source: np.ndarray) -> None:
     """Add each row of source to the row of target with its number; any number of them to one."""
     np.add.at(target, rows, source)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.indices import IndexSet
 from pdla.linalg.stairs import Block
 from pdla.linalg.travel import held_by, travel, wanted_by
@@ -27,6 +28,4 @@ def reflect(C: DistMatrix, hermitian: bool) -> None:
 def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:
     """The diagonal of a block of these rows and columns loses its imaginary part, NaN or not, as BLAS's Hermitian matrices do."""
     here, there, _ = rows.overlay(cols)
-    imaginary = x.imag
-    for i, j in zip(np.arange(x.shape[0])[here], np.arange(x.shape[1])[there], strict=True):
-        imaginary[i, j] = 0
+    namespace(x).place(x.imag, np.arange(x.shape[0])[here], np.arange(x.shape[1])[there], 0)

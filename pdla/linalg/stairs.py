@@ -1,21 +1,23 @@
 """Parts of a triangle: what a block has of the elements on or below the diagonal, in one array and in another.
 
 Where a block meets another one, a row keeps its columns up to the diagonal: stairs. Rows that keep equally many are one
-rectangle, so stairs far from the diagonal are one rectangle, and those on it one for each row.
+rectangle, so stairs far from the diagonal are one. On it a few rows at a time are a rectangle, of what they all keep, and the
+elements beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pdla.comm.ledger import buffer
 from pdla.indices import IndexSet, Selection, some_of
-from pdla.layout import Shape
+
+BAND = 64  # rows whose elements are told apart together
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,30 @@ class Block:
 
     rows: IndexSet
     cols: IndexSet
+
+
+class Piece(NamedTuple):
+    """Rows and columns of an array, and which elements there, by row and by column, one after another; None: all."""
+
+    rows: Selection
+    cols: Selection
+    shape: tuple[int, ...]
+    kept: tuple[np.ndarray, np.ndarray] | None = None
+
+    def of(self, xp: Any, x: Any) -> Any:
+        """Its elements of x."""
+        part = xp.take(x, self.rows, self.cols)
+        return part if self.kept is None else xp.picked(part, *self.kept)
+
+    def write(self, xp: Any, x: Any, beta: complex, source: Any) -> None:
+        """x = beta x + source, in its elements."""
+        part = xp.take(x, self.rows, self.cols)
+        target = part if self.kept is None else xp.picked(part, *self.kept)
+        xp.combine(target, beta, source)
+        if self.kept is not None:
+            xp.place(part, *self.kept, target)
+        if not (isinstance(self.rows, slice) and isinstance(self.cols, slice)):
+            xp.put(x, self.rows, self.cols, part)
 
 
 @dataclass(frozen=True)
@@ -38,12 +64,20 @@ class Stairs:
     def size(self) -> int:
         return int(self.counts.sum())
 
-    def pieces(self) -> Iterator[tuple[Selection, Selection, Shape]]:
-        """The rectangles that make them, top down: rows, columns, shape."""
-        edges = np.flatnonzero(np.diff(self.counts)) + 1
-        for lo, hi in pairwise((0, *edges.tolist(), len(self.counts))):
-            if hi > lo and (n := int(self.counts[lo])):
-                yield some_of(self.rows, lo, hi), some_of(self.cols, 0, n), (hi - lo, n)
+    def pieces(self) -> Iterator[Piece]:
+        """What they are made of, top down."""
+        lo = 0
+        while lo < len(self.counts):
+            alike = int(np.searchsorted(self.counts, self.counts[lo], "right"))
+            hi = max(alike, min(lo + BAND, len(self.counts)))
+            least, most = int(self.counts[lo]), int(self.counts[hi - 1])
+            rows = some_of(self.rows, lo, hi)
+            if least:
+                yield Piece(rows, some_of(self.cols, 0, least), (hi - lo, least))
+            if most > least:
+                i, j = np.nonzero(np.arange(least, most) < self.counts[lo:hi, None])
+                yield Piece(rows, some_of(self.cols, least, most), i.shape, (i, j))
+            lo = hi
 
 
 def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stairs] | None:
@@ -75,25 +109,23 @@ def whole(block: Block) -> Stairs:
 def packed(xp: Any, parts: Sequence[tuple[Any, Stairs]], dtype: Any) -> Any:
     """The stairs of some arrays, one after the other, in a new one-dimensional array."""
     flat = buffer(xp, (sum(stairs.size for _, stairs in parts),), dtype)
-    begin = 0
+    rest = flat
     for x, stairs in parts:
-        for rows, cols, (m, n) in stairs.pieces():
-            xp.copy(flat[begin : begin + m * n].reshape(m, n), xp.take(x, rows, cols))
-            begin += m * n
+        for piece in stairs.pieces():
+            front, rest = _front(rest, piece.shape)
+            xp.copy(front, piece.of(xp, x))
     return flat
 
 
 def unpack(xp: Any, flat: Any, x: Any, stairs: Stairs, beta: complex = 0) -> Any:
     """The reverse: the stairs of x are multiplied by beta and added to; gives the rest of flat."""
-    for rows, cols, (m, n) in stairs.pieces():
-        write(xp, x, rows, cols, beta, flat[: m * n].reshape(m, n))
-        flat = flat[m * n :]
+    for piece in stairs.pieces():
+        front, flat = _front(flat, piece.shape)
+        piece.write(xp, x, beta, front)
     return flat
 
 
-def write(xp: Any, x: Any, rows: Selection, cols: Selection, beta: complex, source: Any) -> None:
-    """x[rows, cols] = beta x[rows, cols] + source."""
-    target = xp.take(x, rows, cols)
-    xp.combine(target, beta, source)
-    if not (isinstance(rows, slice) and isinstance(cols, slice)):
-        xp.put(x, rows, cols, target)
+def _front(flat: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    """The first elements as an array of a shape, and the rest."""
+    size = prod(shape)
+    return flat[:size].reshape(*shape), flat[size:]

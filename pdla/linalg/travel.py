@@ -14,7 +14,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.linalg.stairs import Block, meeting, packed, unpack, write
+from pdla.linalg.stairs import Block, meeting, packed, unpack
 
 Holding = Callable[[int, int], Sequence[tuple[int, Block]]]  # (giver, taker): blocks that a rank has to give to another, numbered
 Wanting = Callable[[int], Block | None]
@@ -70,8 +70,8 @@ def travel(
     rooms = {peer: buffer(xp, (sum(s.size for s in coming),), dtype) for peer, coming in recvs.items()}
     pending = comm.alltoall(sends, rooms)
     for here, there, x in own:
-        for (rows, cols, _), (to_rows, to_cols, _) in zip(here.pieces(), there.pieces(), strict=True):
-            write(xp, target, to_rows, to_cols, beta, xp.reinterpret(xp.take(x, rows, cols), conjugate))
+        for piece, to in zip(here.pieces(), there.pieces(), strict=True):
+            to.write(xp, target, beta, xp.reinterpret(piece.of(xp, x), conjugate))
     for peer in pending:
         rest = xp.reinterpret(rooms.pop(peer), conjugate)
         for stairs in recvs[peer]:
