@@ -9,20 +9,24 @@ import numpy as np
 from pdla.array import namespace
 from pdla.indices import IndexSet
 from pdla.linalg.stairs import Block
-from pdla.linalg.travel import held_by, travel, wanted_by
+from pdla.linalg.travel import Way, held_by, kept, wanted_by
 from pdla.matrix import DistMatrix
 
 
 def reflect(C: DistMatrix, hermitian: bool) -> None:
     """Collective: what is below the diagonal of C is written above it, conjugated where `hermitian`. C is no conjugate view."""
+    way: Way = kept(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
+    way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, conjugate=hermitian)
+
+
+def _way(C: DistMatrix) -> Way:
     blocks = wanted_by(C.layout, C.shape, C.grid)
 
     def transposed(rank: int) -> Block | None:
         block = blocks(rank)
         return None if block is None else Block(block.cols, block.rows)
 
-    held = held_by(C.layout, C.shape, C.grid)
-    travel(C.xp, C.grid.comm, held, [C.stored], transposed, C.stored.T, below=1, conjugate=hermitian)
+    return Way.of(C.grid.comm, held_by(C.layout, C.shape, C.grid), transposed, below=1)
 
 
 def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:

@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,14 +21,14 @@ from pdla.comm.ledger import buffer
 from pdla.cuts import block_bounds
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet
-from pdla.layout import Layout, axes_of, effective, shares
+from pdla.indices import IndexSet, Selection
+from pdla.layout import Layout, Shape, axes_of, effective, shares
 from pdla.linalg import checks
 from pdla.linalg.cover import Cover, covers
 from pdla.linalg.mirror import make_real, reflect
-from pdla.linalg.stairs import Block, packed, unpack, whole
+from pdla.linalg.stairs import Block, Stairs, packed, unpack, whole
 from pdla.linalg.stay import Stay
-from pdla.linalg.travel import held_by, travel, wanted_by
+from pdla.linalg.travel import Way, held_by, kept, wanted_by
 from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
@@ -104,23 +105,83 @@ def _zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout) -> DistMatrix:
 
 def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
     """Collective: the lower triangle of C."""
-    n, grid = A.shape[0], A.grid
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
-    deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
-    places = {rank: place for place, rank in enumerate(grid.order)}
-    place = places.get(grid.comm.rank)
-    mine = [] if place is None else deal.tiles(n, place)
-    tiles = _products(A.xp, *_fetch(A, deal, places), mine, alpha, hermitian)  # and its rows of A are let go
-    tiles = _sums(A, deal, place, tiles)
+    comm, key = A.grid.comm, ("rank k", A.grid, A.shape, A.layout, C.layout)
+    script: Script = kept(comm, key, lambda: Script.of(A, C))
+    tiles = _products(A.xp, script, _fetch(A, script), alpha, hermitian)  # and its rows of A are let go
+    script.home.run(A.xp, comm, _sums(A, script, tiles), C.stored, beta)
 
-    wanted = wanted_by(C.layout, C.shape, grid)
 
-    def kept(giver: int, taker: int) -> list[tuple[int, Block]]:
-        block = wanted(taker) if giver in places else None
-        return [] if block is None else deal.gives(n, places[giver], places[taker], block)
+class Tile(NamedTuple):
+    """A block of C's triangle; its rows and columns among the rows of A that are there, and the columns that each row keeps."""
 
-    travel(A.xp, grid.comm, kept, tiles, wanted, C.stored, 0, beta)
+    block: Block
+    rows: Selection
+    cols: Selection
+    counts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a rank will do.
+
+    shape   of what it multiplies of A;  own: where that is in its block, if it holds it all;  fetch: its way
+    stays   whether C does: its copies are computed each for itself
+    turns   who sums which stairs of the tiles with the ranks of the other parts of k; none: nobody
+    home    the triangle's way
+    """
+
+    shape: Shape
+    own: tuple[Selection, Selection] | None
+    fetch: Way
+    stays: bool
+    tiles: list[Tile]
+    layers: ProcessGrid | None
+    turns: list[list[Stairs]]
+    home: Way
+
+    @staticmethod
+    def of(A: DistMatrix, C: DistMatrix) -> Script:
+        n, grid = A.shape[0], A.grid
+        deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
+        places = {rank: place for place, rank in enumerate(grid.order)}
+        place, parts = places.get(grid.comm.rank), _parts(A, deal.c)
+
+        def asked(rank: int) -> Block | None:
+            there = places.get(rank)
+            return None if there is None else Block(deal.rows(n, there), parts[there % deal.c])
+
+        mine = asked(grid.comm.rank) or Block(*A.indices)
+        rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
+        shape = len(mine.rows), len(mine.cols)
+        wanted = wanted_by(C.layout, C.shape, grid)
+
+        def given(giver: int, taker: int) -> list[tuple[int, Block]]:
+            block = wanted(taker) if giver in places else None
+            return [] if block is None else deal.gives(n, places[giver], places[taker], block)
+
+        return Script(
+            shape, (rows[0], cols[0]) if (rows[2], cols[2]) == shape else None,
+            Way.of(grid.comm, held_by(A.layout, A.shape, grid), asked), isinstance(deal, Stay),
+            [] if place is None else [_tile(mine, block) for block in deal.tiles(n, place)],
+            *_summing(n, deal, grid, place), Way.of(grid.comm, given, wanted, below=0),
+        )  # fmt: skip
+
+
+def _tile(held: Block, block: Block) -> Tile:
+    return Tile(block, held.rows.overlay(block.rows)[0], held.rows.overlay(block.cols)[0], whole(block).counts)
+
+
+def _summing(n: int, deal: Deal, grid: ProcessGrid, place: int | None) -> tuple[ProcessGrid | None, list[list[Stairs]]]:
+    """The grid of parts of the triangle and of k; and of each part of k the stairs that its rank sums here."""
+    if isinstance(deal, Stay) or deal.c == 1:
+        return None, []
+    layers = ProcessGrid.trusted((deal.v, deal.c), grid.comm, grid.order)
+    if place is None:
+        return layers, []
+    first = place - place % deal.c
+    return layers, [[whole(block) for block in deal.sums(n, first + part)] for part in range(deal.c)]
 
 
 @lru_cache(maxsize=1024)
@@ -133,28 +194,16 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
     return stay if stay.words(n, k) + stay.flops(n, k) / FLOPS < prices[best] else best
 
 
-def _fetch(A: DistMatrix, deal: Deal, places: dict[int, int]) -> tuple[Block, Any]:
+def _fetch(A: DistMatrix, script: Script) -> Any:
     """Collective: a rank's row blocks of A; its own where they lie, if it holds them all.
 
-    Where C stays, only if they lie as what is fetched: its copies are computed each for itself, alike bit by bit.
+    Where C stays, only if they lie as what is fetched: its copies are alike bit by bit.
     """
-    parts = _parts(A, deal.c)
-
-    def wanted(rank: int) -> Block | None:
-        place = places.get(rank)
-        return None if place is None else Block(deal.rows(A.shape[0], place), parts[place % deal.c])
-
-    mine = wanted(A.grid.comm.rank) or Block(*A.indices)
-    rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
-    own = A.xp.take(A.stored, rows[0], cols[0]) if (rows[2], cols[2]) == (len(mine.rows), len(mine.cols)) else None
-    here = own is not None and (isinstance(deal, Cover) or A.xp.contiguous(own))
-    a = own if here else buffer(A.xp, (len(mine.rows), len(mine.cols)), A.dtype)
-
-    def asked(rank: int) -> Block | None:
-        return None if here and rank == A.grid.comm.rank else wanted(rank)
-
-    travel(A.xp, A.grid.comm, held_by(A.layout, A.shape, A.grid), [A.stored], asked, a)
-    return mine, A.xp.reinterpret(a, A.conjugated)
+    own = None if script.own is None else A.xp.take(A.stored, *script.own)
+    here = own is not None and (not script.stays or A.xp.contiguous(own))
+    a = own if here else buffer(A.xp, script.shape, A.dtype)
+    script.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not here)
+    return A.xp.reinterpret(a, A.conjugated)
 
 
 def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
@@ -167,15 +216,14 @@ def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
     return [IndexSet.interval(*block_bounds(A.shape[1], c, l)) for l in range(c)]
 
 
-def _products(xp: Any, held: Block, a: Any, tiles: list[Block], alpha: complex, hermitian: bool) -> list[Any]:
+def _products(xp: Any, script: Script, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
     b = xp.reinterpret(a, hermitian)
     made = []
-    for tile in tiles:
-        rows, cols = held.rows.overlay(tile.rows)[0], held.rows.overlay(tile.cols)[0]
-        x = buffer(xp, (len(tile.rows), len(tile.cols)), summing(a.dtype))
-        below(xp, xp.take(a, rows, ALL), xp.take(b, cols, ALL), x, whole(tile).counts, alpha)
+    for block, rows, cols, counts in script.tiles:
+        x = buffer(xp, (len(block.rows), len(block.cols)), summing(a.dtype))
+        below(xp, xp.take(a, rows, ALL), xp.take(b, cols, ALL), x, counts, alpha)
         if hermitian:
-            make_real(x, tile.rows, tile.cols)
+            make_real(x, block.rows, block.cols)
         made.append(x)
     return made
 
@@ -196,15 +244,13 @@ def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, d
     below(xp, a[h:], b, x[h:], counts[h:], alpha, done)
 
 
-def _sums(A: DistMatrix, deal: Deal, place: int | None, tiles: list[Any]) -> list[Any]:
+def _sums(A: DistMatrix, script: Script, tiles: list[Any]) -> list[Any]:
     """Collective: the tiles' addends over the c parts of k, of each tile every c-th row."""
-    if isinstance(deal, Stay) or deal.c == 1:
+    layers = script.layers["col"] if script.layers else None
+    if not layers or not script.turns:
         return tiles
-    layers = ProcessGrid.trusted((deal.v, deal.c), A.grid.comm, A.grid.order)["col"]
-    if layers is None or place is None:
-        return tiles
-    l, c, n = layers.rank, deal.c, A.shape[0]
-    turns = [[(x[t::c], whole(block)) for x, block in zip(tiles, deal.sums(n, place - l + t), strict=True)] for t in range(c)]
+    l, c = layers.rank, layers.size
+    turns = [[(x[t::c], stairs) for x, stairs in zip(tiles, turn, strict=True)] for t, turn in enumerate(script.turns)]
     parts = [packed(A.xp, turn, summing(A.dtype)) for turn in turns]
     rest = layers.reduce_scatter(parts, parts[l]).wait()
     for x, stairs in turns[l]:

@@ -6,15 +6,17 @@ triangles travel without their other half.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.linalg.stairs import Block, meeting, packed, unpack
+from pdla.linalg.stairs import Block, Stairs, meeting, packed, unpack
 
 Holding = Callable[[int, int], Sequence[tuple[int, Block]]]  # (giver, taker): blocks that a rank has to give to another, numbered
 Wanting = Callable[[int], Block | None]
@@ -45,42 +47,60 @@ def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
     return block
 
 
-def travel(
-    xp: Any, comm: Communicator, held: Holding, arrays: Sequence[Any], wanted: Wanting, target: Any,
-    below: int | None = None, beta: complex = 0, conjugate: bool = False,
-) -> None:  # fmt: skip
-    """Collective: target = beta target + what comes, where something comes. What is added travels as it is added up: copies of
-    a target, one of them where it comes from, are rounded alike.
+@dataclass(frozen=True)
+class Way:
+    """What a rank sends, keeps and receives: the stairs of its blocks, numbered as `held` does, and of the block that it wants."""
 
-    arrays  this rank's blocks, as `held` numbers them;  target: the array of the block that it wants
-    below   of all elements (i, j) only those with i - j >= below;  conjugate: on the way
-    """
-    me, mine = comm.rank, wanted(comm.rank)
-    dtype = target.dtype if beta == 0 else summing(target.dtype)
-    sends, recvs, own = {}, {}, []
-    for peer in range(comm.size):
-        theirs = wanted(peer)
-        going = _stairs(held(me, peer), theirs, below, arrays)
-        if peer == me:
-            own = going
-        elif going:
-            sends[peer] = packed(xp, [(x, here) for here, _, x in going], dtype)
-        if coming := [there for _, there, _ in _stairs(held(peer, me), mine, below)] if peer != me else []:
-            recvs[peer] = coming
-    rooms = {peer: buffer(xp, (sum(s.size for s in coming),), dtype) for peer, coming in recvs.items()}
-    pending = comm.alltoall(sends, rooms)
-    for here, there, x in own:
-        for piece, to in zip(here.pieces(), there.pieces(), strict=True):
-            to.write(xp, target, beta, xp.reinterpret(piece.of(xp, x), conjugate))
-    for peer in pending:
-        rest = xp.reinterpret(rooms.pop(peer), conjugate)
-        for stairs in recvs[peer]:
-            rest = unpack(xp, rest, target, stairs, beta)
+    sends: dict[int, list[tuple[int, Stairs]]]
+    own: list[tuple[int, Stairs, Stairs]]
+    recvs: dict[int, list[Stairs]]
+
+    @staticmethod
+    def of(comm: Communicator, held: Holding, wanted: Wanting, below: int | None = None) -> Way:
+        """below  of all elements (i, j) only those with i - j >= below"""
+        me, mine = comm.rank, wanted(comm.rank)
+        others = [peer for peer in range(comm.size) if peer != me]
+        going = {peer: [(i, here) for i, here, _ in _met(held(me, peer), wanted(peer), below)] for peer in others}
+        coming = {peer: [there for _, _, there in _met(held(peer, me), mine, below)] for peer in others}
+        full = ({peer: stairs for peer, stairs in side.items() if stairs} for side in (going, coming))
+        return Way(next(full), _met(held(me, me), mine, below), next(full))  # type: ignore[arg-type]
+
+    def run(
+        self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
+        own: bool = True,
+    ) -> None:  # fmt: skip
+        """Collective: target = beta target + what comes, where something comes. What is added travels as it is added up: copies of
+        a target, one of them where it comes from, are rounded alike.
+
+        arrays  this rank's blocks;  target: the array of the block that it wants;  conjugate: on the way
+        own     whether what it has itself is wanted, too
+        """
+        dtype = target.dtype if beta == 0 else summing(target.dtype)
+        sends = {peer: packed(xp, [(arrays[i], stairs) for i, stairs in going], dtype) for peer, going in self.sends.items()}
+        rooms = {peer: buffer(xp, (sum(s.size for s in coming),), dtype) for peer, coming in self.recvs.items()}
+        pending = comm.alltoall(sends, rooms)
+        for i, here, there in self.own if own else ():
+            for piece, to in zip(here.pieces(), there.pieces(), strict=True):
+                to.write(xp, target, beta, xp.reinterpret(piece.of(xp, arrays[i]), conjugate))
+        for peer in pending:
+            rest = xp.reinterpret(rooms.pop(peer), conjugate)
+            for stairs in self.recvs[peer]:
+                rest = unpack(xp, rest, target, stairs, beta)
 
 
-def _stairs(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None, arrays: Sequence[Any] | None = None):
-    """Where blocks meet one that is wanted: positions here and there, and the array."""
+def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Stairs, Stairs]]:
+    """Where numbered blocks meet one that is wanted: positions here and there."""
     if wanted is None:
         return []
-    met = ((meeting(block, wanted, below), arrays[number] if arrays else None) for number, block in blocks)
-    return [(*both, x) for both, x in met if both is not None]
+    met = ((number, meeting(block, wanted, below)) for number, block in blocks)
+    return [(number, *both) for number, both in met if both is not None]
+
+
+def kept(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
+    """What was made of layouts alone at the first call of a kind, on this rank; it lives on the communicator, the latest last."""
+    made = vars(comm).setdefault("_scripts", {})
+    found = made.pop(key, None)
+    made[key] = make() if found is None else found
+    while len(made) > config.settings.plans:
+        del made[next(iter(made))]
+    return made[key]
