@@ -1,6 +1,7 @@
 """C = alpha A A^T + beta C and C = alpha A A^H + beta C, one triangle: half the multiplications, half the sums.
 
-1. Each rank fetches its row blocks of A (its part of k), as `cover` deals them out;
+1. Each rank fetches its row blocks of A (its part of k), as `cover` deals them out; on one node all read A in place, and each takes
+   one of the `strips`;
 2. it multiplies its tiles: one on the diagonal, by halves of halves, and its share of those below;
 3. the parts of k are added up, each rank getting every c-th row of its tiles;
 4. the triangle goes to C's layout, and nothing else does.
@@ -8,6 +9,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -15,9 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
-from pdla.comm.ledger import buffer
+from pdla.comm.ledger import buffer, held, note
 from pdla.cuts import block_bounds
 from pdla.errors import ShapeError
 from pdla.grid import ProcessGrid
@@ -26,8 +30,9 @@ from pdla.layout import Layout, Shape, axes_of, effective, shares
 from pdla.linalg import checks
 from pdla.linalg.cover import Cover, covers
 from pdla.linalg.mirror import make_real, reflect
-from pdla.linalg.stairs import Block, Stairs, packed, unpack, whole
+from pdla.linalg.stairs import Block, Stairs, pack, unpack, whole
 from pdla.linalg.stay import Stay
+from pdla.linalg.strips import Strips
 from pdla.linalg.travel import Way, held_by, kept, wanted_by
 from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.operands import multiply
@@ -37,7 +42,7 @@ from pdla.redistribute import local_shape, summed
 LEAF = 128  # rows on the diagonal that are multiplied whole, both triangles: halving them once more costs more than it saves
 FLOPS = 200  # what a core multiplies and adds while a word arrives: 25 GFLOP/s beside 1 GB/s
 ALL = slice(None)
-Deal = Cover | Stay
+Deal = Cover | Stay | Strips
 
 
 def syrk(
@@ -55,6 +60,7 @@ def syrk(
 
     `syrk_words` has the words that a rank receives. Workspace: its row blocks of A and the messages that bring them, about twice
     as much; then its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, C's copies included.
+    On one node A is read in place: n k / P words for that, and none where all see it (DistMatrix.shared).
     Raises ShapeError, LayoutError, GridError or AgreementError, on every rank. Algorithm: pdla.linalg.cover.
     """
     return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
@@ -107,10 +113,16 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     """Collective: the lower triangle of C."""
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
-    comm, key = A.grid.comm, ("rank k", A.grid, A.shape, A.layout, C.layout)
-    script: Script = kept(comm, key, lambda: Script.of(A, C))
-    tiles = _products(A.xp, script, _fetch(A, script), alpha, hermitian)  # and its rows of A are let go
-    script.home.run(A.xp, comm, _sums(A, script, tiles), C.stored, beta)
+    comm, together = A.grid.comm, _together(A)
+    script: Script = kept(comm, ("rank k", A.grid, A.shape, A.layout, C.layout, together), lambda: Script.of(A, C, together))
+    script.home.run(A.xp, comm, _sums(A, script, _tiles(A, script, alpha, hermitian)), C.stored, beta)
+
+
+def _together(A: DistMatrix) -> bool:
+    """Whether all ranks read A in place."""
+    comm = A.grid.comm
+    fits = A.common is not None or prod(A.shape) * A.dtype.itemsize <= comm.shared_limit
+    return fits and comm.size > 1 and comm.board() is not None
 
 
 class Tile(NamedTuple):
@@ -126,12 +138,14 @@ class Tile(NamedTuple):
 class Script:
     """What a rank will do.
 
-    shape   of what it multiplies of A;  own: where that is in its block, if it holds it all;  fetch: its way
+    together  whether all read A in place: else of what it multiplies of A
+    shape   is the shape;  own: where it is in its block, if it holds it all;  fetch: its way
     stays   whether C does: its copies are computed each for itself
     turns   who sums which stairs of the tiles with the ranks of the other parts of k; none: nobody
     home    the triangle's way
     """
 
+    together: bool
     shape: Shape
     own: tuple[Selection, Selection] | None
     fetch: Way
@@ -142,19 +156,20 @@ class Script:
     home: Way
 
     @staticmethod
-    def of(A: DistMatrix, C: DistMatrix) -> Script:
+    def of(A: DistMatrix, C: DistMatrix, together: bool) -> Script:
         n, grid = A.shape[0], A.grid
-        deal = choose(*A.shape, C.layout, tuple(grid.sizes.items()))
+        deal = (choose_together if together else choose)(*A.shape, C.layout, tuple(grid.sizes.items()))
         places = {rank: place for place, rank in enumerate(grid.order)}
         place, parts = places.get(grid.comm.rank), _parts(A, deal.c)
 
         def asked(rank: int) -> Block | None:
-            there = places.get(rank)
-            return None if there is None else Block(deal.rows(n, there), parts[there % deal.c])
+            at = places.get(rank)
+            return None if at is None else Block(deal.rows(n, at), parts[at % deal.c])
 
         mine = asked(grid.comm.rank) or Block(*A.indices)
         rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
         shape = len(mine.rows), len(mine.cols)
+        there = Block(*(IndexSet.interval(0, size) for size in A.shape)) if together else mine
         wanted = wanted_by(C.layout, C.shape, grid)
 
         def given(giver: int, taker: int) -> list[tuple[int, Block]]:
@@ -162,9 +177,9 @@ class Script:
             return [] if block is None else deal.gives(n, places[giver], places[taker], block)
 
         return Script(
-            shape, (rows[0], cols[0]) if (rows[2], cols[2]) == shape else None,
+            together, shape, (rows[0], cols[0]) if (rows[2], cols[2]) == shape else None,
             Way.of(grid.comm, held_by(A.layout, A.shape, grid), asked), isinstance(deal, Stay),
-            [] if place is None else [_tile(mine, block) for block in deal.tiles(n, place)],
+            [] if place is None else [_tile(there, block) for block in deal.tiles(n, place)],
             *_summing(n, deal, grid, place), Way.of(grid.comm, given, wanted, below=0),
         )  # fmt: skip
 
@@ -175,7 +190,7 @@ def _tile(held: Block, block: Block) -> Tile:
 
 def _summing(n: int, deal: Deal, grid: ProcessGrid, place: int | None) -> tuple[ProcessGrid | None, list[list[Stairs]]]:
     """The grid of parts of the triangle and of k; and of each part of k the stairs that its rank sums here."""
-    if isinstance(deal, Stay) or deal.c == 1:
+    if not isinstance(deal, Cover) or deal.c == 1:
         return None, []
     layers = ProcessGrid.trusted((deal.v, deal.c), grid.comm, grid.order)
     if place is None:
@@ -194,6 +209,53 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
     return stay if stay.words(n, k) + stay.flops(n, k) / FLOPS < prices[best] else best
 
 
+@lru_cache(maxsize=1024)
+def choose_together(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
+    """The same where nothing of A moves."""
+    stay, strips = Stay(layout, sizes), Strips(prod(size for _, size in sizes))
+    return strips if stay.part(n) + strips.flops(n, k) / FLOPS < stay.flops(n, k) / FLOPS else stay
+
+
+def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> list[Any]:
+    """Collective: a rank's tiles. What they are made of is let go."""
+    if not script.together:
+        return _products(A, script, _fetch(A, script), alpha, hermitian)
+    with _seen(A) as everything:
+        if script.fetch.recvs:
+            note("read", A.grid.comm.axis, script.fetch.words * A.dtype.itemsize, len(script.fetch.recvs))
+        return _products(A, script, everything, alpha, hermitian)
+
+
+@contextmanager
+def _seen(A: DistMatrix) -> Iterator[Any]:
+    """Collective: all of A, not yet conjugated, to be read: on the board, or where all ranks see it anyway."""
+    comm, board, xp = A.grid.comm, A.grid.comm.board(), A.xp
+    assert board is not None
+    shape = A.shape[::-1] if A.transposed else A.shape
+    size = 0 if A.common is not None else prod(shape) * A.dtype.itemsize
+    with held(size // comm.size):
+        memory = board.open(size)
+        stored = xp.look(memory, 0, shape, A.dtype) if A.common is None else A.common
+        everything = stored.T if A.transposed else stored
+        if A.common is None and _first(A):
+            xp.put(everything, *(there.selection for there in A.indices), A.stored)
+        try:
+            board.seal()
+            yield everything
+        finally:
+            if A.common is None:
+                board.leave()
+            else:
+                board.finish()
+    board.trim(config.settings.keep)
+
+
+def _first(A: DistMatrix) -> bool:
+    """Whether this rank is the first of those that hold its block."""
+    coords = A.grid.coords
+    return coords is not None and not any(at for axis, at in coords.items() if axis not in A.layout.axes)
+
+
 def _fetch(A: DistMatrix, script: Script) -> Any:
     """Collective: a rank's row blocks of A; its own where they lie, if it holds them all.
 
@@ -203,7 +265,7 @@ def _fetch(A: DistMatrix, script: Script) -> Any:
     here = own is not None and (not script.stays or A.xp.contiguous(own))
     a = own if here else buffer(A.xp, script.shape, A.dtype)
     script.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not here)
-    return A.xp.reinterpret(a, A.conjugated)
+    return a
 
 
 def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
@@ -216,12 +278,14 @@ def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
     return [IndexSet.interval(*block_bounds(A.shape[1], c, l)) for l in range(c)]
 
 
-def _products(xp: Any, script: Script, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
-    b = xp.reinterpret(a, hermitian)
-    made = []
+def _products(A: DistMatrix, script: Script, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
+    """a  what there is of A, not yet conjugated"""
+    xp, made = A.xp, []
     for block, rows, cols, counts in script.tiles:
         x = buffer(xp, (len(block.rows), len(block.cols)), summing(a.dtype))
-        below(xp, xp.take(a, rows, ALL), xp.take(b, cols, ALL), x, counts, alpha)
+        left = xp.reinterpret(xp.take(a, rows, ALL), A.conjugated)
+        right = xp.reinterpret(xp.take(a, cols, ALL), A.conjugated != hermitian)
+        below(xp, left, right, x, counts, alpha)
         if hermitian:
             make_real(x, block.rows, block.cols)
         made.append(x)
@@ -251,8 +315,14 @@ def _sums(A: DistMatrix, script: Script, tiles: list[Any]) -> list[Any]:
         return tiles
     l, c = layers.rank, layers.size
     turns = [[(x[t::c], stairs) for x, stairs in zip(tiles, turn, strict=True)] for t, turn in enumerate(script.turns)]
-    parts = [packed(A.xp, turn, summing(A.dtype)) for turn in turns]
+    parts = [_packed(A.xp, turn, summing(A.dtype)) for turn in turns]
     rest = layers.reduce_scatter(parts, parts[l]).wait()
     for x, stairs in turns[l]:
         rest = unpack(A.xp, rest, x, stairs)
     return [x for x, _ in turns[l]]
+
+
+def _packed(xp: Any, parts: list[tuple[Any, Stairs]], dtype: Any) -> Any:
+    flat = buffer(xp, (sum(stairs.size for _, stairs in parts),), dtype)
+    pack(xp, parts, flat)
+    return flat

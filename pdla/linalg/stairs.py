@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdla.comm.ledger import buffer
 from pdla.indices import IndexSet, Selection, some_of
 
 BAND = 64  # rows whose elements are told apart together
@@ -106,15 +105,12 @@ def whole(block: Block) -> Stairs:
     return Stairs(slice(0, len(i)), slice(0, len(j)), np.searchsorted(j, i, "right"))
 
 
-def packed(xp: Any, parts: Sequence[tuple[Any, Stairs]], dtype: Any) -> Any:
-    """The stairs of some arrays, one after the other, in a new one-dimensional array."""
-    flat = buffer(xp, (sum(stairs.size for _, stairs in parts),), dtype)
-    rest = flat
+def pack(xp: Any, parts: Sequence[tuple[Any, Stairs]], flat: Any) -> None:
+    """The stairs of some arrays, one after the other, into a one-dimensional array."""
     for x, stairs in parts:
         for piece in stairs.pieces():
-            front, rest = _front(rest, piece.shape)
+            front, flat = _front(flat, piece.shape)
             xp.copy(front, piece.of(xp, x))
-    return flat
 
 
 def unpack(xp: Any, flat: Any, x: Any, stairs: Stairs, beta: complex = 0) -> Any:

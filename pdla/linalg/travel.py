@@ -1,22 +1,24 @@
 """Blocks, or their parts on one side of the diagonal, from the ranks that hold them to those that want them.
 
-One message to each peer. What redistribution cannot say: a rank may hold several blocks, want one that no layout names, and
-triangles travel without their other half.
+One message to each peer; on one node each reads what others have put into memory that all share. What redistribution cannot say: a
+rank may hold several blocks, want one that no layout names, and triangles travel without their other half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.base import Communicator
-from pdla.comm.ledger import buffer
+from pdla.comm.ledger import buffer, held, note
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.linalg.stairs import Block, Stairs, meeting, packed, unpack
+from pdla.linalg.stairs import Block, Stairs, meeting, pack, unpack
 
 Holding = Callable[[int, int], Sequence[tuple[int, Block]]]  # (giver, taker): blocks that a rank has to give to another, numbered
 Wanting = Callable[[int], Block | None]
@@ -49,21 +51,39 @@ def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
 
 @dataclass(frozen=True)
 class Way:
-    """What a rank sends, keeps and receives: the stairs of its blocks, numbered as `held` does, and of the block that it wants."""
+    """What a rank sends, keeps and receives: stairs of its blocks, by their numbers, and of the block that it wants.
+
+    begins  of what each rank has for each other one, the first word on a board, where one node's ranks share memory
+    size    words of that board
+    """
 
     sends: dict[int, list[tuple[int, Stairs]]]
     own: list[tuple[int, Stairs, Stairs]]
     recvs: dict[int, list[Stairs]]
+    begins: dict[tuple[int, int], int]
+    size: int
 
     @staticmethod
-    def of(comm: Communicator, held: Holding, wanted: Wanting, below: int | None = None) -> Way:
-        """below  of all elements (i, j) only those with i - j >= below"""
+    def of(comm: Communicator, holding: Holding, wanted: Wanting, below: int | None = None) -> Way:
+        """Collective.  below  of all elements (i, j) only those with i - j >= below"""
         me, mine = comm.rank, wanted(comm.rank)
         others = [peer for peer in range(comm.size) if peer != me]
-        going = {peer: [(i, here) for i, here, _ in _met(held(me, peer), wanted(peer), below)] for peer in others}
-        coming = {peer: [there for _, _, there in _met(held(peer, me), mine, below)] for peer in others}
-        full = ({peer: stairs for peer, stairs in side.items() if stairs} for side in (going, coming))
-        return Way(next(full), _met(held(me, me), mine, below), next(full))  # type: ignore[arg-type]
+        going = {peer: [(i, here) for i, here, _ in _met(holding(me, peer), wanted(peer), below)] for peer in others}
+        coming = {peer: [there for _, _, there in _met(holding(peer, me), mine, below)] for peer in others}
+        sends = {peer: stairs for peer, stairs in going.items() if stairs}
+        recvs = {peer: stairs for peer, stairs in coming.items() if stairs}
+        begins, size = {}, 0
+        if comm.shared_limit and comm.board() is not None:
+            said = comm.share({peer: sum(here.size for _, here in stairs) for peer, stairs in sends.items()})
+            for giver, words in enumerate(said):
+                for taker, count in words.items():
+                    begins[giver, taker], size = size, size + count
+        return Way(sends, _met(holding(me, me), mine, below), recvs, begins, size)
+
+    @property
+    def words(self) -> int:
+        """That it receives."""
+        return sum(stairs.size for coming in self.recvs.values() for stairs in coming)
 
     def run(
         self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
@@ -75,17 +95,49 @@ class Way:
         arrays  this rank's blocks;  target: the array of the block that it wants;  conjugate: on the way
         own     whether what it has itself is wanted, too
         """
-        dtype = target.dtype if beta == 0 else summing(target.dtype)
-        sends = {peer: packed(xp, [(arrays[i], stairs) for i, stairs in going], dtype) for peer, going in self.sends.items()}
-        rooms = {peer: buffer(xp, (sum(s.size for s in coming),), dtype) for peer, coming in self.recvs.items()}
-        pending = comm.alltoall(sends, rooms)
+        dtype = np.dtype(target.dtype if beta == 0 else summing(target.dtype))
+        shared = self.begins and self.size * dtype.itemsize <= comm.shared_limit
+        arrivals = (self._shown if shared else self._sent)(xp, comm, arrays, dtype)
         for i, here, there in self.own if own else ():
             for piece, to in zip(here.pieces(), there.pieces(), strict=True):
                 to.write(xp, target, beta, xp.reinterpret(piece.of(xp, arrays[i]), conjugate))
-        for peer in pending:
-            rest = xp.reinterpret(rooms.pop(peer), conjugate)
+        for peer, flat in arrivals:
+            rest = xp.reinterpret(flat, conjugate)
             for stairs in self.recvs[peer]:
                 rest = unpack(xp, rest, target, stairs, beta)
+
+    def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
+        """What comes, from whom: by messages."""
+        sends = {}
+        for peer, going in self.sends.items():
+            sends[peer] = buffer(xp, (sum(stairs.size for _, stairs in going),), dtype)
+            pack(xp, [(arrays[i], stairs) for i, stairs in going], sends[peer])
+        rooms = {peer: buffer(xp, (sum(stairs.size for stairs in coming),), dtype) for peer, coming in self.recvs.items()}
+        pending = comm.alltoall(sends, rooms)
+        return ((peer, rooms.pop(peer)) for peer in pending)
+
+    def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
+        """The same, read where others have put it: on a board."""
+        board = comm.board()
+        assert board is not None
+        with held(self.size * dtype.itemsize // comm.size):
+            memory = board.open(self.size * dtype.itemsize)
+
+            def room(giver: int, taker: int, count: int) -> Any:
+                return xp.look(memory, self.begins[giver, taker] * dtype.itemsize, (count,), dtype)
+
+            for peer, going in self.sends.items():
+                flat = room(comm.rank, peer, sum(stairs.size for _, stairs in going))
+                pack(xp, [(arrays[i], stairs) for i, stairs in going], flat)
+            try:
+                board.seal()
+                if self.recvs:
+                    note("read", comm.axis, self.words * dtype.itemsize, len(self.recvs))
+                for peer, coming in self.recvs.items():
+                    yield peer, room(peer, comm.rank, sum(stairs.size for stairs in coming))
+            finally:
+                board.leave()
+        board.trim(config.settings.keep)
 
 
 def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Stairs, Stairs]]:
@@ -97,7 +149,8 @@ def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int |
 
 
 def kept(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
-    """What was made of layouts alone at the first call of a kind, on this rank; it lives on the communicator, the latest last."""
+    """Collective: what was made of layouts alone at the first call of a kind, on this rank; it lives as long as the communicator,
+    the latest last."""
     made = vars(comm).setdefault("_scripts", {})
     found = made.pop(key, None)
     made[key] = make() if found is None else found

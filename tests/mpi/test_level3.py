@@ -25,7 +25,9 @@ def test_triangles(comm):
         check_rank_k(exact((k, n), grid, TURNS, dtype).T, True, False, BLOCKS, mirror=True)
 
 
-def test_triangles_receive_what_the_dry_run_does(comm):
+def test_triangles_by_messages_receive_what_the_dry_run_does(comm, monkeypatch):
+    monkeypatch.setattr(comm, "shared_limit", 0)
+
     def product(world):
         grid = pdla.ProcessGrid(pdla.balanced_shape(world.size), comm=world)
         with pdla.record() as ledger:
@@ -33,6 +35,12 @@ def test_triangles_receive_what_the_dry_run_does(comm):
         return ledger.bytes_received, ledger.messages, ledger.flops
 
     assert product(comm) == pdla.dry_run(comm.size, product, rank=comm.rank)[0]
+
+
+def test_triangles_of_a_matrix_that_all_see(comm):
+    for grid, dtype, (n, k) in itertools.product(grids(comm), DTYPES, ((13, 17), (60, 5), (1, 0))):
+        check_rank_k(exact((n, k), grid, BLOCKS, dtype).shared(), False, True, TURNS, 2, 3)
+        check_rank_k(exact((k, n), grid, BLOCKS, dtype).shared().T, True, False, BLOCKS, mirror=True)
 
 
 def test_half_of_a_matrix(comm):

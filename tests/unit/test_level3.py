@@ -13,11 +13,13 @@ from property.test_redistribute import grids, layouts
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, errors
+from pdla.comm.base import Communicator
 from pdla.indices import IndexSet
 from pdla.linalg import chain, stay
 from pdla.linalg import rank_k as triangle
 from pdla.linalg.cover import Cover, covers, measures, ruler
 from pdla.linalg.stairs import Block, meeting
+from pdla.linalg.strips import Strips
 
 BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
 LAYOUTS = (BLOCKS, TURNS, Layout(), Layout(cols=("row", "col")), Layout(("col", "row")), Layout("row", partial="col"))
@@ -102,9 +104,10 @@ def triangles(draw):
 
 @given(
     triangles(), st.sampled_from([*DTYPES, np.int64]), st.sampled_from(sorted(VIEWS)), st.booleans(), st.booleans(), st.booleans(),
-    st.sampled_from([(1, 0), (2, -1), (0, 3)]), st.integers(0, 4),
+    st.sampled_from([(1, 0), (2, -1), (0, 3)]), st.integers(0, 4), st.booleans(),
 )  # fmt: skip
-def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, scalars, which):
+def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, scalars, which, together):
+    """By messages, and on a board."""
     ranks, (shape, axes, order), n, k, layout, wanted = case
     if view in "TH":
         layout = layout.T
@@ -114,10 +117,14 @@ def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, sc
         A = VIEWS[view](exact((k, n) if view in "TH" else (n, k), grid, layout, dtype, 1))
         check_rank_k(A, hermitian, lower, wanted, *scalars, mirror)
 
-    choices = [lambda n, k, layout, sizes: stay.Stay(layout, sizes), triangle.choose]
-    choices += [lambda *_, cover=cover: cover for cover in covers(int(np.prod(shape)))]
+    places = int(np.prod(shape))
+    stays = lambda n, k, layout, sizes: stay.Stay(layout, sizes)  # noqa: E731
+    choices = [stays, triangle.choose, *(lambda *_, cover=cover: cover for cover in covers(places))]
+    alike = [stays, triangle.choose_together, lambda *_: Strips(places)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(triangle, "choose", choices[which % len(choices)])
+        patch.setattr(triangle, "choose_together", alike[which % len(alike)])
+        patch.setattr(Communicator, "shared_limit", 2**30 if together else 0)
         pdla.run(ranks, program)
 
 
@@ -236,6 +243,56 @@ def test_workspace_of_every_arrangement(shape, wanted, monkeypatch):
         home = copies * tiles / cover.c + stay.Stay(wanted, tuple(zip(("row", "col"), shape, strict=True))).part(n)
         most = max(pdla.dry_run(ranks, peak, n, k, rank=rank)[0] for rank in range(ranks))
         assert most <= 1.01 * max(3 * rows, rows + tiles, tiles + sums, tiles + home), (cover, n, k)
+
+
+@pytest.mark.parametrize(("shape", "wanted"), [((2, 2), TURNS), ((2, 3), BLOCKS), ((1, 5), Layout("row"))], ids=str)
+def test_on_a_node_strips_are_even_and_read_what_they_lack(shape, wanted, monkeypatch):
+    """Words by sets of elements; of the workspace a rank's part of A, its strip and its part of what goes home."""
+    n, k, ranks = 60, 30, shape[0] * shape[1]
+    monkeypatch.setattr(Communicator, "shared_limit", 2**30)
+    monkeypatch.setattr(triangle, "choose_together", lambda *_: Strips(ranks))
+    monkeypatch.setattr(triangle, "LEAF", 1)
+    sizes, strips = dict(zip(("row", "col"), shape, strict=True)), Strips(ranks)
+
+    def program(comm):
+        grid = ProcessGrid(shape)
+        A, C = pdla.zeros((n, k), grid, BLOCKS), pdla.zeros((n, n), grid, wanted)
+        with pdla.record() as ledger:
+            pdla.syrk(A, out=C)
+        return ledger.by_verb(), ledger.peak_workspace / 8, ledger.flops
+
+    done = set()
+    for rank, (verbs, peak, flops) in enumerate(pdla.run(ranks, program)):
+        coords = dict(zip(("row", "col"), map(int, np.unravel_index(rank, shape)), strict=True))
+        [tile] = strips.tiles(n, rank)
+        needs = set(itertools.product(range(len(tile.cols)), range(k)))
+        mine = {(i, j) for i, j in pairs(wanted.indices((n, n), sizes, coords)) if i >= j}
+        strip = {(i, j) for i, j in pairs((tile.rows, tile.cols)) if i >= j}
+        read = len(needs - pairs(BLOCKS.indices((n, k), sizes, coords))) + len(mine - strip)
+        assert verbs == {"read": 8 * read}
+        assert peak <= n * k / ranks + len(tile.rows) * len(tile.cols) + n * (n + 1) / 2
+        assert flops == 2 * k * len(strip) and abs(len(strip) - n * (n + 1) / 2 / ranks) < n
+        done |= strip
+    assert len(done) == n * (n + 1) / 2
+
+
+def test_where_all_see_A_nothing_of_it_is_copied():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A = exact((40, 60), grid, BLOCKS).shared()
+        C = pdla.zeros((40, 40), grid, BLOCKS)
+        peaks = []
+        for X in (A, A.T[:40, :]):
+            with pdla.record() as ledger:
+                pdla.syrk(X, out=C)
+            peaks.append(ledger.peak_workspace)
+            assert np.array_equal(C.gather(), np.tril(X.gather() @ X.gather().T))
+        return peaks
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+        for peaks in pdla.run(4, program):
+            assert max(peaks) <= 8 * 20 * 20, "its part of C's triangle"
 
 
 def test_words_public():

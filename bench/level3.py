@@ -1,0 +1,61 @@
+"""What syrk and symm take beside the whole products, by turns: the least that one may expect of half the work.
+
+mpirun -n 4 python bench/level3.py [repeats]        9 repeats
+
+C = A A^T in 2-D blocks on the near-square grid, float64: by matmul; by syrk, C as it lies; by syrk of an A that all ranks see. Then
+S B of a symmetric S: by matmul, whole, and by symm, which mirrors it first. Prints median milliseconds, the second and the third
+over the first, and the last over that before.
+"""
+
+from statistics import median
+
+import numpy as np
+from mpi4py import MPI
+from sides.given import started
+from sides.meeting import Meeting
+from sides.ours import near_square
+
+import pdla
+
+SHAPES = ((512, 512), (1024, 1024), (2048, 2048), (2048, 256), (512, 8192))
+BLOCKS = pdla.Layout("row", "col")
+
+
+def products(n, k, grid):
+    """Each by its name, and checked on integers."""
+    A, B = (pdla.random((n, k), grid, BLOCKS, distribution="integers", low=-4, high=5, seed=seed) for seed in (0, 1))
+    S, C, D = A.shared(), pdla.zeros((n, n), grid, BLOCKS), pdla.zeros((n, k), grid, BLOCKS)
+    symmetric = pdla.syrk(A, layout=BLOCKS, mirror=True)
+    if not np.array_equal(np.tril((A @ A.T).gather()), np.tril(symmetric.gather())):
+        raise SystemExit(f"n = {n}, k = {k}: syrk of integers is wrong")
+    if not np.array_equal(pdla.symm(symmetric, B).gather(), (symmetric @ B).gather()):
+        raise SystemExit(f"n = {n}, k = {k}: symm of integers is wrong")
+    return {
+        "A A^T": lambda: pdla.matmul(A, A.T, out=C),
+        "syrk": lambda: pdla.syrk(A, out=C),
+        "all see A": lambda: pdla.syrk(S, out=C),
+        "S B": lambda: pdla.matmul(symmetric, B, out=D),
+        "symm": lambda: pdla.symm(symmetric, B, out=D),
+    }
+
+
+def main(repeats=9):
+    comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
+    grid = near_square(comm)
+    if comm.rank == 0:
+        print(f"float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
+        print(f"{'n':>6}{'k':>6}{'A A^T':>10}{'syrk':>10}{'all see A':>10}{'S B':>10}{'symm':>10}")
+    for n, k in SHAPES:
+        calls = products(n, k, grid)
+        times = {name: [] for name in calls}
+        for _ in range(repeats):
+            for name, call in calls.items():
+                times[name].append(1e3 * meeting.seconds(call))
+        if comm.rank == 0:
+            whole, half, seen, product, symmetric = (median(taken) for taken in times.values())
+            ratios = f"{half / whole:8.2f}{seen / whole:6.2f}{symmetric / product:6.2f}"
+            print(f"{n:6}{k:6}{whole:10.3g}{half:10.3g}{seen:10.3g}{product:10.3g}{symmetric:10.3g}{ratios}")
+
+
+if __name__ == "__main__":
+    started(main, int, __doc__)
