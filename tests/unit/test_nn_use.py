@@ -503,6 +503,9 @@ INPUTS = {
         lambda s: embed(s, np.arange(3) + 9 * (s.grid.comm.rank == 1)), ShapeError, "^rank 1: .* from 9 to 11"
     ),
     "token numbers in a list": (lambda s: embed(s, [1, 2]), ShapeError, "1-D array of integers, not list"),
+    "masked token numbers": (
+        lambda s: embed(s, np.ma.masked_equal([1, 2, 99], 99)), ShapeError, "masked elements among token numbers"
+    ),
     "token numbers in 2-D": (lambda s: embed(s, np.ones((2, 2), int)), ShapeError, r"not ndarray \(2, 2\)"),
     "token numbers as floats": (lambda s: embed(s, np.ones(2)), ShapeError, "1-D array of integers"),
     "half a sequence": (lambda s: embed(s, np.ones(7, int), sequence=5), ShapeError, "7 tokens are not whole sequences of 5"),
@@ -596,6 +599,7 @@ LOSSES = {
     "targets in a list": (lambda s: nn.CrossEntropy().forward(logits(s), [0] * 15), "1-D array of integers, not list"),
     "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from -1 to 13; they go from -1 to 8"),
     "too small": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -2)), "from -2 to -2"),
+    "masked targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.ma.masked_equal(np.arange(15) % 9, 3)), "masked elements"),
     "nothing counts": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -1)), "no token counts: all targets are -1"),
     "other targets on a rank": (
         lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, s.grid.comm.rank % 2)), "ranks 0, 2: .* digest .* ranks 1, 3: "
