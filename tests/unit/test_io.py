@@ -4,6 +4,7 @@ import gzip
 import os
 import sys
 import tracemalloc
+from contextlib import suppress
 from types import SimpleNamespace
 
 import h5py
@@ -15,7 +16,7 @@ import scipy.sparse
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
 from pdla.errors import DeadlockError, FileError, LayoutError, RemoteError
-from pdla.io import hdf5, load, mtx, npy, save
+from pdla.io import files, hdf5, load, mtx, npy, save
 
 ENDINGS = (".npy", ".mtx", ".mtx.gz", ".h5", ".hdf5")
 DTYPES = ("bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "float64", "complex64", "complex128")
@@ -713,6 +714,29 @@ def test_a_file_that_only_some_ranks_see(tmp_path, monkeypatch):
 
     monkeypatch.setattr(npy, "header", header)
     assert load_error(path) == f"rank 1: {path}: No such file or directory"
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("other", [numbers((9, 9)), numbers((6, 4), seed=1)], ids=["larger", "as large"])
+def test_a_file_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch, ending, other):
+    """Ranks that read it sooner have parts of the old one, those that read it later of the new one."""
+    path, new = tmp_path / f"x{ending}", tmp_path / f"new{ending}"
+    write(path, numbers((6, 4)))
+    write(new, other)
+    true_filled = files.filled
+
+    def filled(path, *rest):
+        if pdla.world().rank == 0:
+            with suppress(FileNotFoundError):
+                os.replace(new, path)
+        pdla.world().share(None)
+        return true_filled(path, *rest)
+
+    for form in (npy, mtx, hdf5):
+        monkeypatch.setattr(form, "filled", filled)
+    assert str(path) in load_error(path)
+    write(path, other)
+    assert same(loaded(3, path), other)
 
 
 # ---------------------------------------------------------------------------------------------- saves that fail
