@@ -26,7 +26,8 @@ from pdla.nn.trip import Parameter, Shard, Trip
 class Layer:
     """A part of a network. `forward(x)`, then `backward(dy)`, which gives dx and leaves the gradients; both collective.
 
-    What forward is given must not be written to before backward: layers keep it where they can, not copies.
+    What forward is given must not be written to before backward, nor the parameters: layers keep them where they can, not copies,
+    and which of them are gathered copies depends on the scheme.
 
     Subclasses write `_forward(x, at)` and `_backward(dy, at)` as steps, and name their parameters and inner layers in
     attributes.
