@@ -229,7 +229,9 @@ def from_function(
 
 
 def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
-    """What a function has given, if it can be put into a matrix: NumPy would make NaN of None, and drop imaginary parts."""
+    """What a function has given, if it can be put into a matrix: NumPy would make NaN of None, and drop masks and imaginary
+    parts."""
+    _check_unmasked("from_function: f", found)
     numbers = np.asarray(found)
     check_numbers("from_function: f", numbers.dtype)
     if numbers.dtype.kind == "c" and kind.kind != "c":

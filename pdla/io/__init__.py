@@ -39,8 +39,8 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
 
     Elements are bool, integers, real or complex, as in the file; Matrix Market: int64, uint64, float64, complex128, with
     exponents after E or, as Fortran writes them, D.
-    Raises, the same on every rank, FileError for a file that is missing, damaged, truncated or not a matrix of numbers,
-    LayoutError for a layout that does not fit it or asks for partial sums. In a dry run only the header is read.
+    Raises, the same on every rank, FileError for a file that is missing, damaged, truncated, written to meanwhile or not a matrix
+    of numbers, LayoutError for a layout that does not fit it or asks for partial sums. In a dry run only the header is read.
     """
     on_grid("load", grid)
     comm = grid.comm
@@ -52,11 +52,22 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
         if layout.partial:
             raise LayoutError(f"load: {layout!r} has partial sums; give a layout without")
     with together(comm, path):
+        before = _version(path)
         with path.open("rb"):
             shape, dtype = form.header(path, dataset)
         layout.check(shape, grid.sizes)
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
-    return form.load(path, dataset, shape, dtype, grid, layout)
+    A = form.load(path, dataset, shape, dtype, grid, layout)
+    with together(comm, path):
+        if _version(path) != before:  # of one with another header, ranks would have read what lies in the places of this one's
+            raise FileError(f"{path}: written to, or replaced, while it was loaded")
+    return A
+
+
+def _version(path: Path) -> tuple[int, int, int]:
+    """What tells a file from one in its place, and from itself before it was written to."""
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix") -> None:

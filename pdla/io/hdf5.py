@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,6 +18,8 @@ from pdla.indices import IndexSet, Selection
 from pdla.io.files import PANEL, check_matrix, filled, to_write, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
+
+HEADERS = 1 << 16  # bytes, more than HDF5 writes besides the elements
 
 
 def _h5py() -> ModuleType:
@@ -49,9 +52,7 @@ def _dataset(file: Any, name: str | None) -> Any:
 # ---------------------------------------------------------------------------------------------- reading
 
 
-def load(
-    path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout
-) -> DistMatrix:
+def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: ProcessGrid, layout: Layout) -> DistMatrix:
     def read(block: np.ndarray, rows: Selection, cols: Selection) -> None:
         with _h5py().File(path, "r") as file:
             _read(_dataset(file, dataset), block, rows, cols)
@@ -121,16 +122,30 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 
 def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
-    """The file as it was, if it was, with room for the matrix."""
-    if path.exists():
+    """The file as it was, if it was, with room for the matrix. All of it is taken now: where HDF5 closes a file and finds the disk
+    full, it takes the process down (h5py's issue 914)."""
+    old = path.exists()
+    if old:
         shutil.copyfile(path, part)
-    with h5py.File(part, "a") as file:
+    size = part.stat().st_size if old else 0
+    _take(part, size + HEADERS)
+    os.truncate(part, size)
+    with h5py.File(part, "r+" if old else "w") as file:
         found, dtype = file.get(dataset), A.dtype.newbyteorder("=")
         attributes: dict[str, Any] = {}
         if isinstance(found, h5py.Dataset) and (found.shape, found.dtype) != (A.shape, dtype):
             attributes = dict(found.attrs)
             del file[dataset]
-        file.require_dataset(dataset, A.shape, dtype, exact=True).attrs.update(attributes)
+        whole = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        whole.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        file.require_dataset(dataset, A.shape, dtype, exact=True, dcpl=whole).attrs.update(attributes)
+    _take(part, part.stat().st_size)
+
+
+def _take(path: Path, size: int) -> None:
+    """The disk's room for the first so many bytes of a file; OSError where it has none."""
+    with path.open("ab") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def _write(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:

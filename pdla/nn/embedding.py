@@ -153,6 +153,8 @@ def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
         given = f"{type(ids).__name__} {getattr(ids, 'shape', '')}"
         raise ShapeError(f"{layer} takes token numbers as a 1-D array of integers, not {given}")
+    if np.ma.is_masked(ids):
+        raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(...), with -1 for targets that do not count")
     if ids.size and (int(ids.min()) < first or int(ids.max()) >= vocabulary):
         raise ShapeError(f"{layer}: token numbers from {ids.min()} to {ids.max()}; they go from {first} to {vocabulary - 1}")
     if len(ids) % sequence:

@@ -26,7 +26,8 @@ from pdla.nn.trip import Parameter, Shard, Trip
 class Layer:
     """A part of a network. `forward(x)`, then `backward(dy)`, which gives dx and leaves the gradients; both collective.
 
-    What forward is given must not be written to before backward: layers keep it where they can, not copies.
+    What forward is given must not be written to before backward, nor the parameters: layers keep them where they can, not copies,
+    and which of them are gathered copies depends on the scheme.
 
     Subclasses write `_forward(x, at)` and `_backward(dy, at)` as steps, and name their parameters and inner layers in
     attributes.
@@ -48,10 +49,10 @@ class Layer:
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Layers are made by Python's ints: sizes are multiplied, and NumPy's short ones wrap around."""
+        """Layers are made by Python's numbers: sizes are multiplied, and NumPy's short ones wrap around; short floats round."""
         super().__init_subclass__(**named)
         if "__init__" in vars(cls):
-            cls.__init__ = _by_ints(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _by_numbers(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, scheme: Scheme) -> None:
         check_scheme(type(self).__name__, scheme)
@@ -212,16 +213,16 @@ def check_scheme(kind: str, scheme: Any) -> None:
         raise GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
 
 
-def _by_ints(init: Callable[..., None]) -> Callable[..., None]:
+def _by_numbers(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
-    def by_ints(*given: Any, **named: Any) -> None:
+    def by_numbers(*given: Any, **named: Any) -> None:
         init(*map(_plain, given), **{name: _plain(value) for name, value in named.items()})
 
-    return by_ints
+    return by_numbers
 
 
 def _plain(x: Any) -> Any:
-    return int(x) if isinstance(x, np.integer) else x
+    return int(x) if isinstance(x, np.integer) else float(x) if isinstance(x, np.floating) else x
 
 
 @contextmanager

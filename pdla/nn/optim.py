@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import sqrt
+from math import inf, sqrt
 from numbers import Real
 from typing import Any
 
@@ -139,16 +139,19 @@ class AdamW(Optimizer):
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         mean, square = self._zeros(parameter)
-        gradient, number, (b1, b2) = gradient.astype(mean.dtype, copy=False), mean.dtype.type, self.betas
+        gradient, number = gradient.astype(mean.dtype, copy=False), mean.dtype.type
+        rate, decay, b1, b2 = map(float, (self.rate, self.decay, *self.betas))  # short ones would round what is left of 1
         mean[...] = mean * number(b1) + gradient * number(1 - b1)
         square[...] = square * number(b2) + gradient * gradient * number(1 - b2)
-        rate = number(self.rate / (1 - b1**self.steps))
         root = np.sqrt(square) / number(sqrt(1 - b2**self.steps)) + number(self.eps)
-        value[...] = value * number(1 - self.rate * self.decay) - rate * mean / root
+        value[...] = value * number(1 - rate * decay) - number(rate / (1 - b1**self.steps)) * mean / root
 
 
 def clip(layer: Layer, largest: float) -> float:
-    """Collective: scale all gradients so that their common norm is at most `largest`; gives it before, copies counted once."""
+    """Collective: scale all gradients so that their common norm is at most `largest`; gives it before, copies counted once.
+
+    Where the norm is no number (NaN), all gradients become so, as in PyTorch; largest=inf leaves them as they are.
+    """
     if not isinstance(layer, Layer):
         raise PdlaError(f"clip of a {type(layer).__name__}: give the layer itself, whose gradients are scaled")
     comm = layer.scheme.grid.comm
@@ -166,7 +169,8 @@ def clip(layer: Layer, largest: float) -> float:
                 block = gradient.stored.astype(np.float64, copy=False)
                 total[...] += (block * block).sum()
         norm = sqrt(comm.allreduce(total).wait()[0])
-    if norm > largest:
+    largest = float(largest)  # a short one's range may end below the norm
+    if largest < inf and not norm <= largest:
         for gradient in gradients:
             gradient.stored[...] *= summing(gradient.dtype).type(largest / norm)  # float16 may have no number for it
     return norm

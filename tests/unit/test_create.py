@@ -193,6 +193,10 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         ],
         (lambda grid: pdla.from_function(lambda i, j: None, (3, 3), grid, Layout()), ShapeError, "f: elements of dtype object"),
         (
+            lambda grid: pdla.from_function(lambda i, j: np.ma.masked_equal(i - j, 0), (3, 3), grid, Layout()), ShapeError,
+            "f: an array with masked elements",
+        ),
+        (
             lambda grid: pdla.from_function(lambda i, j: i + 1j * j, (3, 3), grid, Layout()), ShapeError,
             "f gives complex128, the matrix has float64: give dtype=complex",
         ),

@@ -353,6 +353,30 @@ def test_clip(place):
     assert np.isclose(again["norm"], norm / 3, rtol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")
+@pytest.mark.parametrize(("largest", "bad", "wanted"), [
+    (1, np.nan, [np.nan, np.nan, np.nan]),
+    (1, np.inf, [np.nan, 0, 0]),
+    (np.inf, np.nan, [np.nan, 2, 3]),
+    (np.inf, np.inf, [np.inf, 2, 3]),
+])  # fmt: skip
+@somewhere
+def test_clip_of_what_is_no_number_or_infinite(place, largest, bad, wanted):
+    """On all ranks, as in PyTorch: a step by what is left, as large as it happens to be, would go unnoticed."""
+
+    def program(scheme):
+        layer = nn.LayerNorm(scheme, 3)
+        layer.backward(layer.forward(scheme.shard(np.ones((4, 3)))))
+        for parameter in layer.all_parameters():
+            parameter.gradient = pdla.from_global(np.array([[bad, 2, 3]]), scheme.grid, parameter.value.layout)
+        norm = nn.clip(layer, largest)
+        return norm, *(value.gather()[0] for value in layer.gradients().values())
+
+    norm, gain, offset = run(place, program)
+    np.testing.assert_array_equal([norm], [bad])
+    np.testing.assert_array_equal([gain, offset], [wanted, wanted])
+
+
 @pytest.mark.parametrize("other", FEW, ids=lambda place: place.name)
 @somewhere
 def test_a_state_goes_from_scheme_to_scheme(place, other):
@@ -503,6 +527,9 @@ INPUTS = {
         lambda s: embed(s, np.arange(3) + 9 * (s.grid.comm.rank == 1)), ShapeError, "^rank 1: .* from 9 to 11"
     ),
     "token numbers in a list": (lambda s: embed(s, [1, 2]), ShapeError, "1-D array of integers, not list"),
+    "masked token numbers": (
+        lambda s: embed(s, np.ma.masked_equal([1, 2, 99], 99)), ShapeError, "masked elements among token numbers"
+    ),
     "token numbers in 2-D": (lambda s: embed(s, np.ones((2, 2), int)), ShapeError, r"not ndarray \(2, 2\)"),
     "token numbers as floats": (lambda s: embed(s, np.ones(2)), ShapeError, "1-D array of integers"),
     "half a sequence": (lambda s: embed(s, np.ones(7, int), sequence=5), ShapeError, "7 tokens are not whole sequences of 5"),
@@ -596,6 +623,7 @@ LOSSES = {
     "targets in a list": (lambda s: nn.CrossEntropy().forward(logits(s), [0] * 15), "1-D array of integers, not list"),
     "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from -1 to 13; they go from -1 to 8"),
     "too small": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -2)), "from -2 to -2"),
+    "masked targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.ma.masked_equal(np.arange(15) % 9, 3)), "masked elements"),
     "nothing counts": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -1)), "no token counts: all targets are -1"),
     "other targets on a rank": (
         lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, s.grid.comm.rank % 2)), "ranks 0, 2: .* digest .* ranks 1, 3: "
@@ -1041,6 +1069,26 @@ def test_sizes_of_few_bits():
         return layer.attention.qkv.n, layer.mlp.layers[0].n, wide.layers[0].n, conv.k, conv.sequence
 
     assert run(SERIAL, features) == (192, 256, 400, 144, 144)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_numbers_of_few_bits(kind):
+    """NumPy's short floats round what is left of 1, and their range ends early: they count as Python's floats of their value."""
+
+    def parameters(scheme, kind):
+        layer = nn.Sequential(scheme, [nn.Dropout(scheme, kind(1 / 8)), nn.Linear(scheme, 20, 5)])
+        optimizer = nn.AdamW(layer, kind(2**-12), betas=(kind(1 / 2), kind(3 / 4)), decay=kind(2**-14))
+        norms = []
+        for _ in range(3):
+            y = layer.forward(scheme.shard(X))
+            layer.backward(y * 1e40)
+            norms.append(nn.clip(layer, kind(1)))
+            optimizer.step()
+        gradients = {f"{name}'s gradient": value.gather() for name, value in layer.gradients().items()}
+        return {"norms": norms, **layer.state_dict(), **gradients}
+
+    wanted, found = run(SUMMA, partial(parameters, kind=float)), run(SUMMA, partial(parameters, kind=kind))
+    check_close(found, wanted, 0)
 
 
 def test_a_head_alone_in_evaluation():
