@@ -11,7 +11,7 @@ from pdla.comm import threads
 from pdla.config import ARRAYS
 from pdla.model.machine import Machine
 
-MOST_RANKS = 2**31 - 1  # MPI counts them in C's int
+MOST_RANKS = 10**7  # a grid lists its ranks, and a search lists many grids: more have taken all memory there was
 
 
 class Parser(argparse.ArgumentParser):
@@ -35,7 +35,7 @@ def natural(text: str) -> int:
 def rank_count(text: str) -> int:
     found = _number(text, 1)
     if found > MOST_RANKS:
-        raise argparse.ArgumentTypeError(f"{text!r} is too many: MPI has up to {MOST_RANKS} ranks")
+        raise argparse.ArgumentTypeError(f"{text!r} is too many: up to {MOST_RANKS} ranks")
     return found
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pdla
@@ -151,7 +152,9 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
         from pdla.comm import job
 
         job.abort_on_exception()
-        return arguments.program(pdla.world(), arguments, words)
+        comm = pdla.world()
+        work = partial(arguments.program, comm, arguments, words)
+        return _stopped(work) if comm.size == 1 else work()
     except NoMPIError as error:
         raise refuse(f"{error}; here: --threads 4") from error
     except DeviceError as error:
@@ -190,6 +193,6 @@ def _stopped(work: Callable[[], int]) -> int:
         stop.say()
         return stop.status
     except (DeviceError, MemoryError, ShapeError) as error:  # the last two: sizes beyond any memory
-        refused = refuse(error)
+        refused = refuse(str(error) or "out of memory")  # Python's own MemoryError says nothing
         refused.say()
         return refused.status

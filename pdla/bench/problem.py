@@ -33,7 +33,8 @@ DTYPES = {"transformer": ("float32", "float64"), "product": ("float64", "float32
 
 def add(to: Parser) -> None:
     """Arguments that say what is predicted, and where."""
-    on = f"the machine: a TOML file that calibrate has written, or {', '.join(Machine.known())} (default: PDLA_MACHINE)"
+    on = f"the machine: a TOML file that calibrate has written, or {', '.join(Machine.known())} "
+    on += "(default: PDLA_MACHINE, or one of round figures)"
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=on)
     product = "a product C = A B instead of the transformer, with an M x K matrix A and a K x N matrix B"
     to.add_argument("--product", type=sizes, metavar="MxNxK", help=product)

@@ -57,13 +57,13 @@ def valid(path):
         (["gemm", "--a", "A.npy", "--b", "B.npy", "-m", "3"], "leave out m"),
         (["multiply"], "multiply"),
         (["--threads", "0"], "'0'"),
-        (["--threads", "99999999"], "at most 10000; --dry-run -P 99999999"),
+        (["--threads", "9999999"], "at most 10000; --dry-run -P 9999999"),
         (["--dry-run"], "-P"),
         (["-P", "64"], "--dry-run"),
         (["--dry-run", "-P", "64", "--threads", "2"], "threads"),
-        (["--dry-run", "-P", f"{2**31}"], f"up to {2**31 - 1} ranks"),
-        (["predict", "-P", f"{2**31}"], f"up to {2**31 - 1} ranks"),
-        (["scale", "--to", f"{2**31}"], f"up to {2**31 - 1} ranks"),
+        (["--dry-run", "-P", "10000001"], "up to 10000000 ranks"),
+        (["predict", "-P", "10000001"], "up to 10000000 ranks"),
+        (["scale", "--to", "10000001"], "up to 10000000 ranks"),
         (["calibrate", "--dry-run"], "no machine to tell about"),
         (["--threads", "4", "gemm", "--grid", "2x3"], "2x3 needs 6 ranks, there are 4"),
         (["--threads", "2", "gemm", "--a", "none.npy", "--b", "none.npy"], "none.npy"),
@@ -159,6 +159,21 @@ def test_ctrl_c_ends_it_quietly():
         job.send_signal(signal.SIGINT)
         assert job.stderr.read() == ""
     assert job.returncode == -signal.SIGINT
+
+
+def test_too_little_memory_is_one_line_on_one_rank_of_mpi_too():
+    with begun("gemm", "-m", "2000000", "-n", "2000000", "-k", "1") as job:
+        err = job.stderr.read()
+    assert (job.returncode, err.count("\n")) == (2, 1) and "Unable to allocate" in err
+
+
+def test_a_memory_error_without_words_gets_some(capsys, monkeypatch):
+    def measure(self, case, A, B):
+        raise MemoryError
+
+    monkeypatch.setattr(Bench, "measure", measure)
+    status, _, err = run(capsys, "gemm", *SIZES, "--threads", "2")
+    assert (status, err) == (2, "pdla.bench: out of memory\n")
 
 
 def test_common_options_stand_on_either_side_of_the_command():

@@ -102,6 +102,13 @@ def test_a_grid_of_some_ranks():
 # ---------------------------------------------------------------------------------------------- errors
 
 
+def test_one_rank_is_told_how_to_start_more():
+    """Whatever has started it: mpirun and a program in C, or threads."""
+    message = r"has 1; start as many: by the mpirun of the MPI that the program uses, or by pdla.run\(6, \.\.\.\)"
+    with pytest.raises(GridError, match=message):
+        on_ranks(1, lambda comm: ProcessGrid((2, 3)))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

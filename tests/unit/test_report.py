@@ -209,6 +209,11 @@ def test_what_cannot_be_written_is_one_line(files, tmp_path, option):
         run(*files, option, str(tmp_path / "file" / "here"))
 
 
+def test_a_page_without_a_folder_is_told_before_the_work(tmp_path):
+    with pytest.raises(Stop, match=r"--html .*: there is no folder"):
+        run("none.json", "--html", str(tmp_path / "none" / "page.html"))
+
+
 # ---------------------------------------------------------------------------------------------- the page's text
 
 

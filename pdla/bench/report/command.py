@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pdla.bench import table
 from pdla.bench.arguments import Parser
-from pdla.bench.leave import leave
+from pdla.bench.leave import foresee, leave
 from pdla.bench.report import page, plots
 from pdla.bench.report.lines import lines, read
 
@@ -22,6 +22,7 @@ def add(to: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write what is asked for; without a wish print the table. Gives the exit status; raises Stop."""
+    foresee(arguments.html, "--html")
     files = read(arguments.results)
     shown = lines(files)
     if arguments.html is arguments.plots is None:
