@@ -156,7 +156,7 @@ class ProcessGrid:
         if self.size > self.comm.size:
             would = f"{balanced_shape(self.comm.size, len(self.shape))} would fit"
             if self.comm.size == 1:
-                would = f"start as many: by the mpirun of the MPI that the program uses, or by pdla.run({self.size}, ...)"
+                would = f"start as many: mpirun -n {self.size} ... of the MPI that the program uses, or pdla.run({self.size}, ...)"
             raise GridError(f"a grid of shape {self.shape} needs {self.size} ranks, the communicator has {self.comm.size}; {would}")
 
     # ------------------------------------------------------------------ what it is

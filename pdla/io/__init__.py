@@ -53,8 +53,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
             raise LayoutError(f"load: {layout!r} has partial sums; give a layout without")
     with together(comm, path):
         before = _version(path)
-        with path.open("rb"):
-            shape, dtype = form.header(path, dataset)
+        shape, dtype = form.header(path, dataset)
         layout.check(shape, grid.sizes)
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
@@ -65,8 +64,9 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    """What tells a file from one in its place, and from itself before it was written to."""
-    found = path.stat()
+    """What tells a file from one in its place, and from itself before it was written to; opened, as NFS looks at it anew then."""
+    with path.open("rb") as file:
+        found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -143,9 +143,10 @@ def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatri
 
 
 def _take(path: Path, size: int) -> None:
-    """The disk's room for the first so many bytes of a file; OSError where it has none."""
+    """The disk's room for the first so many bytes of a file; OSError where it has none. macOS does not say."""
     with path.open("ab") as file:
-        os.posix_fallocate(file.fileno(), 0, size)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(file.fileno(), 0, size)
 
 
 def _write(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:

@@ -138,11 +138,11 @@ class Tile(NamedTuple):
 class Script:
     """What a rank will do.
 
-    together  whether all read A in place: else of what it multiplies of A
-    shape   is the shape;  own: where it is in its block, if it holds it all;  fetch: its way
-    stays   whether C does: its copies are computed each for itself
-    turns   who sums which stairs of the tiles with the ranks of the other parts of k; none: nobody
-    home    the triangle's way
+    together  whether all ranks read A in place
+    shape     of the rows of A that it needs;  own: where they are in its block, if it holds them all;  fetch: their way
+    stays     whether C does: its copies are computed each for itself
+    turns     of each part of k the stairs that its rank sums, along the axis of `layers`; none: k is whole
+    home      the triangle's way
     """
 
     together: bool

@@ -151,9 +151,9 @@ def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int |
 def kept(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
     """Collective: what was made of layouts alone at the first call of a kind, on this rank; it lives as long as the communicator,
     the latest last."""
-    made = vars(comm).setdefault("_scripts", {})
-    found = made.pop(key, None)
-    made[key] = make() if found is None else found
-    while len(made) > config.settings.plans:
-        del made[next(iter(made))]
-    return made[key]
+    scripts = vars(comm).setdefault("_scripts", {})
+    found = scripts.pop(key, None)
+    scripts[key] = script = make() if found is None else found
+    while len(scripts) > config.settings.plans:
+        del scripts[next(iter(scripts))]
+    return script

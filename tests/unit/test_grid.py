@@ -104,7 +104,7 @@ def test_a_grid_of_some_ranks():
 
 def test_one_rank_is_told_how_to_start_more():
     """Whatever has started it: mpirun and a program in C, or threads."""
-    message = r"has 1; start as many: by the mpirun of the MPI that the program uses, or by pdla.run\(6, \.\.\.\)"
+    message = r"has 1; start as many: mpirun -n 6 ... of the MPI that the program uses, or pdla.run\(6, \.\.\.\)"
     with pytest.raises(GridError, match=message):
         on_ranks(1, lambda comm: ProcessGrid((2, 3)))
 
