@@ -34,7 +34,7 @@ class Settings:
              sleep between polls, as they do anyway where they outnumber their node's cores.
     shared   PDLA_SHARED: let ranks of one node read A and B in memory that they share (1), or send messages (0).
     subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
-    plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator, and as many ways of triangles (syrk, symm).
+    plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator, and as many routes of matrices and triangles.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls; the same on every
              rank, as what ranks share all of them give back at once.
     pblas_flops PDLA_PBLAS_FLOPS: operations a process, all repetitions of a call of PBLAS together, from which it is worth a plan.

@@ -15,6 +15,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
+from pdla.comm.kept import kept
 from pdla.comm.ledger import buffer, takes
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
@@ -125,7 +126,9 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
 
 def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
-    start(A, Route.between(A.shape, (A.layout, A.grid), (layout, grid)), grid.comm, out)()
+    source, target = (A.layout, A.grid), (layout, grid)
+    route = kept(grid.comm, ("route", A.shape, source, target), lambda: Route.between(A.shape, source, target))
+    start(A, route, grid.comm, out)()
 
 
 def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:

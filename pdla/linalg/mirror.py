@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
+from pdla.comm.kept import kept
 from pdla.indices import IndexSet
 from pdla.linalg.stairs import Block
-from pdla.linalg.travel import Way, held_by, kept, wanted_by
+from pdla.linalg.travel import Way, held_by, wanted_by
 from pdla.matrix import DistMatrix
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
+from pdla.comm.kept import kept
 from pdla.comm.ledger import buffer, held, note
 from pdla.cuts import block_bounds
 from pdla.errors import ShapeError
@@ -33,7 +34,7 @@ from pdla.linalg.mirror import make_real, reflect
 from pdla.linalg.stairs import Block, Stairs, pack, unpack, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.strips import Strips
-from pdla.linalg.travel import Way, held_by, kept, wanted_by
+from pdla.linalg.travel import Way, held_by, wanted_by
 from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix

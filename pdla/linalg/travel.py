@@ -6,7 +6,7 @@ rank may hold several blocks, want one that no layout names, and triangles trave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -146,14 +146,3 @@ def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int |
         return []
     met = ((number, meeting(block, wanted, below)) for number, block in blocks)
     return [(number, *both) for number, both in met if both is not None]
-
-
-def kept(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
-    """Collective: what was made of layouts alone at the first call of a kind, on this rank; it lives as long as the communicator,
-    the latest last."""
-    scripts = vars(comm).setdefault("_scripts", {})
-    found = scripts.pop(key, None)
-    scripts[key] = script = make() if found is None else found
-    while len(scripts) > config.settings.plans:
-        del scripts[next(iter(scripts))]
-    return script

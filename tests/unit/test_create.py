@@ -331,7 +331,7 @@ def test_ranks_that_draw_their_own_arrays_are_told():
         (GridError, "shape=\\(2.5, 2\\)", lambda c, g, l: ProcessGrid((2.5, 2), comm=c)),
         (GridError, "comm=", lambda c, g, l: ProcessGrid((1, 1), c)),
         (GridError, "comm=", lambda c, g, l: ProcessGrid(1, 1, comm=c)),
-        (GridError, "mpirun -n 4 python", lambda c, g, l: ProcessGrid((2, 2), comm=c)),
+        (GridError, "mpirun -n 4", lambda c, g, l: ProcessGrid((2, 2), comm=c)),
         (GridError, "at least one rank", lambda c, g, l: pdla.balanced_shape(0)),
         (ShapeError, "not shape \\(4.5, 4\\)", lambda c, g, l: pdla.zeros((4.5, 4), g, l)),
         (ShapeError, "not shape 4", lambda c, g, l: pdla.zeros(4, g, l)),
