@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,27 +21,19 @@ from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
 from pdla.comm.kept import kept
 from pdla.comm.ledger import buffer, held, note
-from pdla.cuts import block_bounds
 from pdla.errors import ShapeError
-from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection
-from pdla.layout import Layout, Shape, axes_of, effective, shares
+from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.cover import Cover, covers
 from pdla.linalg.mirror import make_real, reflect
-from pdla.linalg.stairs import Block, Stairs, pack, unpack, whole
-from pdla.linalg.stay import Stay
-from pdla.linalg.strips import Strips
-from pdla.linalg.travel import Way, held_by, wanted_by
+from pdla.linalg.script import Script
+from pdla.linalg.stairs import Stairs, pack, unpack
 from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape, summed
 
 LEAF = 128  # rows on the diagonal that are multiplied whole, both triangles: halving them once more costs more than it saves
-FLOPS = 200  # what a core multiplies and adds while a word arrives: 25 GFLOP/s beside 1 GB/s
 ALL = slice(None)
-Deal = Cover | Stay | Strips
 
 
 def syrk(
@@ -126,97 +116,6 @@ def _together(A: DistMatrix) -> bool:
     return fits and comm.size > 1 and comm.board() is not None
 
 
-class Tile(NamedTuple):
-    """A block of C's triangle; its rows and columns among the rows of A that are there, and the columns that each row keeps."""
-
-    block: Block
-    rows: Selection
-    cols: Selection
-    counts: np.ndarray
-
-
-@dataclass(frozen=True)
-class Script:
-    """What a rank will do.
-
-    together  whether all ranks read A in place
-    shape     of the rows of A that it needs;  own: where they are in its block, if it holds them all;  fetch: their way
-    stays     whether C does: its copies are computed each for itself
-    turns     of each part of k the stairs that its rank sums, along the axis of `layers`; none: k is whole
-    home      the triangle's way
-    """
-
-    together: bool
-    shape: Shape
-    own: tuple[Selection, Selection] | None
-    fetch: Way
-    stays: bool
-    tiles: list[Tile]
-    layers: ProcessGrid | None
-    turns: list[list[Stairs]]
-    home: Way
-
-    @staticmethod
-    def of(A: DistMatrix, C: DistMatrix, together: bool) -> Script:
-        n, grid = A.shape[0], A.grid
-        deal = (choose_together if together else choose)(*A.shape, C.layout, tuple(grid.sizes.items()))
-        places = {rank: place for place, rank in enumerate(grid.order)}
-        place, parts = places.get(grid.comm.rank), _parts(A, deal.c)
-
-        def asked(rank: int) -> Block | None:
-            at = places.get(rank)
-            return None if at is None else Block(deal.rows(n, at), parts[at % deal.c])
-
-        mine = asked(grid.comm.rank) or Block(*A.indices)
-        rows, cols = (have.overlay(want) for have, want in zip(A.indices, (mine.rows, mine.cols), strict=True))
-        shape = len(mine.rows), len(mine.cols)
-        there = Block(*(IndexSet.interval(0, size) for size in A.shape)) if together else mine
-        wanted = wanted_by(C.layout, C.shape, grid)
-
-        def given(giver: int, taker: int) -> list[tuple[int, Block]]:
-            block = wanted(taker) if giver in places else None
-            return [] if block is None else deal.gives(n, places[giver], places[taker], block)
-
-        return Script(
-            together, shape, (rows[0], cols[0]) if (rows[2], cols[2]) == shape else None,
-            Way.of(grid.comm, held_by(A.layout, A.shape, grid), asked), isinstance(deal, Stay),
-            [] if place is None else [_tile(there, block) for block in deal.tiles(n, place)],
-            *_summing(n, deal, grid, place), Way.of(grid.comm, given, wanted, below=0),
-        )  # fmt: skip
-
-
-def _tile(held: Block, block: Block) -> Tile:
-    return Tile(block, held.rows.overlay(block.rows)[0], held.rows.overlay(block.cols)[0], whole(block).counts)
-
-
-def _summing(n: int, deal: Deal, grid: ProcessGrid, place: int | None) -> tuple[ProcessGrid | None, list[list[Stairs]]]:
-    """The grid of parts of the triangle and of k; and of each part of k the stairs that its rank sums here."""
-    if not isinstance(deal, Cover) or deal.c == 1:
-        return None, []
-    layers = ProcessGrid.trusted((deal.v, deal.c), grid.comm, grid.order)
-    if place is None:
-        return layers, []
-    first = place - place % deal.c
-    return layers, [[whole(block) for block in deal.sums(n, first + part)] for part in range(deal.c)]
-
-
-@lru_cache(maxsize=1024)
-def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
-    """The deal of least price, in words: what a rank receives, C's way home and its multiplications included."""
-    stay = Stay(layout, sizes)
-    way = stay.part(n)
-    prices = {cover: cover.words(n, k) + way + cover.flops(n, k) / FLOPS for cover in covers(prod(size for _, size in sizes))}
-    best = min(prices, key=lambda cover: prices[cover])
-    return stay if stay.words(n, k) + stay.flops(n, k) / FLOPS < prices[best] else best
-
-
-@lru_cache(maxsize=1024)
-def choose_together(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
-    """The same where nothing of A moves."""
-    stay, strips = Stay(layout, sizes), Strips(prod(size for _, size in sizes))
-    return strips if stay.part(n) + strips.flops(n, k) / FLOPS < stay.flops(n, k) / FLOPS else stay
-
-
 def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> list[Any]:
     """Collective: a rank's tiles. What they are made of is let go."""
     if not script.together:
@@ -267,16 +166,6 @@ def _fetch(A: DistMatrix, script: Script) -> Any:
     a = own if here else buffer(A.xp, script.shape, A.dtype)
     script.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not here)
     return a
-
-
-def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
-    """k in c parts: as A's columns are cut already, where that is over the last axes of the grid and into c; else in blocks."""
-    cuts = effective(A.layout.cols, A.grid.sizes)
-    axes = axes_of(cuts)
-    last = tuple(axis for axis in A.grid.axes if A.grid.sizes[axis] > 1)[-len(axes) :]
-    if axes == last and prod(A.grid.sizes[axis] for axis in axes) == c:
-        return [part for _, part in shares(A.shape[1], cuts, A.grid.sizes, axes, {})]
-    return [IndexSet.interval(*block_bounds(A.shape[1], c, l)) for l in range(c)]
 
 
 def _products(A: DistMatrix, script: Script, a: Any, alpha: complex, hermitian: bool) -> list[Any]:

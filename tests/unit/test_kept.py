@@ -5,7 +5,7 @@ import pytest
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config, redistribute
 from pdla.comm.kept import kept
-from pdla.linalg import rank_k
+from pdla.linalg import script
 
 BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
 
@@ -33,7 +33,7 @@ def test_a_route_is_worked_out_once_for_its_layouts_grids_and_shape(monkeypatch)
 
 
 def test_a_triangles_way_is_worked_out_once(monkeypatch):
-    calls = counted(monkeypatch, rank_k.Script, "of")
+    calls = counted(monkeypatch, script.Script, "of")
 
     def program(comm):
         A = pdla.random((9, 7), ProcessGrid((2, 2)), BLOCKS)

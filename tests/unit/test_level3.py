@@ -16,7 +16,7 @@ from pdla import Cyclic, Layout, ProcessGrid, errors
 from pdla.comm.base import Communicator
 from pdla.indices import IndexSet
 from pdla.linalg import chain, stay
-from pdla.linalg import rank_k as triangle
+from pdla.linalg import script as triangle
 from pdla.linalg.cover import Cover, covers, measures, ruler
 from pdla.linalg.stairs import Block, meeting
 from pdla.linalg.strips import Strips
@@ -156,7 +156,7 @@ def test_a_new_result_is_zero_above_and_lies_as_the_rows_of_A():
 
 def test_leaves_smaller_than_tiles(monkeypatch):
     """Tiles are multiplied by halves of halves, here down to three rows; herk's diagonal is exactly real."""
-    monkeypatch.setattr(triangle, "LEAF", 3)
+    monkeypatch.setattr("pdla.linalg.rank_k.LEAF", 3)
 
     def program(comm):
         grid = ProcessGrid((2, 2))
@@ -251,7 +251,7 @@ def test_on_a_node_strips_are_even_and_read_what_they_lack(shape, wanted, monkey
     n, k, ranks = 60, 30, shape[0] * shape[1]
     monkeypatch.setattr(Communicator, "shared_limit", 2**30)
     monkeypatch.setattr(triangle, "choose_together", lambda *_: Strips(ranks))
-    monkeypatch.setattr(triangle, "LEAF", 1)
+    monkeypatch.setattr("pdla.linalg.rank_k.LEAF", 1)
     sizes, strips = dict(zip(("row", "col"), shape, strict=True)), Strips(ranks)
 
     def program(comm):
