@@ -11,9 +11,11 @@ land(target, box)          the same for what a message has brought
 add, maximum(target, source)   target += source, which may be narrower; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
+squares(a, c)              whether square(a, c, alpha) computes c's lower triangle = alpha a a^T, and writes to nothing above it
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices
 takes(x, places)           many of them at once
 put(x, rows, cols, source) the reverse
+picked(x, rows, cols)      single elements, by row and column; place(x, rows, cols, source) the reverse
 add_at(x, rows, source)    x[rows] += source, where a row may come many times
 uniform(rows, cols, key)   random numbers told by row, column and key
 drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py tells

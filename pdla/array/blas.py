@@ -1,4 +1,4 @@
-"""BLAS by pointer: the GEMMs that SciPy carries, called on NumPy arrays where they lie.
+"""BLAS by pointer: the products that SciPy carries, called on NumPy arrays where they lie.
 
 `numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
 its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are bound
@@ -17,23 +17,25 @@ from typing import Any
 import numpy as np
 
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
+SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
+ARGUMENTS = {"gemm": 13, "syrk": 10}
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # what the library is to be held to, as soon as it is loaded
 
 
 @cache
-def _routine(char: str) -> Any:
-    """The C function for a dtype character."""
+def _routine(name: str) -> Any:
+    """The C function of a routine."""
     from scipy.linalg import cython_blas
 
-    capsule = cython_blas.__pyx_capi__[ROUTINES[char]]
+    capsule = cython_blas.__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     if _threads is not None:
         _hold(_threads)
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)(get_pointer(capsule, get_name(capsule)))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * ARGUMENTS[name[1:]])(get_pointer(capsule, get_name(capsule)))
 
 
 def orientation(x: Any) -> tuple[bytes, int] | None:
@@ -90,9 +92,27 @@ def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
     m, n = c.shape
     sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta, char)
-    _routine(char)(
+    _routine(ROUTINES[char])(
         how_b[0], how_a[0], size, size + 4, size + 8, scalar,
         _address(b), size + 12, _address(a), size + 16, scalar + both.itemsize, _address(c), size + 20,
+    )  # fmt: skip
+
+
+def squares(a: Any, c: Any) -> bool:
+    """Whether BLAS computes the triangle of a a^T in c, which lies by rows, from a where it lies."""
+    into = orientation(c) if c.dtype.char in SQUARES and c.dtype.isnative else None
+    by_rows = into is not None and into[0] == b"N"
+    return by_rows and a.dtype == c.dtype and a.size > 0 and max(a.shape) <= LIMIT and orientation(a) is not None
+
+
+def square(a: np.ndarray, c: np.ndarray, alpha: complex) -> None:
+    """c's lower triangle = alpha a a^T, of what BLAS `squares`: Fortran reads c as its transpose, whose upper triangle that is."""
+    (how, lda), (_, ldc), (n, k) = orientation(a), orientation(c), a.shape  # type: ignore[misc]
+    sizes = (ctypes.c_int * 4)(n, k, lda, ldc)
+    size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, 0, c.dtype.char)
+    _routine(SQUARES[c.dtype.char])(
+        b"U", b"T" if how == b"N" else b"N", size, size + 4, scalar,
+        _address(a), size + 8, scalar + both.itemsize, _address(c), size + 12,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pdla.array import blas, composed
+from pdla.array.blas import squares
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -281,6 +282,12 @@ def _gemm(a: Meta, b: Meta, c: Meta, count: int = 1) -> None:
     meter = metered.get()
     if meter is not None:
         meter.gemm(c.shape[-2], c.shape[-1], a.shape[-1], c.dtype, count)
+
+
+def square(a: Meta, c: Meta, alpha: complex) -> None:
+    meter = metered.get()
+    if meter is not None:
+        meter.gemm(c.shape[0], (c.shape[1] + 1) // 2, a.shape[1], c.dtype)
 
 
 def erf(x: Meta) -> Meta:

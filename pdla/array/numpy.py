@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import blas, composed, strips
+from pdla.array.blas import square, squares
 from pdla.array.composed import (
     column_sums,
     exponentials,

@@ -20,7 +20,7 @@ from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
 from pdla.comm.kept import kept
-from pdla.comm.ledger import buffer, held, note
+from pdla.comm.ledger import buffer, held, note, timed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -171,15 +171,26 @@ def _fetch(A: DistMatrix, script: Script) -> Any:
 def _products(A: DistMatrix, script: Script, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
     """a  what there is of A, not yet conjugated"""
     xp, made = A.xp, []
-    for block, rows, cols, counts in script.tiles:
-        x = buffer(xp, (len(block.rows), len(block.cols)), summing(a.dtype))
-        left = xp.reinterpret(xp.take(a, rows, ALL), A.conjugated)
-        right = xp.reinterpret(xp.take(a, cols, ALL), A.conjugated != hermitian)
-        below(xp, left, right, x, counts, alpha)
+    for tile in script.tiles:
+        x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), summing(a.dtype))
+        left = xp.reinterpret(xp.take(a, tile.rows, ALL), A.conjugated)
+        right = xp.reinterpret(xp.take(a, tile.cols, ALL), A.conjugated != hermitian)
+        if tile.diagonal is None or hermitian or not xp.squares(left, x[:, tile.diagonal :]):
+            below(xp, left, right, x, tile.counts, alpha)
+        else:
+            _square(xp, left, x[:, tile.diagonal :], alpha)
+            multiply(xp, left, right[: tile.diagonal].T, x[:, : tile.diagonal], alpha, 0)
         if hermitian:
-            make_real(x, block.rows, block.cols)
+            make_real(x, tile.block.rows, tile.block.cols)
         made.append(x)
     return made
+
+
+def _square(xp: Any, a: Any, x: Any, alpha: complex) -> None:
+    """x's lower triangle = alpha a a^T, recorded."""
+    n, k = a.shape
+    with timed("gemm", flops=(4 if x.dtype.kind == "c" else 1) * n * (n + 1) * k):
+        xp.square(a, x, alpha)
 
 
 def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0) -> None:

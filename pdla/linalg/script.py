@@ -42,12 +42,16 @@ def choose_together(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int]
 
 
 class Tile(NamedTuple):
-    """A block of C's triangle; its rows and columns among the rows of A that are there, and the columns that each row keeps."""
+    """A block of C's triangle; its rows and columns among the rows of A that are there, and the columns that each row keeps.
+
+    diagonal  the column at which the square on the diagonal begins that all rows are in; None: there is none
+    """
 
     block: Block
     rows: Selection
     cols: Selection
     counts: np.ndarray
+    diagonal: int | None
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,10 @@ class Script:
 
 
 def _tile(held: Block, block: Block) -> Tile:
-    return Tile(block, held.rows.overlay(block.rows)[0], held.rows.overlay(block.cols)[0], whole(block).counts)
+    i, j = block.rows.indices(), block.cols.indices()
+    before = len(j) - len(i)
+    square = before if len(i) and before >= 0 and np.array_equal(j[before:], i) else None
+    return Tile(block, held.rows.overlay(block.rows)[0], held.rows.overlay(block.cols)[0], whole(block).counts, square)
 
 
 def _summing(n: int, deal: Deal, grid: ProcessGrid, place: int | None) -> tuple[ProcessGrid | None, list[list[Stairs]]]:

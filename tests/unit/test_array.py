@@ -141,6 +141,29 @@ def test_nan_in_a_is_not_lost():
     np.testing.assert_array_equal(c, [[np.nan, np.nan], [2, 2]])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("lying", ["by rows", "by columns", "among others"])
+def test_square_writes_the_lower_triangle_alone(dtype, lying):
+    draw = np.random.default_rng(0)
+    parts = draw.integers(-4, 5, (2, 13, 20))
+    whole = (parts[0] + 1j * parts[1] if np.dtype(dtype).kind == "c" else parts[0]).astype(dtype)
+    a = {"by rows": whole[:7, :5].copy(), "by columns": whole[:7, :5].T.copy().T, "among others": whole[3:10, 2:7]}[lying]
+    around = np.full((9, 11), np.nan, dtype)
+    c = around[1:8, 2:9]
+    assert numpy.squares(a, c) and meta.squares(Meta(a.shape, dtype), Meta(c.shape, dtype))
+    numpy.square(a, c, 3)
+    assert np.array_equal(np.tril(c), np.tril(3 * (a @ a.T)), equal_nan=False)
+    assert np.isnan(np.triu(c, 1)[np.triu_indices(7, 1)]).all() and np.isnan(around).sum() == 99 - 28
+
+
+def test_what_BLAS_does_not_square():
+    a, c = np.ones((4, 3)), np.ones((4, 4))
+    pairs = [(a.astype(int), c.astype(int)), (a.astype(np.float32), c), (a, c.astype(">f8")), (a[:, :0], c)]
+    pairs += [(np.ones((4, 6))[:, ::2], c), (a, np.ones((4, 8))[:, ::2]), (a, np.asfortranarray(c))]
+    for left, into in pairs:
+        assert not numpy.squares(left, into)
+
+
 @pytest.mark.parametrize("beta", [0, 1, 3])
 def test_no_inner_size(beta):
     c = numbers((3, 4))

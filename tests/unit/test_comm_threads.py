@@ -556,7 +556,7 @@ def test_a_run_holds_blas_to_a_thread_a_rank_and_then_gives_it_back_what_it_had(
     def threads():
         return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
-    blas._routine("d")  # so that SciPy's is loaded
+    blas._routine("dgemm")  # so that SciPy's is loaded
     with threadpool_limits(2, user_api="blas"):
         before = threads()
         assert set(before) == {2}
@@ -577,7 +577,7 @@ def threads():
     return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
 def load(comm):
-    blas._routine("d")
+    blas._routine("dgemm")
     comm.barrier()
     return threads()
 
