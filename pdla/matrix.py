@@ -78,6 +78,12 @@ class DistMatrix:
         """The global rows and columns of the local block; empty on an idle rank."""
         return self.layout.indices(self.shape, self.grid.sizes, self.grid.coords)
 
+    @property
+    def first(self) -> bool:
+        """Whether this rank is the first of those that hold its block, or addends of it."""
+        coords = self.grid.coords
+        return coords is not None and not any(at for axis, at in coords.items() if axis not in self.layout.axes)
+
     def __repr__(self) -> str:
         return f"DistMatrix({self.described}, local {' x '.join(map(str, self.stored.shape))})"
 
@@ -370,9 +376,7 @@ class DistMatrix:
 
     def _sum_once(self, mine: Any) -> Any:
         """The sum over ranks of a number, taking one of the ranks that hold copies of the same block."""
-        coords = self.grid.coords
-        first = coords is not None and all(coords[axis] == 0 for axis in self.grid.axes if axis not in self.layout.axes)
-        return sum(self.grid.comm.share(mine if first else 0))
+        return sum(self.grid.comm.share(mine if self.first else 0))
 
     def check_copies(self) -> bool:
         """Collective: whether all ranks that should hold the same block do, bit for bit (NaNs, too). True in a dry run."""

@@ -137,7 +137,7 @@ def _seen(A: DistMatrix) -> Iterator[Any]:
         memory = board.open(size)
         stored = xp.look(memory, 0, shape, A.dtype) if A.common is None else A.common
         everything = stored.T if A.transposed else stored
-        if A.common is None and _first(A):
+        if A.common is None and A.first:
             xp.put(everything, *(there.selection for there in A.indices), A.stored)
         try:
             board.seal()
@@ -148,12 +148,6 @@ def _seen(A: DistMatrix) -> Iterator[Any]:
             else:
                 board.finish()
     board.trim(config.settings.keep)
-
-
-def _first(A: DistMatrix) -> bool:
-    """Whether this rank is the first of those that hold its block."""
-    coords = A.grid.coords
-    return coords is not None and not any(at for axis, at in coords.items() if axis not in A.layout.axes)
 
 
 def _fetch(A: DistMatrix, script: Script) -> Any:

@@ -6,8 +6,9 @@ rank may hold several blocks, want one that no layout names, and triangles trave
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
 class Way:
     """What a rank sends, keeps and receives: stairs of its blocks, by their numbers, and of the block that it wants.
 
-    begins  of what each rank has for each other one, the first word on a board, where one node's ranks share memory
+    begins  of what it has for each other rank, and each for it, the first word on a board, where one node's ranks share memory
     size    words of that board
     """
 
@@ -74,16 +75,17 @@ class Way:
         recvs = {peer: stairs for peer, stairs in coming.items() if stairs}
         begins, size = {}, 0
         if comm.shared_limit and comm.board() is not None:
-            said = comm.share({peer: sum(here.size for _, here in stairs) for peer, stairs in sends.items()})
-            for giver, words in enumerate(said):
+            for giver, words in enumerate(comm.share({peer: _sent_words(going) for peer, going in sends.items()})):
                 for taker, count in words.items():
-                    begins[giver, taker], size = size, size + count
+                    if me in (giver, taker):
+                        begins[giver, taker] = size
+                    size += count
         return Way(sends, _met(holding(me, me), mine, below), recvs, begins, size)
 
     @property
     def words(self) -> int:
         """That it receives."""
-        return sum(stairs.size for coming in self.recvs.values() for stairs in coming)
+        return sum(map(_words, self.recvs.values()))
 
     def run(
         self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
@@ -96,7 +98,7 @@ class Way:
         own     whether what it has itself is wanted, too
         """
         dtype = np.dtype(target.dtype if beta == 0 else summing(target.dtype))
-        shared = self.begins and self.size * dtype.itemsize <= comm.shared_limit
+        shared = 0 < self.size * dtype.itemsize <= comm.shared_limit
         arrivals = (self._shown if shared else self._sent)(xp, comm, arrays, dtype)
         for i, here, there in self.own if own else ():
             for piece, to in zip(here.pieces(), there.pieces(), strict=True):
@@ -108,11 +110,8 @@ class Way:
 
     def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
         """What comes, from whom: by messages."""
-        sends = {}
-        for peer, going in self.sends.items():
-            sends[peer] = buffer(xp, (sum(stairs.size for _, stairs in going),), dtype)
-            pack(xp, [(arrays[i], stairs) for i, stairs in going], sends[peer])
-        rooms = {peer: buffer(xp, (sum(stairs.size for stairs in coming),), dtype) for peer, coming in self.recvs.items()}
+        sends = self._packed(xp, arrays, lambda peer, count: buffer(xp, (count,), dtype))
+        rooms = {peer: buffer(xp, (_words(coming),), dtype) for peer, coming in self.recvs.items()}
         pending = comm.alltoall(sends, rooms)
         return ((peer, rooms.pop(peer)) for peer in pending)
 
@@ -126,18 +125,32 @@ class Way:
             def room(giver: int, taker: int, count: int) -> Any:
                 return xp.look(memory, self.begins[giver, taker] * dtype.itemsize, (count,), dtype)
 
-            for peer, going in self.sends.items():
-                flat = room(comm.rank, peer, sum(stairs.size for _, stairs in going))
-                pack(xp, [(arrays[i], stairs) for i, stairs in going], flat)
+            self._packed(xp, arrays, partial(room, comm.rank))
             try:
                 board.seal()
                 if self.recvs:
                     note("read", comm.axis, self.words * dtype.itemsize, len(self.recvs))
                 for peer, coming in self.recvs.items():
-                    yield peer, room(peer, comm.rank, sum(stairs.size for stairs in coming))
+                    yield peer, room(peer, comm.rank, _words(coming))
             finally:
                 board.leave()
         board.trim(config.settings.keep)
+
+    def _packed(self, xp: Any, arrays: Sequence[Any], room: Callable[[int, int], Any]) -> dict[int, Any]:
+        """What goes to each other rank, put where there is room for so many words."""
+        packed = {}
+        for peer, going in self.sends.items():
+            packed[peer] = room(peer, _sent_words(going))
+            pack(xp, [(arrays[i], stairs) for i, stairs in going], packed[peer])
+        return packed
+
+
+def _words(several: Iterable[Stairs]) -> int:
+    return sum(stairs.size for stairs in several)
+
+
+def _sent_words(going: Sequence[tuple[int, Stairs]]) -> int:
+    return _words(stairs for _, stairs in going)
 
 
 def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Stairs, Stairs]]:

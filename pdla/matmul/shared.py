@@ -141,7 +141,7 @@ def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
 
 def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
     """What this rank writes: of several with the same block the first does. `begin`: where the face of some coordinates begins."""
-    if X.grid.coords is None or any(at for axis, at in X.grid.coords.items() if axis not in X.layout.axes):
+    if not X.first:
         return
     rows, cols = X.indices
     across = list(overlays(X.shape[1], layout.cols, grid.sizes, cols))
