@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.array import blas, namespace
 from pdla.array.draw import TILE, Draw
-from pdla.array.dtypes import dtype_of
+from pdla.array.dtypes import check_numbers, dtype_of, has_fractions
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
@@ -20,7 +20,7 @@ from pdla.errors import DeviceError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix, check_numbers, has_fractions
+from pdla.matrix import DistMatrix
 from pdla.redistribute import check_root, converted, local_shape
 
 FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import frexp, inf, isnan
-from numbers import Number
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.array.dtypes import dtype_of
+from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, sum_alike
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import LayoutError, ShapeError
@@ -157,9 +156,9 @@ class DistMatrix:
             value._keep_addends(self.dtype)
             part._write(value.local)
             return
-        if not _is_number(value):
+        if not is_number(value):
             raise ShapeError(f"A[i:j, k:l] = a {type(value).__name__}: give a number or a DistMatrix, or write to its .local")
-        if self.layout.partial or not _has(self.dtype, value):
+        if self.layout.partial or not has(self.dtype, value):
             raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: partial sums, and this dtype, have no place for it")
         part._write(self.xp.filled(part.stored.shape, self.dtype, lambda x: x.fill(value)))
 
@@ -192,7 +191,7 @@ class DistMatrix:
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             operands, other, partial_is_fine = [self, other], other.local, linear
-        elif _is_number(other):
+        elif is_number(other):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
             partial_is_fine = not linear
@@ -403,38 +402,6 @@ def _parts(block: Any) -> Iterator[Any]:
     for top in range(0, m, STRIP // wide):
         for left in range(0, n, wide):
             yield block[top : top + STRIP // wide, left : left + wide]
-
-
-def numeric(dtype: np.dtype) -> bool:
-    """Whether elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
-    return dtype.kind in "biufcV" and dtype.type is not np.void
-
-
-def has_fractions(dtype: np.dtype) -> bool:
-    """Whether elements are floats, real or complex: ml_dtypes has integers of kind V, too."""
-    return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
-
-
-def check_numbers(call: str, dtype: np.dtype) -> None:
-    if not numeric(dtype):
-        raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, Number) or (isinstance(x, np.generic) and numeric(x.dtype))
-
-
-def _has(dtype: np.dtype, number: Any) -> bool:
-    """Whether a dtype has this number, or one near it: NumPy would drop imaginary parts and fractions, and wrap integers around."""
-    number = number.item() if isinstance(number, np.generic) else number
-    if isinstance(number, complex) or has_fractions(dtype):
-        return dtype.kind == "c" or not isinstance(number, complex)
-    return bool(number % 1 == 0) and -(2**63) <= number < 2**64 and int(np.array(int(number)).astype(dtype)) == number
-
-
-def sum_alike(one: np.dtype, other: np.dtype) -> bool:
-    """Whether addends have the same sum in both: integers wrap around elsewhere in another dtype, or not at all."""
-    return one.newbyteorder("=") == other.newbyteorder("=") or (has_fractions(one) and has_fractions(other))
 
 
 def subtracted(x: Any, y: Any) -> Any:

@@ -1,11 +1,14 @@
-"""The dtypes that users give, by name too."""
+"""The dtypes that users give, by name too, and which numbers they have."""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from numbers import Number
 from typing import Any
 
 import numpy as np
+
+from pdla.errors import ShapeError
 
 
 def dtype_of(given: Any) -> np.dtype:
@@ -17,3 +20,36 @@ def dtype_of(given: Any) -> np.dtype:
             with suppress(ImportError):
                 import ml_dtypes  # noqa: F401
         return np.dtype(given)
+
+
+def numeric(dtype: np.dtype) -> bool:
+    """Whether elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
+    return dtype.kind in "biufcV" and dtype.type is not np.void
+
+
+def has_fractions(dtype: np.dtype) -> bool:
+    """Whether elements are floats, real or complex: ml_dtypes has integers of kind V, too."""
+    return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
+
+
+def check_numbers(call: str, dtype: np.dtype) -> None:
+    """Raises ShapeError unless elements are numbers."""
+    if not numeric(dtype):
+        raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, Number) or (isinstance(x, np.generic) and numeric(x.dtype))
+
+
+def has(dtype: np.dtype, number: Any) -> bool:
+    """Whether a dtype has this number, or one near it: NumPy would drop imaginary parts and fractions, and wrap integers around."""
+    number = number.item() if isinstance(number, np.generic) else number
+    if isinstance(number, complex) or has_fractions(dtype):
+        return dtype.kind == "c" or not isinstance(number, complex)
+    return bool(number % 1 == 0) and -(2**63) <= number < 2**64 and int(np.array(int(number)).astype(dtype)) == number
+
+
+def sum_alike(one: np.dtype, other: np.dtype) -> bool:
+    """Whether addends have the same sum in both: integers wrap around elsewhere in another dtype, or not at all."""
+    return one.newbyteorder("=") == other.newbyteorder("=") or (has_fractions(one) and has_fractions(other))

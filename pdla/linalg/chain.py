@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import sum_alike
 from pdla.comm.agree import agreed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
 from pdla.matmul.checks import communicator, matrix
-from pdla.matrix import DistMatrix, sum_alike
+from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
 
 TAKEN = "taken is a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"

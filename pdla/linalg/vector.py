@@ -9,6 +9,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import summing
+from pdla.array.dtypes import sum_alike
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, amid
 from pdla.comm.base import Communicator
@@ -19,7 +20,7 @@ from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
 from pdla.matmul.checks import communicator, matrix
 from pdla.matmul.operands import multiply
-from pdla.matrix import DistMatrix, sum_alike
+from pdla.matrix import DistMatrix
 from pdla.redistribute import converted, summed
 
 
