@@ -1,5 +1,5 @@
 """pdla through a plan: in layouts of its own, on all ranks ("native"), with A and B in memory that these have in common ("shared"),
-or on as many ranks as there are cores ("few"); or from 2-D blocks to 2-D blocks ("blocks").
+or on as many ranks as there are cores ("few", the faster of both); or from 2-D blocks to 2-D blocks ("blocks").
 
 In its own a tall C lies by columns where that is faster on this processor (docs/choosing.md): both are tried.
 """
@@ -35,7 +35,7 @@ def operands(product: Product, grid: pdla.ProcessGrid, layouts: Sequence[pdla.La
 def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
     if variant == "few":
         some = comm.Split(comm.rank < CORES)
-        return make(some, product, "native") if comm.rank < CORES else idle(product)
+        return fewer(some, product) if comm.rank < CORES else idle(product)
     if variant in ("native", "shared"):
         grid, *layouts = pdla.native_layouts(product.m, product.n, product.k, comm=comm, dtype=product.dtype)
         A, B, C = operands(product, grid, layouts)
@@ -47,6 +47,11 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
         by_columns = pdla.zeros(C.shape[::-1], grid, C.layout.T, dtype=product.dtype).T
         return faster(Meeting(comm), side(A, B, C), side(A, B, by_columns))
     return side(*operands(product, near_square(comm), BLOCKS))
+
+
+def fewer(some: MPI.Comm, product: Product) -> Side:
+    """Collective: the faster of those in layouts of its own, by some of the ranks."""
+    return faster(Meeting(some), *(make(some, product, variant) for variant in ("native", "shared")))
 
 
 def faster(meeting: Meeting, *sides: Side) -> Side:
