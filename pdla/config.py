@@ -25,6 +25,8 @@ class Settings:
     check    PDLA_CHECK: agree on the arguments of collective calls (1) or trust them (0).
     timeout  PDLA_TIMEOUT: seconds a rank waits for others before it prints its stack and ends the job; 0: for ever.
     threads  PDLA_THREADS: BLAS threads a rank; 0: the cores of the node shared out among its ranks.
+    blas     PDLA_BLAS: the library that multiplies on the host, with Fortran's names and 32-bit sizes, by its path or as the loader
+             finds it; empty: NumPy's and SciPy's.
     panel    PDLA_PANEL: width of a SUMMA panel, in indices; 0: chosen by the plan.
     bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, scatter, chain (pdla/comm/broadcast.py).
     bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by size.
@@ -49,6 +51,7 @@ class Settings:
     check: bool = True
     timeout: float = 300.0
     threads: int = 0
+    blas: str = ""
     panel: int = 0
     bcast: str = "auto"
     bcast_chunk: int = 0
@@ -92,6 +95,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         check=bool(number("CHECK", int, default.check)),
         timeout=float(number("TIMEOUT", float, default.timeout)),
         threads=min(int(number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
+        blas=environ.get("PDLA_BLAS", default.blas),
         panel=int(number("PANEL", int, default.panel)),
         bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),

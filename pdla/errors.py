@@ -43,7 +43,8 @@ class NoMPIError(PdlaError, RuntimeError):
 
 
 class DeviceError(PdlaError, RuntimeError):
-    """CuPy or a GPU is missing where arrays are to lie on one, or an array lies elsewhere than matrices do."""
+    """CuPy or a GPU is missing where arrays are to lie on one, or the library that PDLA_BLAS names; or an array lies elsewhere than
+    matrices do."""
 
 
 class HandleError(PdlaError, LookupError):

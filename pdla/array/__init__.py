@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
-from pdla.array import meta, numpy
+from pdla.array import blas, meta, numpy
 from pdla.errors import DeviceError
 
 
@@ -60,8 +60,11 @@ def namespace(x: Any) -> ModuleType:
 def chosen(number: int = 0) -> ModuleType:
     """The module that PDLA_ARRAY names. number  of this rank among those of its node, which share the node's devices in turn.
 
-    The device becomes the calling thread's. DeviceError, on this rank, without CuPy or without a device.
+    The device becomes the calling thread's. DeviceError, on this rank, without CuPy or without a device; or without the library
+    that PDLA_BLAS names.
     """
+    if config.settings.blas:
+        blas.named(config.settings.blas)
     if config.settings.array == "numpy":
         return numpy
     try:

@@ -2,7 +2,8 @@
 
 `numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
 its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are bound
-at the first product: importing scipy.linalg takes longer than everything else in pdla.
+at the first product: importing scipy.linalg takes longer than everything else in pdla. PDLA_BLAS names another library, whose
+routines are called in the same way; then nothing is left to NumPy that BLAS can do.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from pdla import config
+from pdla.errors import DeviceError
+
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
 ARGUMENTS = {"gemm": 13, "syrk": 10}
@@ -24,8 +28,17 @@ _threads: int | None = None  # what the library is to be held to, as soon as it 
 
 
 @cache
-def _routine(name: str) -> Any:
-    """The C function of a routine."""
+def _routine(name: str, library: str = "") -> Any:
+    """The C function of a routine: SciPy's, or that of a library."""
+    made = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * ARGUMENTS[name[1:]])
+    function = made(_exported(named(library), name)) if library else made(_carried(name))
+    if _threads is not None:
+        _hold(_threads)
+    return function
+
+
+def _carried(name: str) -> int:
+    """The address of SciPy's."""
     from scipy.linalg import cython_blas
 
     capsule = cython_blas.__pyx_capi__[name]
@@ -33,9 +46,29 @@ def _routine(name: str) -> Any:
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    if _threads is not None:
-        _hold(_threads)
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * ARGUMENTS[name[1:]])(get_pointer(capsule, get_name(capsule)))
+    return get_pointer(capsule, get_name(capsule))
+
+
+@cache
+def named(library: str) -> Any:
+    """A library by its name. Raises DeviceError where it is none, or takes 64-bit sizes."""
+    try:
+        loaded = ctypes.CDLL(library)
+    except OSError as error:
+        raise DeviceError(f"PDLA_BLAS={library!r}: {error}: give a BLAS library, by its path or as the loader finds it") from None
+    x, sizes = np.ones(1), (ctypes.c_int * 2)(1, -1)  # as one number of 64 bits it is below 0, and nothing is scaled
+    scale = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_exported(loaded, "dscal"))
+    scale(ctypes.addressof(sizes), _address(np.full(1, 2.0)), _address(x), ctypes.addressof(sizes))
+    if x[0] != 2:
+        raise DeviceError(f"PDLA_BLAS={library!r}: it takes 64-bit sizes: give its build for 32-bit integers (LP64)")
+    return loaded
+
+
+def _exported(loaded: Any, name: str) -> int:
+    try:
+        return ctypes.cast(getattr(loaded, f"{name}_"), ctypes.c_void_p).value  # type: ignore[return-value]
+    except AttributeError:
+        raise DeviceError(f"PDLA_BLAS={loaded._name!r} has no {name}_: give a BLAS library with Fortran's names") from None
 
 
 def orientation(x: Any) -> tuple[bytes, int] | None:
@@ -92,7 +125,7 @@ def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
     m, n = c.shape
     sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta, char)
-    _routine(ROUTINES[char])(
+    _routine(ROUTINES[char], config.settings.blas)(
         how_b[0], how_a[0], size, size + 4, size + 8, scalar,
         _address(b), size + 12, _address(a), size + 16, scalar + both.itemsize, _address(c), size + 20,
     )  # fmt: skip
@@ -110,7 +143,7 @@ def square(a: np.ndarray, c: np.ndarray, alpha: complex) -> None:
     (how, lda), (_, ldc), (n, k) = orientation(a), orientation(c), a.shape  # type: ignore[misc]
     sizes = (ctypes.c_int * 4)(n, k, lda, ldc)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, 0, c.dtype.char)
-    _routine(SQUARES[c.dtype.char])(
+    _routine(SQUARES[c.dtype.char], config.settings.blas)(
         b"U", b"T" if how == b"N" else b"N", size, size + 4, scalar,
         _address(a), size + 8, scalar + both.itemsize, _address(c), size + 12,
     )  # fmt: skip

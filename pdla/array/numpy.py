@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla import config
 from pdla.array import blas, composed, strips
 from pdla.array.blas import square, squares
 from pdla.array.composed import (
@@ -179,7 +180,8 @@ def gemm(
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
     room  gives arrays of a shape and a dtype: for a factor that is not taken as it is, for products that are not added in place
     """
-    if alpha == 1 and beta == 0 and blas.plain(a, b, c):  # most products: it saves the smallest ones what follows
+    numpys = alpha == 1 and beta == 0 and not config.settings.blas  # its library is SciPy's; a call of it costs a fifth
+    if numpys and blas.plain(a, b, c):  # most products: it saves the smallest ones what follows
         np.matmul(a, b, out=c)
         return
     if c.size == 0:
@@ -188,8 +190,8 @@ def gemm(
         scale(c, beta)
         return
     a, b = (x if blas.taken(x, c.dtype) else _copied(x, c.dtype, room) for x in (a, b))
-    if alpha == 1 and beta == 0 and blas.adds(a, b, c):
-        np.matmul(a, b, out=c)  # a call of it costs a fifth of one by pointer
+    if numpys and blas.adds(a, b, c):
+        np.matmul(a, b, out=c)
         return
     if blas.gemm(a, b, c, alpha, beta):
         return

@@ -61,7 +61,7 @@ def processor() -> str:
 
 
 def _blas() -> list[dict[str, Any]]:
-    """NumPy's library and SciPy's, which the first product loads, and their threads."""
+    """NumPy's library, and SciPy's or the one that PDLA_BLAS names, which the first product loads; and their threads."""
     from threadpoolctl import threadpool_info
 
     one = np.ones((1, 1))

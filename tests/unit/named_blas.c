@@ -1,0 +1,36 @@
+/* A BLAS of three routines, in the simplest way, which counts its products. INT: what it takes for sizes. */
+#include <stdint.h>
+
+#ifndef INT
+#define INT int32_t
+#endif
+
+long products = 0;
+
+static double at(const double *x, INT ld, char how, INT i, INT j) { return how == 'N' ? x[i + j * ld] : x[j + i * ld]; }
+
+void dscal_(const INT *n, const double *alpha, double *x, const INT *stride) {
+    for (INT i = 0; i < *n; i++) x[i * *stride] *= *alpha;
+}
+
+void dgemm_(const char *how_a, const char *how_b, const INT *m, const INT *n, const INT *k, const double *alpha, const double *a,
+            const INT *lda, const double *b, const INT *ldb, const double *beta, double *c, const INT *ldc) {
+    products++;
+    for (INT j = 0; j < *n; j++)
+        for (INT i = 0; i < *m; i++) {
+            double sum = 0, *to = c + i + j * *ldc;
+            for (INT l = 0; l < *k; l++) sum += at(a, *lda, *how_a, i, l) * at(b, *ldb, *how_b, l, j);
+            *to = *alpha * sum + (*beta == 0 ? 0 : *beta * *to);
+        }
+}
+
+void dsyrk_(const char *triangle, const char *how, const INT *n, const INT *k, const double *alpha, const double *a, const INT *lda,
+            const double *beta, double *c, const INT *ldc) {
+    products++;
+    for (INT j = 0; j < *n; j++)
+        for (INT i = *triangle == 'U' ? 0 : j; i < (*triangle == 'U' ? j + 1 : *n); i++) {
+            double sum = 0, *to = c + i + j * *ldc;
+            for (INT l = 0; l < *k; l++) sum += at(a, *lda, *how, i, l) * at(a, *lda, *how, j, l);
+            *to = *alpha * sum + (*beta == 0 ? 0 : *beta * *to);
+        }
+}

@@ -1,0 +1,102 @@
+"""PDLA_BLAS: another library multiplies. Here a small one, compiled for it, which counts its products."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from unit.test_job_end import run_job
+
+import pdla
+from pdla import config
+from pdla.array import blas
+from pdla.errors import DeviceError
+
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def compiled(folder, *options):
+    path = folder / "libsmall.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", *options, "-o", path, Path(__file__).with_name("named_blas.c")], check=True)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return compiled(tmp_path_factory.mktemp("blas"))
+
+
+def products(library):
+    return ctypes.c_long.in_dll(blas.named(library), "products").value
+
+
+@needs_cc
+@pytest.mark.parametrize("transposed", ["", "A", "B", "AB"])
+@pytest.mark.parametrize("beta", [0, 2])
+def test_it_multiplies(library, transposed, beta):
+    rng = np.random.default_rng(5)
+    a, b, c = (rng.integers(-9, 9, shape).astype(float) for shape in ((7, 5), (5, 6), (7, 6)))
+
+    def program(comm):
+        grid, blocks = pdla.ProcessGrid((2, 2), comm=comm), pdla.Layout("row", "col")
+        A = pdla.from_global(a.T, grid, blocks).T if "A" in transposed else pdla.from_global(a, grid, blocks)
+        B = pdla.from_global(b.T, grid, blocks).T if "B" in transposed else pdla.from_global(b, grid, blocks)
+        C = pdla.from_global(c, grid, blocks)
+        pdla.matmul(A, B, out=C, alpha=3, beta=beta)
+        return C.gather()
+
+    with config.override(blas=library):
+        before = products(library)
+        for made in pdla.run(4, program):
+            assert np.array_equal(made, 3 * a @ b + beta * c)
+        assert products(library) >= before + 4
+
+
+@needs_cc
+def test_it_multiplies_triangles_and_parts_with_gaps(library):
+    rng = np.random.default_rng(6)
+    a, b = (rng.integers(-9, 9, (40, 30)).astype(float) for _ in range(2))
+
+    def program(comm):
+        grid = pdla.ProcessGrid(2, comm=comm)
+        A, B = (pdla.from_global(x, grid, pdla.Layout("row")) for x in (a, b))
+        return (A[:, 3:20] @ B[:, 3:20].T).gather(), pdla.syrk(A, mirror=True).gather()
+
+    with config.override(blas=library):
+        before = products(library)
+        for product, square in pdla.run(2, program):
+            assert np.array_equal(product, a[:, 3:20] @ b[:, 3:20].T) and np.array_equal(square, a @ a.T)
+        assert products(library) >= before + 4
+
+
+@needs_cc
+def test_numbers_that_it_has_no_routine_for_are_an_error_and_integers_are_numpys(library):
+    def squared(comm, dtype):
+        ones = pdla.ones((3, 3), pdla.ProcessGrid(1, comm=comm), pdla.Layout("row"), dtype=dtype)
+        return (ones @ ones).local
+
+    with config.override(blas=library):
+        with pytest.raises(DeviceError, match=r"libsmall.so' has no sgemm_: give a BLAS library with Fortran's names"):
+            pdla.run(1, squared, np.float32)
+        assert np.array_equal(pdla.run(1, squared, int)[0], np.full((3, 3), 3))
+
+
+@needs_cc
+def test_a_library_that_takes_64_bit_sizes_is_refused(tmp_path):
+    wide = compiled(tmp_path, "-DINT=int64_t")
+    with pytest.raises(DeviceError, match="it takes 64-bit sizes: give its build for 32-bit integers"):
+        blas.named(wide)
+
+
+def test_what_is_no_blas_is_refused():
+    with pytest.raises(DeviceError, match=r"PDLA_BLAS='libnone.so': libnone.so: .*: give a BLAS library"):
+        blas.named("libnone.so")
+    with pytest.raises(DeviceError, match=r"'libm.so.6' has no dscal_"):
+        blas.named("libm.so.6")
+
+
+def test_one_that_is_missing_is_an_error_on_every_rank_when_the_job_begins():
+    job = run_job("", ranks=3, PDLA_BLAS="libnone.so")
+    assert job.returncode != 0 and job.stdout.count("DeviceError: PDLA_BLAS='libnone.so'") == 3
