@@ -16,7 +16,7 @@ from pdla.array.composed import summing
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
 from pdla.comm.kept import kept
-from pdla.comm.ledger import buffer, takes
+from pdla.comm.ledger import buffer, buffers, takes
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
@@ -105,11 +105,9 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
     places = {p.peer: p for p in route.recvs}
     # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
     direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}
-    arrivals = {
-        peer: xp.take(out, p.rows, p.cols) if direct[peer] else buffer(xp, p.shape, A.dtype)
-        for peer, p in places.items()
-        if peer != me
-    }
+    others = {peer: p for peer, p in places.items() if peer != me}
+    boxes = iter(buffers(xp, [p.shape for peer, p in others.items() if not direct[peer]], A.dtype))
+    arrivals = {peer: xp.take(out, p.rows, p.cols) if direct[peer] else next(boxes) for peer, p in others.items()}
     pending = comm.alltoall({peer: part for peer, part in parts.items() if peer != me}, arrivals)
 
     def end() -> None:

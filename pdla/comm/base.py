@@ -25,7 +25,7 @@ from pdla.comm.board import Board
 from pdla.comm.broadcast import Messages
 from pdla.comm.clock import now
 from pdla.comm.hall import Hall
-from pdla.comm.ledger import Event, buffer, current, tag
+from pdla.comm.ledger import Event, buffer, buffers, current, tag
 from pdla.comm.relay import Relay, pays
 from pdla.comm.workspace import aligned
 from pdla.cuts import block_bounds
@@ -378,7 +378,7 @@ class Communicator(ABC):
     def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array, op: str = "add") -> Pending:
         """Receive an addend from every other rank and sum them in rank order, so that every world gets the same bits."""
         others = [r for r in range(self.size) if r != self.rank and x.size]
-        addends = {r: buffer(self.xp, x.shape, x.dtype) for r in others}
+        addends = dict(zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True))
         wide, into = summed_in(out.dtype, op), getattr(self.xp, op)
 
         def total() -> Array:

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from math import prod
 from typing import Any
 
 from pdla.comm import trace
@@ -179,6 +181,13 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     if ledger is not None:
         ledger._count(x)
     return x
+
+
+def buffers(xp: Any, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
+    """The same for several arrays, taken as one: where ranks are many they are, and short."""
+    ends = list(accumulate(map(prod, shapes), initial=0))
+    room = buffer(xp, (ends[-1],), dtype)
+    return [room[lo:hi].reshape(*shape) for (lo, hi), shape in zip(pairwise(ends), shapes, strict=True)]
 
 
 def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:

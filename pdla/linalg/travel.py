@@ -16,7 +16,7 @@ import numpy as np
 from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.base import Communicator
-from pdla.comm.ledger import buffer, held, note
+from pdla.comm.ledger import buffer, buffers, held, note
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
 from pdla.linalg.stairs import Block, Stairs, meeting, pack, unpack
@@ -111,7 +111,8 @@ class Way:
     def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
         """What comes, from whom: by messages."""
         sends = self._packed(xp, arrays, lambda peer, count: buffer(xp, (count,), dtype))
-        rooms = {peer: buffer(xp, (_words(coming),), dtype) for peer, coming in self.recvs.items()}
+        flats = buffers(xp, [(_words(coming),) for coming in self.recvs.values()], dtype)
+        rooms = dict(zip(self.recvs, flats, strict=True))
         pending = comm.alltoall(sends, rooms)
         return ((peer, rooms.pop(peer)) for peer in pending)
 

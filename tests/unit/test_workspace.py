@@ -9,7 +9,8 @@ import pdla
 from pdla import Cyclic, Layout
 from pdla.array import numpy as xp
 from pdla.comm import workspace
-from pdla.comm.workspace import Workspace, aligned
+from pdla.comm.ledger import buffers, record
+from pdla.comm.workspace import Workspace, aligned, within
 
 CYCLIC = Layout(Cyclic("row", 3), Cyclic("col", 5))
 
@@ -61,3 +62,17 @@ def test_a_plan_holds_what_it_foretold(monkeypatch):
             assert np.all(C.gather() == k)
 
     pdla.run(4, program)
+
+
+def test_several_buffers_are_one_which_lives_as_long_as_the_last_of_them():
+    room = Workspace()
+    with within(room), record() as ledger:
+        first, empty, last = buffers(xp, [(2, 3), (0, 4), (5,)], np.float32)
+        assert (first.shape, empty.shape, last.shape) == ((2, 3), (0, 4), (5,))
+        assert first.flags.c_contiguous and not np.shares_memory(first, last)
+        assert (ledger.peak_workspace, room.used) == (11 * 4, 64)
+        del first, empty
+        assert room.used == 64
+        del last
+        assert (ledger.workspace, room.used) == (0, 0)
+        assert buffers(xp, [], np.float32) == []
