@@ -49,7 +49,8 @@ class Stack:
     def described(self) -> str:
         """What is the same on every rank, in words."""
         cut = f"cut along {self.axis!r}" if self.axis else "not cut"
-        return f"{' x '.join(map(str, self.shape))}, {self.dtype}, batch {cut}, {self.layout!r} on {self.grid!r}"
+        lying = ", by columns" * self.transposed + ", conjugated" * (self.conjugated and self.dtype.kind == "c")
+        return f"{' x '.join(map(str, self.shape))}, {self.dtype}, batch {cut}, {self.layout!r} on {self.grid!r}{lying}"
 
     @property
     def indices(self) -> range:

@@ -497,6 +497,19 @@ def test_layers_of_a_stack_do_not_talk():
         assert all("depth" not in axis for axis in axes)
 
 
+def test_layers_agree_on_how_a_stack_is_looked_at():
+    """They do not talk to each other: each alone would take its own view for everybody's."""
+
+    def program(comm):
+        S = pdla.stack(random_array((2, 3, 3), complex, 0), ProcessGrid((2, 1)), Layout(), "row")
+        T, C = (view if comm.rank else S for view in (S.T, S.conj()))
+        for words, wrong in (("by columns", lambda: T.gather()), ("conjugated", lambda: C.gather()), ("conjugated", lambda: S @ C)):
+            with pytest.raises(errors.AgreementError, match=words):
+                wrong()
+
+    pdla.run(2, program)
+
+
 # ---------------------------------------------------------------------------------------------- chains
 
 
