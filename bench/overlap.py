@@ -1,6 +1,6 @@
 """How much of the communication a product hides behind its local GEMMs: SUMMA and Cannon.
 
-python bench/overlap.py [delay]              ranks as threads, each array so many seconds on its way (0.2)
+python bench/overlap.py [delay]              ranks as threads, each array so many seconds on its way (0.2, or less: see below)
 mpirun -n 4 python bench/overlap.py          ranks as processes, on the network there is
 python bench/cluster.py --hosts 4 -- python bench/overlap.py
 
@@ -10,7 +10,8 @@ The first panel, or the skew, has nothing to hide behind. Alone, SUMMA has four 
 1 - 4/s can be hidden, of Cannon's s shifts 1 - 1/s.
 
 "slept" GEMMs stand for those of machines of their own, where ranks outnumber the cores: each takes 1.5 delays, and no
-core (over MPI a delay is 0.06 where none is given).
+core (over MPI a delay is 0.06 where none is given). Beside real ones of threads the delay is a tenth of all of them, where that is
+less and none is given: more than they take cannot be hidden behind them.
 """
 
 import os
@@ -25,9 +26,10 @@ from pdla.array import numpy as local
 from pdla.comm.base import done
 
 TURNS = 4
+LATE = 0.2  # seconds that an array takes between threads, at most
 THREADS = (("summa", 4, 4096, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
 PROCESSES = (("summa", 4096, 256),)
-HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
+HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'delay':>8}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 
 
 def product(comm, algorithm, n, panel):
@@ -67,32 +69,40 @@ def measured(run, world, gemm):
     return least
 
 
-def line(algorithm, ranks, n, panel, slept, seconds):
+def line(algorithm, ranks, n, panel, slept, delay, seconds):
     gemms, communication, together = seconds
     hidden = (gemms + communication - together) / communication
-    start = f"{algorithm:8}{ranks:6}{n:7}{panel or '':>7}{'slept' if slept else 'real':>9}"
+    start = f"{algorithm:8}{ranks:6}{n:7}{panel or '':>7}{'slept' if slept else 'real':>9}{delay or '':>8.3}"
     return f"{start}{gemms:8.3f}{communication:10.3f}{together:10.3f}{hidden:8.0%}"
 
 
-def with_threads(delay):
-    print(f"threads, each array {1e3 * delay:g} ms on its way\n{HEAD}")
+def with_threads(given):
+    print(f"threads, each array so many seconds on its way\n{HEAD}")
     for algorithm, ranks, n, panel in THREADS:
+        slept = ranks > 2 * len(os.sched_getaffinity(0))
+        delay = given or (LATE if slept else min(LATE, alone(ranks, algorithm, n, panel) / 10))
 
-        def run(case=(ranks, product, algorithm, n, panel)):
+        def run(case=(ranks, product, algorithm, n, panel), delay=delay):
             return pdla.run(*case, delay=delay)[0]
 
-        slept = ranks > 2 * len(os.sched_getaffinity(0))
         seconds = measured(run, pdla.comm.threads.ThreadComm, gemm_of(slept, delay))
-        print(line(algorithm, ranks, n, panel, slept, seconds), flush=True)
+        print(line(algorithm, ranks, n, panel, slept, delay, seconds), flush=True)
 
 
-def with_processes(comm, delay):
+def alone(ranks, *case):
+    """Seconds of the GEMMs of a product of threads."""
+    with silent(pdla.comm.threads.ThreadComm):
+        return min(pdla.run(ranks, product, *case)[0] for _ in range(2))
+
+
+def with_processes(comm, given):
+    delay = given or 0.06
     say = print if comm.rank == 0 else lambda *_, **__: None
     say(f"{comm.size} processes on {len(set(comm.homes))} nodes\n{HEAD}")
     for algorithm, n, panel in PROCESSES:
         for slept in (False, True):
             seconds = measured(lambda case=(algorithm, n, panel): product(comm, *case), type(comm), gemm_of(slept, delay))
-            say(line(algorithm, comm.size, n, panel, slept, seconds), flush=True)
+            say(line(algorithm, comm.size, n, panel, slept, delay if slept else None, seconds), flush=True)
 
 
 def gemm_of(slept, delay):
@@ -105,9 +115,9 @@ def main(delay=None):
     except pdla.errors.NoMPIError:
         comm = None
     if comm is None or comm.size == 1:
-        with_threads(delay or 0.2)
+        with_threads(delay)
     else:
-        with_processes(comm, delay or 0.06)
+        with_processes(comm, delay)
 
 
 if __name__ == "__main__":
