@@ -96,6 +96,8 @@ def study(to, every, convert, beneath):
 
 def table(results):
     for span, belongs in (("P < 32", lambda ranks: ranks < 32), ("P >= 32", lambda ranks: ranks >= 32)):
+        if not any(map(belongs, results[0]["ranks"])):
+            continue
         print(f"{span}: words over the lower bound{'median':>20}{'p95':>8}{'max':>8}{'least share of ranks':>23}")
         for one in results:
             chosen = {ranks: values for ranks, values in one["ranks"].items() if belongs(ranks)}

@@ -195,6 +195,12 @@ def test_the_study_of_volumes_plans_conversions_too(tmp_path):
         assert all(words >= moved >= 0 and words > 0.99 for words, moved in shape["converted"].values())
 
 
+def test_a_study_of_few_ranks_has_no_heading_for_many():
+    script = Path(__file__).parents[2] / "bench/volume.py"
+    done = subprocess.run([sys.executable, script, "--to", "4"], check=True, capture_output=True, text=True)
+    assert "P < 32" in done.stdout and "P >= 32" not in done.stdout
+
+
 @pytest.mark.parametrize("words", [("--every", "0"), ("--to", "0"), ("--convert", "-1")])
 def test_the_study_of_volumes_refuses_what_it_cannot_count(words):
     script = Path(__file__).parents[2] / "bench/volume.py"
