@@ -17,6 +17,7 @@ from sides.given import started
 from threadpoolctl import threadpool_limits
 
 import pdla
+from pdla.bench.arguments import positive
 
 MIB = 2**20
 
@@ -101,4 +102,4 @@ def main(n=4096, repeats=7):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, positive, __doc__)

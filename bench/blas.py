@@ -3,7 +3,8 @@
 PDLA_BLAS=libmkl_rt.so.3 mpirun -n 2 python bench/blas.py 2048x4096x128 [...]
 
 All ranks at once, one thread each, the two by turns. Without PDLA_BLAS the other is the system's OpenBLAS, which Debian's ScaLAPACK
-calls. Prints the median milliseconds over 21 turns of two products, and the versions. C lies by rows, and is only written.
+calls. Prints the median milliseconds over 21 turns of two products, and version and file of each BLAS. C lies by rows, and is only
+written.
 """
 
 import os
@@ -22,14 +23,9 @@ from threadpoolctl import threadpool_info
 from pdla import config
 from pdla.array import blas
 from pdla.array.numpy import gemm
+from pdla.bench.problem import sizes
 
 TURNS, CALLS = 21, 2
-
-
-def sizes(text):
-    """m, n and k of a product."""
-    m, n, k = map(int, text.split("x"))
-    return m, n, k
 
 
 def main(*shapes):
@@ -37,6 +33,8 @@ def main(*shapes):
     meeting = Meeting(MPI.COMM_WORLD)
     os.environ.update(core_type())
     library = config.settings.blas or find_library("openblas")
+    if not library:
+        raise SystemExit("blas.py: there is no OpenBLAS of the system's here: PDLA_BLAS= names another library")
     blas.named(library)
     blas.hold(1)
     for (m, n, k), dtype in cross(shapes, ("float64", "float32")):
@@ -52,7 +50,9 @@ def main(*shapes):
         if meeting.comm.rank == 0:
             print(f"{m}x{n}x{k}", dtype, *(f"{name} {1e3 * median(taken[1:]):.4g} ms" for name, taken in times.items()))
     if meeting.comm.rank == 0:
-        print(*(f"{one['internal_api']} {one['version']}" for one in threadpool_info() if one["user_api"] == "blas"))
+        for one in threadpool_info():
+            if one["user_api"] == "blas":
+                print(f"{one['internal_api']} {one['version']}: {one['filepath']}")
 
 
 if __name__ == "__main__":

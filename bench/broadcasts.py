@@ -14,6 +14,7 @@ from sides.given import started
 
 import pdla
 from pdla import config
+from pdla.bench.arguments import positive
 
 WAYS = [(way, 0) for way in ("auto", "mpi", "flat", "scatter", "chain")] + [("chain", chunk << 10) for chunk in (64, 256, 1024)]
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
@@ -43,4 +44,4 @@ def main(repeats=5):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, positive, __doc__)

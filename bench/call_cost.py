@@ -17,6 +17,8 @@ from sides.ours import BLOCKS, operands, side
 from sides.ours import near_square as near_square_grid
 from sides.product import Product, Side, block, fill_with_integers, interval, right
 
+from pdla.bench.arguments import positive
+
 CALLS = 20  # in a turn: nobody waits at a barrier between them, as in a program's loop
 
 
@@ -61,4 +63,4 @@ def main(n=64, turns=200):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, positive, __doc__)

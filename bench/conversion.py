@@ -15,6 +15,7 @@ from sides.ours import BLOCKS, near_square, operands, side
 from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
+from pdla.bench.arguments import positive
 
 
 def main(n=4096, repeats=9, width=128):
@@ -47,4 +48,4 @@ def main(n=4096, repeats=9, width=128):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, positive, __doc__)

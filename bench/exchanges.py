@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.given import started
+from sides.given import above_zero, started
 
 import pdla
 from pdla.comm import base, ring
@@ -100,4 +100,4 @@ def main(megabits):
 
 
 if __name__ == "__main__":
-    started(main, float, __doc__)
+    started(main, above_zero, __doc__)

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import numpy as np
-from sides.given import started
+from sides.given import above_zero, started
 
 import pdla
 from pdla import nn
@@ -81,4 +81,4 @@ def main(ratio=2.0):
 
 
 if __name__ == "__main__":
-    started(main, float, __doc__)
+    started(main, above_zero, __doc__)

@@ -16,6 +16,7 @@ from sides.meeting import Meeting
 from sides.ours import near_square
 
 import pdla
+from pdla.bench.arguments import positive
 
 SHAPES = ((512, 512), (1024, 1024), (2048, 2048), (2048, 256), (512, 8192))
 BLOCKS = pdla.Layout("row", "col")
@@ -60,4 +61,4 @@ def main(repeats=9):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, positive, __doc__)

@@ -6,6 +6,7 @@ from sides.given import started
 
 import pdla
 from pdla import nn
+from pdla.bench.arguments import positive
 from pdla.model.machine import Machine
 
 GRID, AXES = (1000, 8, 5, 25), ("data", "row", "col", "depth")
@@ -29,4 +30,4 @@ def main(layers=96):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, positive, __doc__)

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
+from itertools import product as cross
 from math import exp, log
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,6 +31,8 @@ from rich.table import Table
 from sides import core
 from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, core_type, no_scalapack
 
+from pdla.bench.arguments import positive, positives
+from pdla.bench.problem import sizes
 from pdla.model.machine import Machine
 
 SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
@@ -45,15 +48,28 @@ def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="network.py", description=__doc__, formatter_class=as_written)
     parser.add_argument("--hosts", type=int, default=16)
-    parser.add_argument("--ranks-per-host", default="1,4", help="default 1,4")
+    parser.add_argument("--ranks-per-host", type=positives, default="1,4", help="default 1,4")
     parser.add_argument("--rates", default="200mbit,50mbit", help="default 200mbit,50mbit")
-    parser.add_argument("--shapes", default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
+    parser.add_argument("--shapes", type=products, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
     parser.add_argument("--sides", default=",".join(JOBS), help=f"default {','.join(JOBS)}")
-    parser.add_argument("--turns", type=int, default=3, help="times that sides of one job take turns (default 3)")
+    parser.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
     parser.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
     parser.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
     parser.add_argument("--json", metavar="FILE", help="write everything to FILE")
     return parser.parse_args()
+
+
+def products(text: str) -> list[tuple[int, int, int]]:
+    return [sizes(shape) for shape in text.split(",")]
+
+
+def check(given: argparse.Namespace) -> None:
+    """Refuse what cannot be run, before anything is measured."""
+    if odd := [name for name in given.sides.split(",") if name not in JOBS]:
+        raise cluster.Refused(f"--sides {','.join(odd)}: give some of {','.join(JOBS)}")
+    for rate, ranks in cross(given.rates.split(","), given.ranks_per_host):
+        asked = {"hosts": given.hosts, "ranks": ranks, "rate": rate, "limit": given.limit}
+        cluster.check(argparse.Namespace(**asked, command=["python", "-m", "sides.job"]))
 
 
 # ---------------------------------------------------------------------------------------------- jobs
@@ -64,7 +80,7 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
     cluster.hide()
     cluster.FOLDER.mkdir(parents=True)
     cluster.build(given.hosts, rate)
-    work = [[int(size) for size in shape.split("x")] + ["float64"] for shape in given.shapes.split(",")]
+    work = [[*shape, "float64"] for shape in given.shapes]
     for name in given.sides.split(","):
         found = cluster.FOLDER / "results"
         found.write_text("")
@@ -192,9 +208,7 @@ def measured(given: argparse.Namespace, folder: Path, out: Console) -> list[dict
     """The lines of all sides on all clusters; each cluster, since it ends with its process, in one of its own."""
     found: list[dict] = []
     for rate in given.rates.split(","):
-        for ranks in map(int, given.ranks_per_host.split(",")):
-            asked = {"hosts": given.hosts, "ranks": ranks, "rate": rate, "limit": given.limit}
-            cluster.check(argparse.Namespace(**asked, command=["python", "-m", "sides.job"]))
+        for ranks in given.ranks_per_host:
             results = folder / f"{rate}-{ranks}"
             results.touch()
             work = partial(on_cluster, given, ranks, rate, results)
@@ -216,8 +230,9 @@ def main() -> int:
     if "ScaLAPACK" in given.sides and (why := no_scalapack()):
         out.print(f"left out: ScaLAPACK: {why}")
         given.sides = ",".join(name for name in given.sides.split(",") if name != "ScaLAPACK")
-    given.core = core.calibrated() if "pdla" in given.sides else None
     try:
+        check(given)
+        given.core = core.calibrated() if "pdla" in given.sides else None
         with tempfile.TemporaryDirectory() as folder:
             lines = measured(given, Path(folder), out)
     except cluster.Refused as reason:

@@ -19,7 +19,7 @@ import time
 from contextlib import nullcontext
 from unittest.mock import patch
 
-from sides.given import started
+from sides.given import above_zero, started
 
 import pdla
 from pdla.array import numpy as local
@@ -121,4 +121,4 @@ def main(delay=None):
 
 
 if __name__ == "__main__":
-    started(main, float, __doc__)
+    started(main, above_zero, __doc__)

@@ -24,6 +24,8 @@ from rich.console import Console
 from rich.table import Table
 from sides.launch import AS_ROOT, BENCH, OPEN_MPI, Job, core_type, no_scalapack
 
+from pdla.bench.arguments import positive, positives
+
 START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PDLA_THREADS": "1"}
 LIMIT = 600  # seconds of a job
@@ -32,11 +34,11 @@ LIMIT = 600  # seconds of a job
 def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="pblas.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--sizes", default="1024,2048,4096", help="n of n x n x n")
-    parser.add_argument("--blocks", default="64,256")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--turns", type=int, default=5, help="products of each side in a job")
+    parser.add_argument("--ranks", type=positive, default=4)
+    parser.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n")
+    parser.add_argument("--blocks", type=positives, default="64,256")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--turns", type=positive, default=5, help="products of each side in a job")
     parser.add_argument("--json", metavar="FILE", type=Path)
     return parser.parse_args()
 
@@ -76,9 +78,9 @@ def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         program = built(Path(scratch))
         for _ in range(asked.rounds):
-            for n in map(int, asked.sizes.split(",")):
+            for n in asked.sizes:
                 own = native(asked, n, Path(scratch))
-                for block in map(int, asked.blocks.split(",")):
+                for block in asked.blocks:
                     said = through_c(program, asked, n, block)
                     row = rows.setdefault((n, block), {**said, "native": [], "pdla": [], "scalapack": []})
                     row["equal"] = row["equal"] and said["equal"]

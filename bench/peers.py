@@ -34,10 +34,12 @@ from sides.figures import Row, exported, left_out, table, verdict
 from sides.launch import CORES, TORCH, Job, jobs, unfit
 from sides.product import Product
 
+from pdla.bench.arguments import positive, positives
 from pdla.bench.info import processor
 
 RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
+DTYPES = ("float64", "float32")  # which ScaLAPACK has, too
 MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
 SHORT = 2**31  # multiplications of products that take less time than a job's start: they share it
 TURNS, TURN = 4, 0.1  # times that sides of one job take turns at a product, and seconds of each turn
@@ -47,11 +49,11 @@ WIDTH = 240  # columns, where the output is no terminal
 def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="peers.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
+    parser.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
     parser.add_argument("--shapes", help=f"n or m x n x k, default {','.join(SHAPES)}")
-    parser.add_argument("--dtypes", default="float64,float32")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
     parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds of a product (default 3)")
+    parser.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
     parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
     parser.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
     parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
@@ -60,8 +62,10 @@ def arguments() -> argparse.Namespace:
 
 
 def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
-    if odd := [shape for shape in shapes if not re.fullmatch(r"\d+(x\d+x\d+)?", shape)]:
+    if odd := [shape for shape in shapes if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*x[1-9]\d*)?", shape)]:
         raise SystemExit(f"peers.py: --shapes {','.join(odd)}: give n, or m x n x k, such as 4096x4096x128")
+    if odd := [dtype for dtype in dtypes if dtype not in DTYPES]:
+        raise SystemExit(f"peers.py: --dtypes {','.join(odd)}: give some of {','.join(DTYPES)}")
     sizes = [tuple(map(int, shape.split("x"))) for shape in shapes]
     mnk = [size if len(size) == 3 else size * 3 for size in sizes]
     return [Product(*size, dtype) for size, dtype in cross(mnk, dtypes)]
@@ -70,7 +74,7 @@ def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
 def cases(given: argparse.Namespace) -> dict[int, list[Product]]:
     """The products for each number of ranks."""
     dtypes = given.dtypes.split(",")
-    ranks = [int(r) for r in given.ranks.split(",")] if given.ranks else [2, 4] if given.quick else [*RANKS]
+    ranks = given.ranks or ([2, 4] if given.quick else [*RANKS])
     shapes = given.shapes.split(",") if given.shapes else ["256", "512"] if given.quick else [*SHAPES]
     found = {r: products(shapes, dtypes) for r in ranks}
     if not (given.ranks or given.shapes or given.quick):
@@ -143,9 +147,9 @@ def main() -> int:
     wanted = [job for name, job in known.items() if name in asked]
     absent = {job.name: why for job in wanted if (why := job.missing())}
     run = [job for job in wanted if job.name not in absent]
-    before, done = machine(), []
+    wished, before, done = cases(given), machine(), []
     out.print(f"{before['cpu']}, {CORES} cores, load {before['load']}; NumPy on {CORES} threads; ms, and NumPy's time over it")
-    for ranks, asked_for in cases(given).items():
+    for ranks, asked_for in wished.items():
         rows = [Row(ranks, product) for product in asked_for]
         done += rows
         for some in visits(rows):

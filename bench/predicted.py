@@ -19,6 +19,7 @@ from sides.given import started
 import pdla
 from pdla import nn
 from pdla.bench import calibrate
+from pdla.bench.arguments import positive
 
 LAYOUT = pdla.Layout("row", "col")
 
@@ -94,4 +95,4 @@ def main(rounds=5):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, positive, __doc__)

@@ -13,6 +13,7 @@ import numpy as np
 from sides.given import started
 
 from pdla.array import blas
+from pdla.bench.arguments import natural
 
 SQUARES = [8 << step for step in range(8)]
 THIN = [shape for t in (8, 16, 32, 64, 128) for n in (128, 256, 512, 1024)
@@ -62,4 +63,4 @@ def main(seed=0):
 
 
 if __name__ == "__main__":
-    started(main, int, __doc__)
+    started(main, natural, __doc__)

@@ -96,12 +96,17 @@ def study(to, every, convert, beneath):
 
 def table(results):
     for span, belongs in (("P < 32", lambda ranks: ranks < 32), ("P >= 32", lambda ranks: ranks >= 32)):
+        if not any(map(belongs, results[0]["ranks"])):
+            continue
         print(f"{span}: words over the lower bound{'median':>20}{'p95':>8}{'max':>8}{'least share of ranks':>23}")
         for one in results:
             chosen = {ranks: values for ranks, values in one["ranks"].items() if belongs(ranks)}
             sides = {"pdla": [v[0] for v in chosen.values()], "sides that divide P": [v[2] for v in chosen.values()]}
             sides["2-D blocks to 2-D blocks"] = [v[0] for ranks, v in one["converted"].items() if belongs(ranks)]
-            sides["the least of any box"] = [value for ranks, value in one["least"].items() if belongs(ranks)]
+            least = {ranks: value for ranks, value in one["least"].items() if belongs(ranks)}
+            sides["the least of any box"] = list(least.values())
+            both = [ranks for ranks in least if ranks in one["converted"]]
+            sides["2-D blocks over that"] = [one["converted"][ranks][0] / least[ranks] for ranks in both]
             for name, values in sides.items():
                 if values:
                     q = quantiles(values)

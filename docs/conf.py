@@ -12,6 +12,7 @@ author = "pdla contributors"
 project_copyright = "2026, pdla contributors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
 myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3  # so that one page can point into another
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "pdla"

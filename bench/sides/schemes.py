@@ -34,6 +34,7 @@ SHOWN: dict[str, tuple[int, Make]] = {
     "Tensor3D 2x2x2, 2 shards": _on((2, 2, 2), CUBE, nn.Tensor3D, shards=2),
     "Tensor3D 2x(2x2)": _on((2, 2, 2), ("data", "row", "col"), nn.Tensor3D),
 }
+DTYPES = ("float64", "float32", "float16", "bfloat16")
 AXES: dict[str, tuple[Callable[..., nn.Scheme], tuple[str, ...]]] = {
     "serial": (nn.Serial, ROW), "megatron1d": (nn.Megatron1D, ROW), "summa2d": (nn.Summa2D, SQUARE),
     "tesseract": (nn.Tesseract, CUBE), "cube3d": (nn.Cube3D, CUBE), "tensor3d": (nn.Tensor3D, SQUARE),
@@ -50,7 +51,7 @@ def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
     """The command line of a training script: train(scheme, steps, dtype) gives "losses" and one figure more."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=positive, default=50, help="steps of AdamW (default 50)")
-    parser.add_argument("--dtype", default="float64", help="of all numbers (default float64)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float64", help="of all numbers (default float64)")
     parser.add_argument("--scheme", choices=AXES, help="this scheme alone, on the ranks of this job")
     parser.add_argument("--json", metavar="FILE", help="write the curves to FILE")
     asked = parser.parse_args()

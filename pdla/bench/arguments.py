@@ -32,6 +32,11 @@ def natural(text: str) -> int:
     return _number(text, 0)
 
 
+def positives(text: str) -> list[int]:
+    """Numbers with commas between them."""
+    return [positive(word) for word in text.split(",")]
+
+
 def rank_count(text: str) -> int:
     found = _number(text, 1)
     if found > MOST_RANKS:

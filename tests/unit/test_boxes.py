@@ -195,6 +195,16 @@ def test_the_study_of_volumes_plans_conversions_too(tmp_path):
         assert all(words >= moved >= 0 and words > 0.99 for words, moved in shape["converted"].values())
 
 
+def test_a_study_of_few_ranks_has_no_heading_for_many_and_tells_each_ratio():
+    """docs/choosing.md had a column that the command did not print: from and to 2-D blocks, over the least of any box."""
+    script = Path(__file__).parents[2] / "bench/volume.py"
+    words = ["--to", "9", "--convert", "7", "--least", "7"]
+    done = subprocess.run([sys.executable, script, *words], check=True, capture_output=True, text=True)
+    assert "P < 32" in done.stdout and "P >= 32" not in done.stdout
+    ratios = [float(line.split()[-1]) for line in done.stdout.splitlines() if "2-D blocks over that" in line]
+    assert len(ratios) == 4 and all(ratio > 0.99 for ratio in ratios)
+
+
 @pytest.mark.parametrize("words", [("--every", "0"), ("--to", "0"), ("--convert", "-1")])
 def test_the_study_of_volumes_refuses_what_it_cannot_count(words):
     script = Path(__file__).parents[2] / "bench/volume.py"

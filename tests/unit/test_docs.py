@@ -79,3 +79,14 @@ def test_the_reference_has_all_that_is_exported(module):
     page = (ROOT / "docs" / "reference.md").read_text()
     told = set(re.findall(r"auto(?:class|function):: (?:pdla\.nn\.)?(\w+)$", page, re.MULTILINE))
     assert {name for name in module.__all__ if callable(getattr(module, name))} <= told
+
+
+def test_a_link_into_a_page_finds_its_heading():
+    """Sphinx makes anchors for headings down to a depth, and for none unless it is told: launch.md#another-blas led nowhere."""
+    config = (ROOT / "docs" / "conf.py").read_text()
+    depth = max(map(int, re.findall(r"^myst_heading_anchors = (\d)", config, re.MULTILINE)), default=0)
+    for path in PAGES:
+        for page, anchor in re.findall(r"\]\(([\w/]*\.md)#([\w-]+)\)", path.read_text()):
+            titles = re.findall(rf"^#{{1,{depth}}} (.*)$", (path.parent / page).read_text(), re.MULTILINE) if depth else []
+            anchors = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+            assert anchor in anchors, f"{path.name}: {page}#{anchor}"

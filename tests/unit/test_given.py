@@ -41,8 +41,56 @@ def test_what_fits_nothing_is_told(started, monkeypatch, words):
     assert ended.value.code.startswith("script.py: ") and ended.value.code.endswith("\n\nwhat it is for")
 
 
-@pytest.mark.parametrize(("script", "word"), [("blas.py", "12x3"), ("large_counts.py", "12")])
-def test_a_script_that_is_given_what_it_cannot_read_says_so_in_a_line(script, word):
-    command = [sys.executable, SCRIPT.parents[1] / script, word]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith(f"{script}: ")
+REFUSED = {
+    "blas.py 12x3": "'12x3' is not a product: give m x n x k",
+    "large_counts.py 12": "too many positional arguments",
+    "against_numpy.py -5": "'-5' is not a whole number of 1 or more",
+    "broadcasts.py 0": "'0' is not a whole number of 1 or more",
+    "rates.py x": "'x' is not a whole number of 0 or more",
+    "exchanges.py 0": "'0' is not a number above 0",
+    "overlap.py nan": "'nan' is not a number above 0",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_a_script_that_is_given_what_it_cannot_read_says_so_in_a_line(line):
+    script, word = line.split()
+    done = ended(script, word)
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr.startswith(f"{script}: {REFUSED[line]}")
+
+
+NAMED = {
+    "network.py --sides x": "--sides x: give some of pdla,by hand,ScaLAPACK",
+    "network.py --shapes 8x8": "'8x8' is not a product: give m x n x k",
+    "network.py --hosts 0 --sides pdla": "--hosts 0 --ranks-per-host 1",
+    "pblas.py --sizes 64,0": "argument --sizes: '0' is not a whole number of 1 or more",
+    "peers.py --ranks 2,0": "argument --ranks: '0' is not a whole number of 1 or more",
+    "peers.py --dtypes float32,float16": "--dtypes float16: give some of float64,float32",
+    "peers.py --shapes 0": "--shapes 0: give n, or m x n x k",
+    "train_gpt.py --dtype float33": "argument --dtype: invalid choice: 'float33'",
+}
+
+
+@pytest.mark.parametrize("line", NAMED)
+def test_a_script_refuses_what_it_cannot_measure_before_it_measures(line):
+    """An emulated network was built for a side that there is not, a machine calibrated for no hosts, jobs started of 0 ranks."""
+    done = ended(*line.split())
+    assert done.returncode and done.stdout == "" and NAMED[line] in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("folder",)])
+def test_a_count_without_a_program_tells_how_it_is_started(words):
+    done = ended("counted.py", *words)
+    assert done.returncode == 1 and "FOLDER (program.py | -m module)" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_without_openblas_of_the_system_another_library_is_asked_for():
+    """The program itself was taken for the library: its name was None."""
+    code = "import ctypes.util, os, runpy, sys; os.environ.pop('PDLA_BLAS', None); ctypes.util.find_library = lambda name: None; "
+    code += "sys.argv[:] = ['blas.py']; sys.path.insert(0, '.'); runpy.run_path('blas.py', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPT.parents[1], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.startswith("blas.py: there is no OpenBLAS of the system's here: PDLA_BLAS= names")
+
+
+def ended(script, *words):
+    return subprocess.run([sys.executable, SCRIPT.parents[1] / script, *words], capture_output=True, text=True, timeout=60)
