@@ -58,7 +58,7 @@ class MPIComm(Communicator):
         return self.mpi.handle
 
     def in_step(self) -> None:
-        libmpi.check_own()
+        libmpi.check_running()
         super().in_step()
 
     # ------------------------------------------------------------------ messages
@@ -69,7 +69,7 @@ class MPIComm(Communicator):
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        libmpi.check_own()
+        libmpi.check_running()
         verb, _, tag = call.rstrip(")").partition("(tag=")
         coming = [*recvs.items()]
         return self._pending(verb, self._post(call, int(tag), [*sends.items()], coming, {}), coming, lambda: result)

@@ -223,6 +223,27 @@ except pdla.errors.NoMPIError as error:
     assert (job.returncode, "MPI is not running" in job.stdout) == (0, True), job.stdout
 
 
+def test_matrices_that_outlive_mpi_say_so():
+    """Where Open MPI would end the job."""
+    job = run_job(
+        """
+import pdla
+grid = pdla.ProcessGrid(2)
+A = pdla.ones((4, 4), grid, pdla.Layout("row"))
+plan = pdla.plan_matmul(A, A)
+libmpi.MPI.Finalize()
+calls = [lambda: A @ A, lambda: plan(A, A), A.gather, lambda: comm.send(np.ones(2), 0, tag=1)]
+for call in calls:
+    try:
+        call()
+    except pdla.errors.NoMPIError as error:
+        print(error)
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout.count("MPI is not running")) == (0, 8), job.stdout
+
+
 def test_a_process_that_a_rank_forks_is_told_that_it_is_none():
     job = run_job(
         """
