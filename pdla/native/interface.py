@@ -17,6 +17,7 @@ from pdla.create import from_local, whole_shape
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
 from pdla.grid import NAMES, ProcessGrid
+from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
 from pdla.matrix import DistMatrix
@@ -87,6 +88,8 @@ def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, a
             f"down={down}, across={across}: two elements of a {rows} x {cols} block in one place; "
             f"down=1 needs across >= {rows}, across=1 needs down >= {cols}"
         )
+    if min(shape) and address + ((rows - 1) * down + (cols - 1) * across + 1) * dtype.itemsize > MOST:
+        raise ShapeError(f"down={down}, across={across}: a {rows} x {cols} block of {dtype} ends beyond all memory")
     return at(address, shape, dtype, (down * dtype.itemsize, across * dtype.itemsize))
 
 
