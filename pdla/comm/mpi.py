@@ -281,7 +281,8 @@ class MPIComm(Communicator):
             if "near" in vars(self):
                 self.near.close()
             if self._board is not None:
-                self._board.free()
+                with watched(self._describe("freeing a communicator")):  # others may free another one first
+                    self._board.free()
             self.mpi.Free()
 
 
@@ -312,9 +313,10 @@ def wrap(comm: MPI.Comm) -> MPIComm:
 
     The first one of a process also shares out the cores among all ranks that the launcher has started on this node, be they of
     comm or not: it holds BLAS to PDLA_THREADS threads or this rank's share.
-    Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, AgreementError,
-    on every rank, where PDLA_* variables differ that must not, DeviceError, on every rank, where matrices are to lie on devices
-    and a rank has none, NoMPIError before MPI begins, after it has ended, and in a process that a rank has forked.
+    Freeing comm frees the duplicate, and waits for the other ranks where they have shared memory. Raises GridError for an
+    inter-communicator and for the null communicator, AgreementError, on every rank, where PDLA_* variables differ that must not,
+    DeviceError, on every rank, where matrices are to lie on devices and a rank has none, NoMPIError before MPI begins, after it
+    has ended, and in a process that a rank has forked.
     """
     libmpi.check_running()
     if comm == MPI.COMM_NULL:

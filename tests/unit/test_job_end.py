@@ -39,6 +39,23 @@ stuck()
     assert job.stdout.count("in stuck") == 3
 
 
+def test_ranks_that_free_communicators_in_different_orders_say_so_and_end_the_job():
+    job = run_job(
+        """
+import pdla
+comms = [libmpi.MPI.COMM_WORLD.Dup() for _ in range(2)]
+for dup in comms:
+    pdla.syrk(pdla.ones((64, 64), pdla.ProcessGrid(2, comm=dup), pdla.Layout("row")))
+for dup in comms[:: 1 if comm.rank else -1]:
+    dup.Free()
+""",
+        ranks=2,
+        PDLA_TIMEOUT="3",
+    )
+    told = "has waited 3 s (PDLA_TIMEOUT) for other ranks in freeing a communicator on 'all'"
+    assert job.returncode != 0 and told in job.stdout, job.stdout
+
+
 @pytest.mark.parametrize(("work", "status", "told"), [("time.sleep(3); return 3", 3, ""), ("return 1 / 0", 1, "ZeroDivisionError")])
 def test_others_wait_for_a_command_of_one_process_until_it_ends(work, status, told):
     body = f"""
