@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from math import gcd
 from typing import Any
 
 import numpy as np
 
-from pdla.array.numpy import at
+from pdla.array.numpy import apart, at
 from pdla.comm import from_fortran
 from pdla.comm.agree import agree, agreed
 from pdla.create import from_local, whole_shape
@@ -82,8 +81,7 @@ def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, a
         raise ShapeError(f"local is NULL: this process has a block of {rows} x {cols}")
     if min(shape) and min(down, across) < 1:
         raise ShapeError(f"down={down}, across={across}: elements from one row, and column, to the next: at least 1")
-    common = gcd(down, across)
-    if min(shape) and rows > across // common and cols > down // common:
+    if min(shape) and not apart(shape, (down, across)):
         raise ShapeError(
             f"down={down}, across={across}: two elements of a {rows} x {cols} block in one place; "
             f"down=1 needs across >= {rows}, across=1 needs down >= {cols}"
