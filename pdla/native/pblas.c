@@ -128,7 +128,7 @@ static int python_starts(void)
     pdla_which_python();
     if (!refused && cffi_start_python()) {
         refused = 1;
-        fputs("pdla: the Python inside did not start, or did not find pdla: what it printed says why; all goes to ScaLAPACK\n", stderr);
+        fputs("pdla: the Python inside did not start, or did not find pdla, as it says above: all goes to ScaLAPACK\n", stderr);
     }
     return !refused;
 }

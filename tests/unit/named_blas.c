@@ -1,5 +1,5 @@
-/* A BLAS of doubles, in the simplest way, which counts its products; of the other types it has no more than the names, and none with
- * DOUBLES_ALONE. INT: what it takes for sizes. */
+/* A BLAS of doubles, in the simplest way, which counts its products; of the other types it has no more than the names, and none
+ * with DOUBLES_ALONE. INT: what it takes for sizes. */
 #include <stdint.h>
 #include <stdlib.h>
 
