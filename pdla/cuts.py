@@ -14,6 +14,8 @@ import numpy as np
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet, between, distinct, searched
 
+LONGEST = 2**40  # indices of a block: a round of them, on any number of ranks, is counted in 64 bits
+
 
 def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
     """[start, stop) of part i when n indices are cut into balanced parts: the first n mod parts are one longer."""
@@ -78,8 +80,8 @@ class Cyclic:
         _named(self, self.axis)
         for field in ("block", "source", "first"):
             object.__setattr__(self, field, _counted(self, getattr(self, field)))
-        if self.block < 1 or self.source < 0:
-            raise LayoutError(f"{self!r}: block must be at least 1 and source at least 0")
+        if not 1 <= self.block <= LONGEST or self.source < 0:
+            raise LayoutError(f"{self!r}: block must be at least 1 and at most 2^40, source at least 0")
         if not 0 <= self.first <= self.block:
             raise LayoutError(f"{self!r}: the first block has at most {self.block} indices (0: as many)")
         if self.first == self.block:

@@ -51,7 +51,9 @@ def _carried(name: str) -> int:
 
 @cache
 def named(library: str) -> Any:
-    """A library by its name. Raises DeviceError where it is none, or takes 64-bit sizes."""
+    """A library by its name. Raises DeviceError where it is none, takes 64-bit sizes, or lacks a routine: amid a product only the
+    ranks would hear of it that have something to multiply.
+    """
     try:
         loaded = ctypes.CDLL(library)
     except OSError as error:
@@ -61,6 +63,8 @@ def named(library: str) -> Any:
     scale(ctypes.addressof(sizes), _address(np.full(1, 2.0)), _address(x), ctypes.addressof(sizes))
     if x[0] != 2:
         raise DeviceError(f"PDLA_BLAS={library!r}: it takes 64-bit sizes: give its build for 32-bit integers (LP64)")
+    for name in (*ROUTINES.values(), *SQUARES.values()):
+        _exported(loaded, name)
     return loaded
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,13 @@ def at(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int
     size = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + dtype.itemsize
     memory: Any = (ctypes.c_char * size).from_address(address)
     return np.ndarray(shape, dtype, memory, 0, strides)
+
+
+def apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether no two elements of a matrix are in one place; of one that has some."""
+    (rows, cols), (down, across) = shape, map(abs, strides)
+    common = gcd(down, across) or 1
+    return rows <= across // common or cols <= down // common
 
 
 def asarray(x: Any) -> np.ndarray:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from pdla.comm.board import Board
 from pdla.comm.common import mapped
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
-from pdla.comm.node import FAR, NEAR, Node, free, this_node
+from pdla.comm.node import FAR, NEAR, Node, free, started, this_node
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError, PdlaError
@@ -58,7 +57,7 @@ class MPIComm(Communicator):
         return self.mpi.handle
 
     def in_step(self) -> None:
-        libmpi.check_own()
+        libmpi.check_running()
         super().in_step()
 
     # ------------------------------------------------------------------ messages
@@ -69,7 +68,7 @@ class MPIComm(Communicator):
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        libmpi.check_own()
+        libmpi.check_running()
         verb, _, tag = call.rstrip(")").partition("(tag=")
         coming = [*recvs.items()]
         return self._pending(verb, self._post(call, int(tag), [*sends.items()], coming, {}), coming, lambda: result)
@@ -282,7 +281,8 @@ class MPIComm(Communicator):
             if "near" in vars(self):
                 self.near.close()
             if self._board is not None:
-                self._board.free()
+                with watched(self._describe("freeing a communicator")):  # others may free another one first
+                    self._board.free()
             self.mpi.Free()
 
 
@@ -311,10 +311,12 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     """pdla's communicator over the ranks of an mpi4py one: a duplicate, made once. The first call is collective, and the
     first after the duplicate was closed.
 
-    The first one of a process also shares out the cores: it holds BLAS to PDLA_THREADS threads or this rank's share.
-    Freeing comm frees the duplicate. Raises GridError for an inter-communicator and for the null communicator, AgreementError,
-    on every rank, where PDLA_* variables differ that must not, DeviceError, on every rank, where matrices are to lie on devices
-    and a rank has none, NoMPIError before MPI begins, after it has ended, and in a process that a rank has forked.
+    The first one of a process also shares out the cores among all ranks that the launcher has started on this node, be they of
+    comm or not: it holds BLAS to PDLA_THREADS threads or this rank's share.
+    Freeing comm frees the duplicate, and waits for the other ranks where they have shared memory. Raises GridError for an
+    inter-communicator and for the null communicator, AgreementError, on every rank, where PDLA_* variables differ that must not,
+    DeviceError, on every rank, where matrices are to lie on devices and a rank has none, NoMPIError before MPI begins, after it
+    has ended, and in a process that a rank has forked.
     """
     libmpi.check_running()
     if comm == MPI.COMM_NULL:
@@ -368,15 +370,19 @@ def _key() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, ours: ours.close())
 
 
-_shared_out = threading.Event()
+_among = 0  # ranks of this node that its cores have been shared out among
 
 
 def _share_out(ours: MPIComm) -> None:
-    """BLAS threads for this rank, at the first communicator; the first rank of a node warns where its cores are too few."""
-    if _shared_out.is_set():
+    """BLAS threads for this rank, at the first communicator, and at one that has more of this node's ranks than those before and
+    the launcher knew of; the first rank of a node warns where its cores are too few.
+    """
+    global _among
+    here, ranks = ours.node, max(ours.node.ranks, started())
+    if ranks <= _among:
         return
-    _shared_out.set()
-    threads, here = config.settings.threads or blas.share_cores(ours.node.ranks), ours.node
+    _among = ranks
+    threads = config.settings.threads or blas.share_cores(ranks)
     blas.hold(threads)
     if threads > 1 and threads * here.ranks > here.cores and ours.homes[ours.rank] == ours.rank:
         warnings.warn(

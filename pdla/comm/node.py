@@ -11,6 +11,7 @@ from pdla import config
 from pdla.comm.libmpi import MPI
 
 SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
+_STARTED = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")  # by launchers: a job's ranks on a node
 _GROWTH = 10  # naps of a rank that shares its core until they are twice as long
 
 
@@ -60,6 +61,13 @@ def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     homes = comm.allgather(neighbours.bcast(comm.Get_rank()))
     neighbours.Free()
     return Node(len(cores), len(set().union(*cores))), homes
+
+
+def started() -> int:
+    """How many of the job's ranks its launcher says that it has started on this node, 0 where it says nothing: those of a part of
+    them cannot ask the others."""
+    said = (os.environ.get(name, "") for name in _STARTED)
+    return min(next((int(ranks) for ranks in said if ranks.isdecimal()), 0), MPI.COMM_WORLD.Get_size())  # a rank's child is alone
 
 
 def room() -> int:

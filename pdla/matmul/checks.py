@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.numpy import apart
 from pdla.comm.base import Communicator
 from pdla.errors import LayoutError, PlanError, ShapeError
 from pdla.indices import MOST
@@ -65,8 +66,13 @@ def limit(memory_limit: Any) -> None:
 
 
 def writeable(out: DistMatrix) -> None:
-    if isinstance(out.base, np.ndarray) and out.base.size and not out.base.flags.writeable:
+    base = out.base
+    if not isinstance(base, np.ndarray) or not base.size:
+        return
+    if not base.flags.writeable:
         raise ShapeError("out lies in memory that is only to be read: make it of an array that may be written to")
+    if not base.flags.forc and not apart(base.shape, base.strides):
+        raise ShapeError(f"out has two elements in one place, with strides {base.strides}: make it of an array that has none")
 
 
 def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:

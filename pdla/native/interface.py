@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from math import gcd
 from typing import Any
 
 import numpy as np
 
-from pdla.array.numpy import at
+from pdla.array.numpy import apart, at
 from pdla.comm import from_fortran
 from pdla.comm.agree import agree, agreed
 from pdla.create import from_local, whole_shape
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
 from pdla.grid import NAMES, ProcessGrid
+from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
 from pdla.matrix import DistMatrix
@@ -81,12 +81,13 @@ def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, a
         raise ShapeError(f"local is NULL: this process has a block of {rows} x {cols}")
     if min(shape) and min(down, across) < 1:
         raise ShapeError(f"down={down}, across={across}: elements from one row, and column, to the next: at least 1")
-    common = gcd(down, across)
-    if min(shape) and rows > across // common and cols > down // common:
+    if min(shape) and not apart(shape, (down, across)):
         raise ShapeError(
             f"down={down}, across={across}: two elements of a {rows} x {cols} block in one place; "
             f"down=1 needs across >= {rows}, across=1 needs down >= {cols}"
         )
+    if min(shape) and address + ((rows - 1) * down + (cols - 1) * across + 1) * dtype.itemsize > MOST:
+        raise ShapeError(f"down={down}, across={across}: a {rows} x {cols} block of {dtype} ends beyond all memory")
     return at(address, shape, dtype, (down * dtype.itemsize, across * dtype.itemsize))
 
 

@@ -120,6 +120,19 @@ static int sound(const pdla_call *call, int i)
                            || !held(d[N], d[INB], d[NB], call->mycol, d[CSRC], call->npcol)); /* as ScaLAPACK has it */
 }
 
+static int cffi_start_python(void); /* 0: it has started, and cffi's own words for every call in vain are spared */
+
+static int python_starts(void)
+{
+    static int refused;
+    pdla_which_python();
+    if (!refused && cffi_start_python()) {
+        refused = 1;
+        fputs("pdla: the Python inside did not start, or did not find pdla, as it says above: all goes to ScaLAPACK\n", stderr);
+    }
+    return !refused;
+}
+
 static int one_of(char letter, const char *letters) { return letter && strchr(letters, letter) != NULL; }
 
 static int take(pdla_call *call, const char *letters[2], const void *alpha, const void *a, const void *b, const void *beta, void *c)
@@ -132,8 +145,7 @@ static int take(pdla_call *call, const char *letters[2], const void *alpha, cons
         if (fine && call->flops >= least_of_all() * call->nprow * call->npcol) {
             call->comm = communicator(call->desc[2][CONTEXT]);
             for (int i = 0; i < 3; i++) call->lld[i] = call->desc[i][LLD], call->desc[i][LLD] = 1;
-            pdla_which_python();
-            if (pdla_take(call, (void *)alpha, (void *)a, (void *)b, (void *)beta, c)) {
+            if (python_starts() && pdla_take(call, (void *)alpha, (void *)a, (void *)b, (void *)beta, c)) {
                 taken++;
                 return 1;
             }

@@ -23,8 +23,8 @@ enum { PDLA_OK, PDLA_SHAPE, PDLA_LAYOUT, PDLA_GRID, PDLA_PLAN, PDLA_DISAGREE, PD
 const char *pdla_error(void);
 
 /* Collective: a grid of one to three axes, named row, col, depth; ranks go along col first, then row, then depth. Once `comm` is
- * freed, all that was made on it can only be freed. (A number that is no communicator's is an error of MPI's own, which may end
- * the program.) */
+ * freed, all that was made on it can only be freed; its processes free it together, and several of them in one order. (A number
+ * that is no communicator's is an error of MPI's own, which may end the program.) */
 int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid);
 
 /* Rows and columns of this process's block. `layout` is as in Python: "rows='row', cols=Cyclic('col', 64)"; "" is copies. */

@@ -14,6 +14,7 @@ from pdla.create import from_local
 from pdla.cuts import Cut, Cyclic
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
+from pdla.indices import MOST
 from pdla.layout import Layout, effective
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
@@ -49,6 +50,8 @@ class Descriptor:
         made = Descriptor(*words[1:4], *words[4:6], *words[4:]) if len(words) == 9 else Descriptor(*words[1:])
         if min(made.m, made.n, made.rsrc, made.csrc) < 0 or min(made.imb, made.inb, made.mb, made.nb, made.lld) < 1:
             raise LayoutError(f"desc={words}: m, n, rsrc and csrc are at least 0, blocks and lld at least 1")
+        if max(words) > MOST:
+            raise LayoutError(f"desc={words}: integers beyond 2^63 - 1, the most that indices are")
         return made
 
     @property

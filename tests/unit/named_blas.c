@@ -1,5 +1,7 @@
-/* A BLAS of three routines, in the simplest way, which counts its products. INT: what it takes for sizes. */
+/* A BLAS of doubles, in the simplest way, which counts its products; of the other types it has no more than the names, and none
+ * with DOUBLES_ALONE. INT: what it takes for sizes. */
 #include <stdint.h>
+#include <stdlib.h>
 
 #ifndef INT
 #define INT int32_t
@@ -34,3 +36,12 @@ void dsyrk_(const char *triangle, const char *how, const INT *n, const INT *k, c
             *to = *alpha * sum + (*beta == 0 ? 0 : *beta * *to);
         }
 }
+
+#ifndef DOUBLES_ALONE
+void sgemm_(void) { abort(); }
+void cgemm_(void) { abort(); }
+void zgemm_(void) { abort(); }
+void ssyrk_(void) { abort(); }
+void csyrk_(void) { abort(); }
+void zsyrk_(void) { abort(); }
+#endif

@@ -149,6 +149,16 @@ def test_elements_that_lie_on_one_another_are_refused(shape, strides, fine):
     assert answer == "made" if fine else answer[0] == SHAPE and f"down={strides[0]}, across={strides[1]}: " in answer[1]
 
 
+@pytest.mark.parametrize("strides", [(1, 2**63 - 1), (2**63 - 1, 1), (1, 2**59), (1, 2**60 // 3)], ids=str)
+def test_blocks_that_end_beyond_all_memory_are_refused(strides):
+    def program(client, comm):
+        return client.matrix(np.zeros((4, 4)), "", strides if comm.rank else (1, 4))
+
+    status, text = answers(program)
+    down, across = strides
+    assert status == SHAPE and f"rank 1: down={down}, across={across}: a 4 x 4 block of float64 ends beyond all memory" in text
+
+
 def test_types_as_op_letters_in_either_case():
     def program(client, comm):
         a, c = client.matrix(np.eye(4), "", type=b"D"), client.matrix(np.eye(4), "", type=b"d")

@@ -39,6 +39,23 @@ stuck()
     assert job.stdout.count("in stuck") == 3
 
 
+def test_ranks_that_free_communicators_in_different_orders_say_so_and_end_the_job():
+    job = run_job(
+        """
+import pdla
+comms = [libmpi.MPI.COMM_WORLD.Dup() for _ in range(2)]
+for dup in comms:
+    pdla.syrk(pdla.ones((64, 64), pdla.ProcessGrid(2, comm=dup), pdla.Layout("row")))
+for dup in comms[:: 1 if comm.rank else -1]:
+    dup.Free()
+""",
+        ranks=2,
+        PDLA_TIMEOUT="3",
+    )
+    told = "has waited 3 s (PDLA_TIMEOUT) for other ranks in freeing a communicator on 'all'"
+    assert job.returncode != 0 and told in job.stdout, job.stdout
+
+
 @pytest.mark.parametrize(("work", "status", "told"), [("time.sleep(3); return 3", 3, ""), ("return 1 / 0", 1, "ZeroDivisionError")])
 def test_others_wait_for_a_command_of_one_process_until_it_ends(work, status, told):
     body = f"""
@@ -221,6 +238,27 @@ except pdla.errors.NoMPIError as error:
         ranks=1,
     )
     assert (job.returncode, "MPI is not running" in job.stdout) == (0, True), job.stdout
+
+
+def test_matrices_that_outlive_mpi_say_so():
+    """Where Open MPI would end the job."""
+    job = run_job(
+        """
+import pdla
+grid = pdla.ProcessGrid(2)
+A = pdla.ones((4, 4), grid, pdla.Layout("row"))
+plan = pdla.plan_matmul(A, A)
+libmpi.MPI.Finalize()
+calls = [lambda: A @ A, lambda: plan(A, A), A.gather, lambda: comm.send(np.ones(2), 0, tag=1)]
+for call in calls:
+    try:
+        call()
+    except pdla.errors.NoMPIError as error:
+        print(error)
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout.count("MPI is not running")) == (0, 8), job.stdout
 
 
 def test_a_process_that_a_rank_forks_is_told_that_it_is_none():

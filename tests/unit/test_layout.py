@@ -257,6 +257,7 @@ def test_partial_sums_have_no_order():
         (lambda: Cuts("row", (1, 2, 3)), "boundaries must begin with 0"),
         (lambda: Cuts("row", (0, 3, 2)), "never fall"),
         (lambda: Cyclic("row", 0), "block must be at least 1"),
+        (lambda: Cyclic("row", 2**40 + 1), r"at most 2\^40"),
         (lambda: Cyclic("row", 1, -1), "source at least 0"),
         (lambda: Cyclic("row", 4, first=5), "the first block has at most 4 indices"),
         (lambda: Balanced("row", 0), "unit must be at least 1"),

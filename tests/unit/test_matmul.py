@@ -629,6 +629,29 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize(("strides", "fine"), [
+    ((0, 1), False), ((1, 0), False), ((0, 0), False), ((1, 1), False), ((2, 1), False), ((1, 2), True), ((3, 2), True),
+    ((9, 2), True),
+])  # fmt: skip
+def test_a_result_whose_elements_lie_on_one_another_is_refused(strides, fine):
+    """On every rank where they do on one."""
+
+    def program(comm):
+        grid, rows = pdla.ProcessGrid(2, comm=comm), pdla.Layout("row")
+        here = np.lib.stride_tricks.as_strided(np.zeros(40), (2, 4), [8 * n for n in (strides if comm.rank else (4, 1))])
+        A, C = exact((4, 4), grid, rows), pdla.from_local(here, (4, 4), grid, rows)
+        for product in (lambda: pdla.matmul(A, A, out=C), lambda: pdla.syrk(A, out=C, mirror=True)):
+            if fine:
+                product()
+            else:
+                with pytest.raises(pdla.errors.ShapeError, match="rank 1: out has two elements in one place"):
+                    product()
+        whole = A.gather()
+        assert not fine or np.array_equal(C.gather(), whole @ whole.T)
+
+    pdla.run(2, program)
+
+
 @pytest.mark.parametrize("view", [lambda A: A.T, lambda A: A.conj()], ids=["T", "conj"])
 @pytest.mark.parametrize(
     "call", [lambda A: A @ A, lambda A: A.redistribute(Layout("row")), lambda A: A.gather()], ids=["@", "redistribute", "gather"]

@@ -72,15 +72,30 @@ def test_it_multiplies_triangles_and_parts_with_gaps(library):
 
 
 @needs_cc
-def test_numbers_that_it_has_no_routine_for_are_an_error_and_integers_are_numpys(library):
-    def squared(comm, dtype):
-        ones = pdla.ones((3, 3), pdla.ProcessGrid(1, comm=comm), pdla.Layout("row"), dtype=dtype)
+def test_integers_are_numpys(library):
+    def squared(comm):
+        ones = pdla.ones((3, 3), pdla.ProcessGrid(1, comm=comm), pdla.Layout("row"), dtype=int)
         return (ones @ ones).local
 
     with config.override(blas=library):
-        with pytest.raises(DeviceError, match=r"libsmall.so' has no sgemm_: give a BLAS library with Fortran's names"):
-            pdla.run(1, squared, np.float32)
-        assert np.array_equal(pdla.run(1, squared, int)[0], np.full((3, 3), 3))
+        assert np.array_equal(pdla.run(1, squared)[0], np.full((3, 3), 3))
+
+
+@needs_cc
+def test_one_that_lacks_a_routine_is_refused_before_ranks_without_a_block_leave_a_product_that_others_fail_in(tmp_path):
+    doubles = compiled(tmp_path, "-DDOUBLES_ALONE")
+    job = run_job(
+        """
+import pdla
+grid = pdla.ProcessGrid(2)
+ones = pdla.ones((2, 2), grid, pdla.Layout(pdla.Cuts("row", (0, 2, 2))), dtype=complex)
+ones @ ones
+comm.barrier()
+""",
+        ranks=2, PDLA_BLAS=doubles, PDLA_TIMEOUT="10",
+    )  # fmt: skip
+    told = r"libsmall.so' has no sgemm_: give a BLAS library with Fortran's names"
+    assert job.returncode != 0 and job.stdout.count(told) == 2, job.stdout
 
 
 @needs_cc

@@ -142,6 +142,7 @@ def test_a_matrix_with_more_rows_than_a_descriptor_s_integers_go():
         ((1, 0, 6, 6, 3, 2, 0, 0), 6, LayoutError, "nine integers, the first 1, or eleven"),
         ((501, 0, 6, 6, 3, 2, 0, 0, 3), 6, LayoutError, "nine integers"),
         ((1, 0, 6, 6, 0, 2, 0, 0, 3), 6, LayoutError, "blocks and lld at least 1"),
+        ((1, 0, 2**63, 6, 3, 2, 0, 0, 3), 6, LayoutError, "integers beyond"),
         ((1, 0, 6, 6, 3, 2, 2, 0, 3), 6, LayoutError, "source must be below 2"),
         ((1, 0, 6, 6, 3, 2, 0, 0, 2), 6, ShapeError, "6 elements, lld=2: this rank's 3 x 2 need lld x 2, lld >= 3"),
         ((1, 0, 6, 6, 3, 2, 0, 0, 3), 5, ShapeError, "5 elements, lld=3"),
