@@ -10,8 +10,8 @@ The first panel, or the skew, has nothing to hide behind. Alone, SUMMA has four 
 1 - 4/s can be hidden, of Cannon's s shifts 1 - 1/s.
 
 "slept" GEMMs stand for those of machines of their own, where ranks outnumber the cores: each takes 1.5 delays, and no
-core (over MPI a delay is 0.06 where none is given). Beside real ones of threads the delay is a tenth of all of them, where that is
-less and none is given: more than they take cannot be hidden behind them.
+core (over MPI a delay is 0.06 where none is given). Beside real ones of threads it is what the products of 2.75 panels take, where
+that is less and none is given: SUMMA is three panels ahead.
 """
 
 import os
@@ -27,7 +27,7 @@ from pdla.comm.base import done
 
 TURNS = 4
 LATE = 0.2  # seconds that an array takes between threads, at most
-THREADS = (("summa", 4, 4096, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
+THREADS = (("summa", 4, 6144, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
 PROCESSES = (("summa", 4096, 256),)
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'delay':>8}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 
@@ -80,7 +80,7 @@ def with_threads(given):
     print(f"threads, each array so many seconds on its way\n{HEAD}")
     for algorithm, ranks, n, panel in THREADS:
         slept = ranks > 2 * len(os.sched_getaffinity(0))
-        delay = given or (LATE if slept else min(LATE, alone(ranks, algorithm, n, panel) / 10))
+        delay = given or (LATE if slept else min(LATE, 2.75 * alone(ranks, algorithm, n, panel) * panel / n))
 
         def run(case=(ranks, product, algorithm, n, panel), delay=delay):
             return pdla.run(*case, delay=delay)[0]
