@@ -58,9 +58,9 @@ def named(library: str) -> Any:
         loaded = ctypes.CDLL(library)
     except OSError as error:
         raise DeviceError(f"PDLA_BLAS={library!r}: {error}: give a BLAS library, by its path or as the loader finds it") from None
-    x, sizes = np.ones(1), (ctypes.c_int * 2)(1, -1)  # as one number of 64 bits it is below 0, and nothing is scaled
+    x, factor, sizes = np.ones(1), np.full(1, 2.0), (ctypes.c_int * 2)(1, -1)  # as 64 bits below 0: nothing is scaled
     scale = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_exported(loaded, "dscal"))
-    scale(ctypes.addressof(sizes), _address(np.full(1, 2.0)), _address(x), ctypes.addressof(sizes))
+    scale(ctypes.addressof(sizes), _address(factor), _address(x), ctypes.addressof(sizes))
     if x[0] != 2:
         raise DeviceError(f"PDLA_BLAS={library!r}: it takes 64-bit sizes: give its build for 32-bit integers (LP64)")
     for name in (*ROUTINES.values(), *SQUARES.values()):
