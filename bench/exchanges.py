@@ -12,9 +12,10 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.given import above_zero, started
+from sides.given import started
 
 import pdla
+from pdla.bench.arguments import above_zero
 from pdla.comm import base, ring
 
 BYTES, TURNS = 6_000_000, 4

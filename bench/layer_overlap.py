@@ -12,11 +12,12 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 import numpy as np
-from sides.given import above_zero, started
+from sides.given import started
 
 import pdla
 from pdla import nn
 from pdla.array import numpy as local
+from pdla.bench.arguments import above_zero
 from pdla.comm.base import done
 from pdla.comm.threads import ThreadComm
 

@@ -19,10 +19,11 @@ import time
 from contextlib import nullcontext
 from unittest.mock import patch
 
-from sides.given import above_zero, started
+from sides.given import started
 
 import pdla
 from pdla.array import numpy as local
+from pdla.bench.arguments import above_zero
 from pdla.comm.base import done
 
 TURNS = 4

@@ -4,7 +4,6 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from inspect import signature
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,3 @@ def started(main: Callable[..., Any], kind: Callable[[str], Any], about: str) ->
     except (ArgumentTypeError, TypeError, ValueError) as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}\n\n{about}")
     main(*words)
-
-
-def above_zero(word: str) -> float:
-    try:
-        found = float(word)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < inf:
-        raise ArgumentTypeError(f"{word!r} is not a number above 0")
-    return found

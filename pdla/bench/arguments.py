@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection
+from math import inf
 from typing import Any, NoReturn
 
 from pdla.bench.stop import REFUSED, Stop, refuse
@@ -35,6 +36,16 @@ def natural(text: str) -> int:
 def positives(text: str) -> list[int]:
     """Numbers with commas between them."""
     return [positive(word) for word in text.split(",")]
+
+
+def above_zero(text: str, what: str = "a number above 0") -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return found
 
 
 def rank_count(text: str) -> int:

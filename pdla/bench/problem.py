@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pdla.bench import networks, products
-from pdla.bench.arguments import Parser, positive
+from pdla.bench.arguments import Parser, above_zero, positive
 from pdla.bench.networks import Net, Step
 from pdla.bench.products import Cost, Product
 from pdla.bench.search import Found
@@ -56,13 +56,7 @@ def sizes(text: str) -> tuple[int, int, int]:
 
 def gigabytes(text: str) -> float:
     """Bytes."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size in GB, such as 40 or 0.5")
-    return found * 1e9
+    return above_zero(text, "a size in GB, such as 40 or 0.5") * 1e9
 
 
 def problem(arguments: argparse.Namespace) -> Problem:
