@@ -60,7 +60,8 @@ def pieces(x: np.ndarray, least: int) -> list[np.ndarray]:
 class Round:
     """Messages under way: what has come, and what is to be sent on. Both the rank's own thread and `progress` advance it.
 
-    It holds the memory that MPI reads and writes: a Pending dropped half-way must not free it.
+    It holds the memory that MPI reads and writes: a Pending dropped half-way must not free it. It lets go of each message's as soon
+    as MPI has: `progress` may look at a round that has ended a moment longer.
     """
 
     def __init__(
@@ -74,10 +75,10 @@ class Round:
         by_piece  the messages of which `come` tells piece by piece, not only when all is there.
         landed    is told how many of onward's have come, in order, as soon as MPI is looked at, before the last is sent on.
         """
-        self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, onward
+        self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, deque(onward.items())
         self.missing = Counter(message for message, _, _ in expected)
         self.packing, self.by_piece = deque(packing), by_piece
-        self.turns, self.landed = deque(onward), landed
+        self.landed, self.landings = landed, 0
         self.lock = threading.Lock()
         self.come: deque[tuple[int, int]] = deque()  # the message, and its last piece to come, or each
         self.fault = ""
@@ -87,7 +88,7 @@ class Round:
     @property
     def left(self) -> bool:
         """Whether anything is under way; who then finds nothing left finds all that has come."""
-        return bool(self.recvs or self.packing or self.turns or self.sends)
+        return bool(self.recvs or self.packing or self.onward or self.sends)
 
     def advance(self) -> bool:
         """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length.
@@ -103,7 +104,7 @@ class Round:
             elif self.sends and MPI.Request.Testall(self.sends):
                 self.sends = []
             self._go_on()
-            if self.fault or not (self.packing or self.turns):
+            if self.fault or not (self.packing or self.onward):
                 _owing.pop(id(self), None)
             return bool(self.come or self.fault) or not self.left
 
@@ -129,11 +130,12 @@ class Round:
 
     def _go_on(self) -> None:
         """Send on what has come, in its turn. A turn ends last: who finds none left finds all sent on, and told of."""
-        while self.turns and not (self.packing or self.missing[self.turns[0]] or self.fault):
+        while self.onward and not (self.packing or self.missing[self.onward[0][0]] or self.fault):
+            self.landings += 1
             if self.landed is not None:
-                self.landed(len(self.onward) - len(self.turns) + 1)
-            self.sends += [send() for send in self.onward[self.turns[0]]]
-            self.turns.popleft()
+                self.landed(self.landings)
+            self.sends += [send() for send in self.onward[0][1]]
+            self.onward.popleft()
 
     def _check(self, expected: int, status: MPI.Status) -> None:
         count = status.Get_count(MPI.BYTE)
@@ -182,10 +184,14 @@ class Progress:
         join()  # who is on no device is on the first one: it would make a context there, and an MPI would miss its own
         while self.wanted.wait() and not self.ended:
             time.sleep(self.nap)
-            for round_ in list(self.rounds.values()):
-                if self.resting:
-                    break
-                round_.advance()
+            self._advance()
+
+    def _advance(self) -> None:
+        """No name of it outlives this: a round that has ended is not held through the next nap."""
+        for round_ in list(self.rounds.values()):
+            if self.resting:
+                break
+            round_.advance()
 
     def begin(self, round_: Round) -> None:
         self.rounds[id(round_)] = round_

@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
-from pdla.comm.ledger import buffer, take
+from pdla.comm.ledger import buffers, take
 from pdla.indices import IndexSet, Selection, joined
 from pdla.layout import Layout, shares
 from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
@@ -211,7 +211,8 @@ def _tiles(
         return {0: X.stored}, iter(())
     here = {comm.rank: X.stored}
     if hall is None:
-        outs = [None if r == comm.rank else buffer(X.xp, shape, X.dtype) for r, shape in enumerate(shapes)]
+        tiles = iter(buffers(X.xp, [shape for r, shape in enumerate(shapes) if r != comm.rank], X.dtype))
+        outs = [None if r == comm.rank else next(tiles) for r in range(comm.size)]
     else:
         outs = [hall.take(X.xp, shape, X.dtype) for shape in shapes]
     arrivals = comm.allgather(X.base, outs, hall=hall)

@@ -2,8 +2,10 @@
 
 import threading
 import time
+import weakref
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -412,7 +414,7 @@ def test_where_each_sends_to_each_few_messages_are_on_their_way_at_once(far_apar
     if comm.xp.name == "numpy":
         going = sum(n > 0 for r, n in enumerate(sizes) if r != comm.rank)
         later = 0 if empty else max(0, going - 2)
-        assert all((len(round_.sends), len(round_.turns)) == (going - later, later) for round_ in comm._under_way.values())
+        assert all((len(round_.sends), len(round_.onward)) == (going - later, later) for round_ in comm._under_way.values())
     if comm.rank == 0:
         comm.barrier()
     for one in reversed(pending):
@@ -706,6 +708,24 @@ def test_what_came_while_own_data_was_packed_is_sent_on_then(comm):
     comm._until("test", round_.advance)
     MPI.Request.Waitall([own, sent_on])
     assert after.all()
+    comm.barrier()
+
+
+def test_what_has_been_sent_on_is_let_go_of(comm):
+    """Also while somebody still looks at the round, as the thread that lets MPI work may."""
+    from pdla.comm.libmpi import MPI
+    from pdla.comm.rounds import Round
+
+    mpi, me = comm.mpi, comm.rank
+    came, after = np.zeros(3), np.zeros(3)
+    sent_on, memory = mpi.Irecv(after, me, 2), weakref.ref(came)
+    round_ = Round(
+        [mpi.Irecv(came, me, 1)], [(0, 0, came.nbytes)], [mpi.Isend(np.ones(3), me, 1)], {0: [partial(mpi.Isend, came, me, 2)]}
+    )
+    del came
+    comm._until("test", lambda: round_.advance() and not round_.left)
+    MPI.Request.Wait(sent_on)
+    assert after.all() and memory() is None
     comm.barrier()
 
 
