@@ -24,6 +24,7 @@ import pdla
 from pdla import config, nn
 from pdla.array import chosen, composed
 from pdla.array.draw import Draw
+from pdla.bench.arguments import to_write
 from pdla.comm import device
 from pdla.indices import IndexSet
 
@@ -250,7 +251,7 @@ def sections(xp, torch, small):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE, after each section")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
     parser.add_argument("--small", action="store_true", help="sizes that take no time, to see that it runs")
     arguments = parser.parse_args()
     if arguments.small:

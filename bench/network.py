@@ -31,7 +31,7 @@ from rich.table import Table
 from sides import core
 from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, core_type, no_scalapack
 
-from pdla.bench.arguments import positive, positives
+from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.problem import sizes
 from pdla.model.machine import Machine
 
@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
     parser.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
     parser.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
-    parser.add_argument("--json", metavar="FILE", help="write everything to FILE")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
     return parser.parse_args()
 
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from sides.launch import AS_ROOT, BENCH, OPEN_MPI, Job, core_type, no_scalapack
 
-from pdla.bench.arguments import positive, positives
+from pdla.bench.arguments import positive, positives, to_write
 
 START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PDLA_THREADS": "1"}
@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--blocks", type=positives, default="64,256")
     parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--turns", type=positive, default=5, help="products of each side in a job")
-    parser.add_argument("--json", metavar="FILE", type=Path)
+    parser.add_argument("--json", metavar="FILE", type=to_write)
     return parser.parse_args()
 
 
@@ -110,7 +110,7 @@ def main() -> None:
     rows = measured(asked)
     Console(width=None if sys.stdout.isatty() else 110).print(table(rows, asked.ranks))
     if asked.json:
-        asked.json.write_text(json.dumps(rows, indent=1) + "\n")
+        Path(asked.json).write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

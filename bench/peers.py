@@ -34,7 +34,7 @@ from sides.figures import Row, exported, left_out, table, verdict
 from sides.launch import CORES, TORCH, Job, jobs, unfit
 from sides.product import Product
 
-from pdla.bench.arguments import positive, positives
+from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.info import processor
 
 RANKS = (2, 4, 16)
@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
     parser.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
     parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
-    parser.add_argument("--json", metavar="FILE", help="write everything to FILE, after every product")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE, after every product")
     return parser.parse_args()
 
 

@@ -14,7 +14,7 @@ from math import inf
 import numpy as np
 
 import pdla
-from pdla.bench.arguments import natural, positive
+from pdla.bench.arguments import natural, positive, to_draw, to_write
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.placing import Kept, Place, Side
@@ -147,8 +147,8 @@ def main():
     parser.add_argument("--every", type=positive, default=1, metavar="N", help="every N-th number of ranks only (default 1)")
     parser.add_argument("--convert", type=natural, default=0, metavar="N", help="from and to 2-D blocks, too, every N-th")
     parser.add_argument("--least", type=natural, default=0, metavar="N", help="what no box can do without from there, every N-th")
-    parser.add_argument("--plot", metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
-    parser.add_argument("--json", metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--plot", type=to_draw, metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write all figures to FILE")
     wanted = parser.parse_args()
     results = study(wanted.to, wanted.every, wanted.convert, wanted.least)
     table(results)

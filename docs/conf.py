@@ -17,6 +17,7 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "pdla"
 html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Collection
 from math import inf
+from pathlib import Path
 from typing import Any, NoReturn
 
+from pdla.bench.leave import a_file_in_a_folder
 from pdla.bench.stop import REFUSED, Stop, refuse
 from pdla.comm import threads
 from pdla.config import ARRAYS
@@ -46,6 +48,27 @@ def above_zero(text: str, what: str = "a number above 0") -> float:
     if not 0 < found < inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return found
+
+
+def to_write(text: str) -> str:
+    """A file that is written after the work: what is in its way is told before."""
+    try:
+        a_file_in_a_folder(text)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from error
+    return text
+
+
+def to_draw(text: str) -> str:
+    """A file that is drawn after the work."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise argparse.ArgumentTypeError("needs matplotlib: pip install 'pdla[plot]'") from error
+    known = Figure().canvas.get_supported_filetypes()
+    if Path(text).suffix[1:].lower() not in known:
+        raise argparse.ArgumentTypeError(f"{text}: a file's ending is one of {', '.join(known)}")
+    return to_write(text)
 
 
 def rank_count(text: str) -> int:

@@ -27,10 +27,11 @@ def leave(path: str | None, write: Callable[[str], object], option: str, comm: p
 
 def foresee(path: str | None, option: str, comm: pdla.Communicator | None = None) -> None:
     """Before the work: stop where `leave` will have no file in a folder to write to. Collective over comm, if given."""
-    leave(path, _a_file_in_a_folder, option, comm)
+    leave(path, a_file_in_a_folder, option, comm)
 
 
-def _a_file_in_a_folder(path: str) -> None:
+def a_file_in_a_folder(path: str) -> None:
+    """OSError where it is none."""
     if Path(path).is_dir():
         raise IsADirectoryError("this is a folder; give a file")
     if not (folder := Path(path).resolve().parent).is_dir():

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pdla.bench import networks, problem, products
-from pdla.bench.arguments import Parser, machine, rank_count
+from pdla.bench.arguments import Parser, machine, rank_count, to_draw
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.networks import SCHEMES, Net
 from pdla.bench.problem import Problem, record
@@ -55,8 +54,7 @@ def add(to: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a line for each number of ranks; gives the exit status."""
     of, on, counts = problem.problem(arguments), machine(arguments.machine), _counts(arguments)
-    for option in ("json", "plot"):
-        foresee(getattr(arguments, option), f"--{option}")
+    foresee(arguments.json, "--json")
     if arguments.plot:
         _check_plot(arguments.plot)
     how = _growth(arguments, of)
@@ -179,12 +177,9 @@ def schemes(points: list[Point]) -> Iterator[str]:
 def _check_plot(path: str) -> None:
     """Before any work: whether there is something to draw with, and the kind of file is known; raises Stop."""
     try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise refuse("--plot needs matplotlib: pip install 'pdla[plot]'") from error
-    known = Figure().canvas.get_supported_filetypes()
-    if Path(path).suffix[1:] not in known:
-        raise refuse(f"--plot {path}: a file's ending is one of {', '.join(known)}")
+        to_draw(path)
+    except argparse.ArgumentTypeError as error:
+        raise refuse(f"--plot {error}") from error
 
 
 def plot(points: list[Point], path: str, title: str) -> None:

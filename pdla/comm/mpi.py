@@ -322,7 +322,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
     if comm == MPI.COMM_NULL:
         raise GridError("the null communicator: this rank is in none of the groups of a split, and should leave the call out")
     if comm.Is_inter():
-        raise GridError(f"pdla needs a communicator over one group of ranks, not {comm!r}")
+        raise GridError("an intercommunicator: pdla needs one group of ranks; MPI_Intercomm_merge, comm.Merge(), makes one of both")
     ours: Any = comm.Get_attr(_key())
     if ours is None or ours.mpi == MPI.COMM_NULL:
         with watched(f"wrapping a communicator of {comm.Get_size()} ranks"):

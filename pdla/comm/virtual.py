@@ -138,6 +138,7 @@ class VirtualWorld(World):
         assert letter.left is not None and letter.came is not None
         letter.left(letter)
         letter.came(letter)
+        letter.value = letter.left = letter.came = None  # the path keeps letters: with their arrays these would count as in use
         self.notify(letter.sender)
         self.notify(letter.receiver)
 

@@ -36,10 +36,11 @@ int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout,
 int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
                 pdla_handle *matrix);
 
-/* Rows [i0, i1) and columns [j0, j1) of a matrix, on the same memory. */
+/* Rows [i0, i1) and columns [j0, j1) of a matrix, on the same memory. Of a dimension cut along several axes, none but all. */
 int pdla_part(pdla_handle matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, pdla_handle *part);
 
-/* Collective: C = alpha op(A) op(B) + beta C; an op is N, T or C. alpha and beta point to numbers of the matrices' type. */
+/* Collective: C = alpha op(A) op(B) + beta C; an op is N, T or C. alpha and beta point to numbers of the matrices' type. C has no
+ * partial sums, and shares no memory with A and B. */
 int pdla_gemm(char opa, char opb, const void *alpha, pdla_handle A, pdla_handle B, const void *beta, pdla_handle C);
 
 /* Collective: C = op(A), from one layout to another; C's has partial sums only where it is A's own, on A's grid. */

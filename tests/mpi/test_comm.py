@@ -298,6 +298,24 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
         as_communicator(MPI.COMM_NULL)
 
 
+def test_an_intercommunicator_is_refused_in_the_same_words_on_all_ranks(comm):
+    if comm.size == 1:
+        pytest.skip("one rank makes no two groups")
+    from mpi4py import MPI
+
+    from pdla.comm import as_communicator
+
+    half = MPI.COMM_WORLD.Split(comm.rank % 2)
+    between = half.Create_intercomm(0, MPI.COMM_WORLD, 1 - comm.rank % 2)
+    with pytest.raises(GridError, match="intercommunicator") as refused:
+        as_communicator(between)
+    assert len(set(comm.share(str(refused.value)))) == 1
+    both = between.Merge()
+    assert as_communicator(both).size == comm.size
+    for made in (both, between, half):
+        made.Free()
+
+
 # ---------------------------------------------------------------------------------------------- the same in every world
 
 

@@ -212,6 +212,14 @@ def test_the_study_of_volumes_refuses_what_it_cannot_count(words):
     assert done.returncode == 2 and f"argument {words[0]}: '{words[1]}' is not a whole number" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("--plot", "none/x.svg"), ("--plot", "x.bmp"), ("--json", "none/x.json"), ("--json", ".")])
+def test_the_study_of_volumes_refuses_a_file_that_it_could_not_write(tmp_path, words):
+    """It said so after minutes, by a traceback, and all that it had counted was lost."""
+    script = Path(__file__).parents[2] / "bench/volume.py"
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    assert done.returncode == 2 and done.stdout == "" and f"argument {words[0]}: {words[1]}: " in done.stderr
+
+
 def test_search_is_exhaustive():
     """Against a loop over every box, for a few sizes."""
     machine = Machine()

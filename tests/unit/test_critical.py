@@ -443,3 +443,18 @@ def test_the_trace_has_all_ranks(tmp_path):
 def test_a_run_without_work_takes_no_time():
     run = pdla.dry_run_all(2, lambda comm: None, machine=PLAIN)
     assert run.seconds == 0 and run.path.steps == () and str(run.path).startswith("0 s")
+
+
+def test_a_buffer_whose_messages_have_come_is_no_longer_in_use():
+    """Letters, which the path keeps, held the addends of a sum: the ledgers of all ranks had a higher peak than the plan's."""
+
+    def program(comm):
+        grid = pdla.ProcessGrid((3,), ("row",), comm)
+        A, B = pdla.zeros((97, 120), grid, pdla.Layout(cols="row")), pdla.zeros((120, 7), grid, pdla.Layout(rows="row"))
+        plan = pdla.plan_matmul(A, B, layout=pdla.Layout(), algorithm="gather")
+        with pdla.record() as ledger:
+            plan(A, B)
+        return ledger.peak_workspace, plan.predicted.peak_workspace
+
+    peaks, foretold = zip(*pdla.dry_run_all(3, program, machine=pdla.Machine.load("laptop")).results, strict=True)
+    assert max(peaks) == foretold[0]

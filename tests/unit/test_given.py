@@ -67,6 +67,10 @@ NAMED = {
     "peers.py --ranks 2,0": "argument --ranks: '0' is not a whole number of 1 or more",
     "peers.py --dtypes float32,float16": "--dtypes float16: give some of float64,float32",
     "peers.py --shapes 0": "--shapes 0: give n, or m x n x k",
+    "network.py --json none/x.json": "argument --json: none/x.json: there is no folder",
+    "pblas.py --json none/x.json": "argument --json: none/x.json: there is no folder",
+    "peers.py --json none/x.json": "argument --json: none/x.json: there is no folder",
+    "gpu.py --json none/x.json": "argument --json: none/x.json: there is no folder",
     "train_gpt.py --dtype float33": "argument --dtype: invalid choice: 'float33'",
 }
 
