@@ -105,6 +105,12 @@ class DistMatrix:
     def __array__(self, *args: Any, **named: Any) -> Any:
         raise TypeError("a DistMatrix is cut over many ranks: A.gather() is the whole as an array, A.local this rank's block")
 
+    def __array_function__(self, function: Any, *args: Any) -> Any:
+        self.__array__()  # some of NumPy's functions take that error for an answer: array_equal(A, A) would be False
+
+    def __bool__(self) -> bool:
+        raise TypeError("a DistMatrix is neither true nor false: ask for A is not None, or A.norm() > 0")
+
     def __eq__(self, other: object) -> Any:
         raise TypeError("matrices are compared by what they hold: A.gather() == B.gather(), or (A - B).norm() == 0")
 

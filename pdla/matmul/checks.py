@@ -29,7 +29,7 @@ def matrix(X: Any, name: str = "A") -> DistMatrix:
 def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
     """That of the first one that is a matrix: on it ranks tell each other that another is none. `name` is that of operands[0]."""
     known = next((X for X in operands if isinstance(X, DistMatrix)), None)
-    return (known or matrix(operands[0], name)).grid.comm
+    return (matrix(operands[0], name) if known is None else known).grid.comm
 
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:

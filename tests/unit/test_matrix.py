@@ -498,6 +498,8 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
             ("A.gather", lambda: np.asarray(A)), ("A.gather", lambda: np.allclose(A, x)), ("compared", lambda: A.copy() == A),
             ("compared", lambda: x == A), ("compared", lambda: x != A), ("matvec", lambda: A @ x), ("matvec", lambda: x @ A),
             ("from_global", lambda: A + x), ("from_global", lambda: x - A), ("from_global", lambda: [1] * A),
+            ("A.gather", lambda: np.array_equal(A, x)), ("A.gather", lambda: np.array_equiv(x, A)), ("A.gather", lambda: np.sum(A)),
+            ("A is not None", lambda: bool(A)), ("A.norm", lambda: A and x), ("A.norm", lambda: not A),
             ("S.gather", lambda: np.asarray(pdla.stack(x[None], grid, LAYOUT))),
         ):  # fmt: skip
             with pytest.raises(TypeError, match=text):
