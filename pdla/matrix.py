@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import frexp, inf, isnan
+from numbers import Number
 from typing import Any, ClassVar
 
 import numpy as np
@@ -197,7 +198,7 @@ class DistMatrix:
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             operands, other, partial_is_fine = [self, other], other.local, linear
-        elif is_number(other):
+        elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
             partial_is_fine = not linear

@@ -39,7 +39,7 @@ def check_numbers(call: str, dtype: np.dtype) -> None:
 
 
 def is_number(x: Any) -> bool:
-    return isinstance(x, Number) or (isinstance(x, np.generic) and numeric(x.dtype))
+    return numeric(x.dtype) if isinstance(x, np.generic) else isinstance(x, Number)  # a timedelta64 is a Number, too
 
 
 def has(dtype: np.dtype, number: Any) -> bool:

@@ -345,6 +345,8 @@ def test_a_plan_runs_what_it_was_made_for_alone():
             (pdla.errors.ShapeError, "out is .* float32", lambda: made(A, B, out=C.astype("float32"))),
             (pdla.errors.ShapeError, "alpha=1j is complex", lambda: made(A, B, alpha=1j)),
             (pdla.errors.ShapeError, "alpha='2' is a str", lambda: made(A, B, alpha="2")),
+            (pdla.errors.ShapeError, "alpha=.* is a timedelta64", lambda: made(A, B, alpha=np.timedelta64(3))),
+            (pdla.errors.ShapeError, "alpha=.* is a str_", lambda: pdla.matmul(A, B, alpha=np.str_("2"))),
             (pdla.errors.ShapeError, "without out", lambda: made(A, B, beta=2)),
             (pdla.errors.ShapeError, "B is a ndarray", lambda: made(A, np.ones((12, 12)))),
         ):

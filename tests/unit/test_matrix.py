@@ -646,7 +646,7 @@ def test_what_would_be_no_matrix_of_numbers_is_refused():
         for dtype in (object, "U3", "M8[s]", "V8"):
             with pytest.raises(ShapeError, match=r"astype: elements of dtype .*: give booleans, integers"):
                 A.astype(dtype)
-        for value in (np.str_("3"), np.datetime64("2020-01-01"), None):
+        for value in (np.str_("3"), np.datetime64("2020-01-01"), np.timedelta64(3), None):
             with pytest.raises(ShapeError, match="give a number or a DistMatrix"):
                 A[:, :] = value
         A[:, :] = ml_dtypes.bfloat16(3)
