@@ -18,6 +18,7 @@ from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
+from pdla.matmul.api import check_algorithm
 from pdla.matmul.checks import communicator, matrix
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
@@ -39,6 +40,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
         _check(chain)
+        check_algorithm(algorithm)  # here, as one matrix alone is no product
         if len(chain) == 1 and layout not in (None, "native"):
             checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:

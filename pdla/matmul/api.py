@@ -51,9 +51,14 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
         raise LayoutError(f"layout={layout!r}: a Layout, 'native' or None")
 
 
+def check_algorithm(algorithm: Any) -> None:
+    """That there is one of this name."""
+    if algorithm not in (*ALGORITHMS, "auto"):
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
+
+
 def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-    if wish.algorithm not in (*ALGORITHMS, "auto"):
-        raise PlanError(f"algorithm={wish.algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
+    check_algorithm(wish.algorithm)
     for name, X in (("B", B), ("out", out)):
         if wish.algorithm in ON_GRID and X is not None and X.grid != A.grid:
             raise GridError(

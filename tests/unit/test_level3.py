@@ -683,6 +683,8 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, r"rank 1: multi_dot of one", lambda: pdla.multi_dot(S if comm.rank == 1 else [S, A])),
             (errors.AgreementError, "rank 1: gather 3 x 4", lambda: (batch if comm.rank == 1 else other_batch).gather()),
             (errors.LayoutError, "layout='rows': a Layout", lambda: pdla.multi_dot([A], layout="rows")),
+            (errors.PlanError, "algorithm='x': one of gather", lambda: pdla.multi_dot([A], algorithm="x")),
+            (errors.PlanError, "algorithm='x': one of gather", lambda: pdla.einsum("ij->ji", A, algorithm="x")),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matmul(1 if comm.rank == 1 else S, A)),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matvec(1 if comm.rank == 1 else A, v)),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.syrk(1 if comm.rank == 1 else A, out=S)),
