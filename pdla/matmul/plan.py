@@ -135,7 +135,8 @@ class Plan:
         alike = self.A.like(A) and self.B.like(B) and np.result_type(A.dtype, B.dtype) == self.dtype
         if not alike or (out is not None and not self.C.cut_like(out)):
             made_for = f"{self.A}, {self.B} and {self.C} in {self.dtype}"
-            raise PlanError(f"this plan is for {made_for}, not for {A!r}, {B!r} and out={out!r}")
+            given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
+            raise PlanError(f"this plan is for {made_for}, not for {given}")
         if out is not None:
             checks.result(A, B, out, None, self.dtype)
         forget = partial(_forget, self.seen)
