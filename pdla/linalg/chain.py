@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import sum_alike
+from pdla.array.dtypes import promoted, sum_alike
 from pdla.comm.agree import agreed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -107,7 +107,7 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
         chain = parsed(subscripts, len(matrices))
-        kind = np.result_type(*(X.dtype for X in matrices))
+        kind = promoted(*(X.dtype for X in matrices))
     alike = [_cast(X, kind) for X in matrices]  # as NumPy's: not by pairs, which could overflow
     ordered = [alike[i].T if t else alike[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)

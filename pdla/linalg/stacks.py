@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import promoted
 from pdla.comm.agree import agree, agreed, amid
 from pdla.create import fingerprint, whole_array
 from pdla.cuts import block_bounds
@@ -199,11 +200,12 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
         wanted = usual if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])
         _check_layout(wanted, shape[1:], A.grid, A.axis)
+        dtype = promoted(A.dtype, B.dtype)
     pairs = list(zip(A.matrices(), B.matrices(), strict=True))
     with agreed(comm, "batched_matmul: its plan"):
         plan = plan_matmul(*pairs[0], layout=wanted, algorithm=algorithm) if pairs else None
     products = [plan(X, Y).stored for X, Y in pairs] if plan else []
-    return Stack(products, shape, A.grid, wanted, A.axis, np.result_type(A.dtype, B.dtype))
+    return Stack(products, shape, A.grid, wanted, A.axis, dtype)
 
 
 def _stack(S: Any, name: str) -> Stack:

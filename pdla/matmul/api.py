@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
+from pdla.array.dtypes import promoted
 from pdla.comm.agree import agreed
 from pdla.comm.base import Communicator
 from pdla.comm.workspace import Workspace
@@ -197,7 +198,7 @@ def _agreed(
     with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
         _check(A, B, out, layout)
         _check_wish(wish, A, B, out)
-        dtype = np.result_type(A.dtype, B.dtype)
+        dtype = promoted(A.dtype, B.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
             checks.result(A, B, out, layout, dtype)

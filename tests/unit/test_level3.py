@@ -646,6 +646,7 @@ def test_errors_are_the_same_on_every_rank():
         batch = pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"), "col")
         other_batch = pdla.stack(np.ones((3, 4, 2), np.float32), grid, Layout("row"), "col")
         odd, v = np.ones(6) * (1 + (comm.rank == 3)), exact((6, 1), grid, BLOCKS)
+        half, brain = S.astype("float16"), S.astype("bfloat16")
         cases = [
             (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
             (errors.ShapeError, r"out is \(4, 4\) float64, the result \(4, 4\) complex", lambda: pdla.herk(Z, out=S)),
@@ -702,6 +703,10 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "no matrices", lambda: pdla.multi_dot([])),
             (errors.ShapeError, "matrix 0 is 4 x 6, matrix 1 4 x 6", lambda: pdla.multi_dot([A, A])),
             (errors.GridError, "redistribute matrix 1", lambda: pdla.multi_dot([A, W.T])),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.matmul(half, brain)),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.multi_dot([half, brain])),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.einsum("ij,jk->ik", half, brain)),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.matvec(half, brain.gather()[0])),
         ]
         for kind, text, call in cases:
             with pytest.raises(kind, match=text):
