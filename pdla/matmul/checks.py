@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import is_number
+from pdla.array.dtypes import has, has_fractions, is_number
 from pdla.array.numpy import apart
 from pdla.comm.base import Communicator
 from pdla.errors import LayoutError, PlanError, ShapeError
@@ -49,9 +49,9 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
         raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
     if dtype.kind in "fc" and isinstance(value, int) and abs(value) > _MOST:
         raise ShapeError(f"{name} is an integer of {len(str(abs(value)))} digits, more than any {dtype} has")
-    if dtype.kind in "iub" and value % 1 != 0:
+    if not has_fractions(dtype) and value % 1 != 0:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+    if not has_fractions(dtype) and dtype.kind != "b" and not has(dtype, value):
         raise ShapeError(f"{name}={value}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
 
 

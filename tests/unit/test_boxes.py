@@ -358,6 +358,11 @@ def test_a_plan_runs_what_it_was_made_for_alone():
             with pytest.raises(pdla.errors.ShapeError, match=r"=0\.5 is no integer, the matrices int64"):
                 pdla.matmul(whole, whole, alpha=alpha, beta=beta, out=whole.copy())
         assert np.array_equal(pdla.matmul(whole, whole, alpha=2.0).gather(), 2 * (A.gather() @ A.gather()))
+        short = pdla.ones((2, 2), grid, LAYOUT, dtype="int4")
+        for alpha, text in ((0.5, "is no integer, the matrices int4"), (100, "matrices of int4 cannot be multiplied by it")):
+            with pytest.raises(pdla.errors.ShapeError, match=text):
+                pdla.matmul(short, short, alpha=alpha)
+        assert (pdla.matmul(short, short, alpha=3).gather() == 6).all()
 
     pdla.run(4, program)
 
