@@ -37,6 +37,16 @@ class DistMatrix:
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
     multiply: ClassVar[Callable[..., DistMatrix]]  # A @ B: set by pdla.matmul, a room above this one
 
+    base: Any  # as stored: the transpose of the local block where `transposed`
+    common: Any  # all of the matrix, stored alike, in memory that all ranks see; None: each has its own block alone
+    gaps: int  # in bases on some rank: 1: between rows, 2: anywhere; the same on all: plans foretell what is packed
+    shape: Shape
+    grid: ProcessGrid
+    layout: Layout
+    transposed: bool
+    conjugated: bool
+    xp: Any
+
     def __init__(
         self,
         base: Any,
@@ -48,13 +58,16 @@ class DistMatrix:
         gaps: int = 0,
         common: Any = None,
     ) -> None:
-        self.base = base  # as stored: the transpose of the local block where `transposed`
-        self.common = common  # all of the matrix, stored alike, in memory that all ranks see; None: each has its own block alone
-        self.gaps = gaps  # in bases on some rank: 1: between rows, 2: anywhere; the same on all: plans foretell what is packed
-        self.shape, self.grid, self.layout = shape, grid, layout
-        self.transposed = transposed
-        self.conjugated = conjugated and base.dtype.kind == "c"
-        self.xp = namespace(base)
+        vars(self).update(
+            base=base, common=common, gaps=gaps, shape=shape, grid=grid, layout=layout, transposed=transposed,
+            conjugated=conjugated and base.dtype.kind == "c", xp=namespace(base),
+        )  # fmt: skip
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"A.{name} = ...: a matrix stays what it is; A.local[...] = x and A[:, :] = B write to its memory, "
+            "A.redistribute(layout) and A.astype(dtype) make another"
+        )
 
     # ------------------------------------------------------------------ what it is
 

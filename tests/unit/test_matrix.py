@@ -504,6 +504,9 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
         ):  # fmt: skip
             with pytest.raises(TypeError, match=text):
                 call()
+        for name in ("shape", "layout", "dtype", "local", "T", "name"):
+            with pytest.raises(AttributeError, match=rf"A\.{name} = \.\.\.: .* A\.local\[\.\.\.\] = x .* A\.redistribute"):
+                setattr(A, name, None)
         assert A in (A,) and len({A, A.T}) == 2
         twin = copy.deepcopy([A, copy.copy(A)])
         twin[0] *= 5
