@@ -431,6 +431,8 @@ def subtracted(x: Any, y: Any) -> Any:
 
 def _foreign(other: Any) -> Any:
     """NotImplemented, for an operator with neither a matrix nor a number; an array is told what would work."""
+    if getattr(other, "shape", None) == ():
+        raise TypeError(f"a DistMatrix and a {type(other).__name__} of no dimensions: A * x.item() multiplies by the number in it")
     if hasattr(other, "__array__") or isinstance(other, (list, tuple)):
         raise TypeError(
             f"a DistMatrix and a {type(other).__name__}: pdla.matvec(A, x) multiplies by a vector; of a whole matrix make a "

@@ -499,6 +499,7 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
             ("compared", lambda: x == A), ("compared", lambda: x != A), ("matvec", lambda: A @ x), ("matvec", lambda: x @ A),
             ("from_global", lambda: A + x), ("from_global", lambda: x - A), ("from_global", lambda: [1] * A),
             ("A.gather", lambda: np.array_equal(A, x)), ("A.gather", lambda: np.array_equiv(x, A)), ("A.gather", lambda: np.sum(A)),
+            (r"x\.item", lambda: np.array(2.0) * A), (r"x\.item", lambda: A + np.array(2)), (r"x\.item", lambda: A @ np.float64(3)),
             ("A is not None", lambda: bool(A)), ("A.norm", lambda: A and x), ("A.norm", lambda: not A),
             ("S.gather", lambda: np.asarray(pdla.stack(x[None], grid, LAYOUT))),
         ):  # fmt: skip
