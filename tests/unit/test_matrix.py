@@ -494,6 +494,7 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
     def program(comm):
         grid = ProcessGrid((1, 1), comm=comm)
         A, x = pdla.ones((3, 3), grid, LAYOUT), np.ones((3, 3))
+        S = pdla.stack(x[None], grid, LAYOUT)
         for text, call in (
             ("A.gather", lambda: np.asarray(A)), ("A.gather", lambda: np.allclose(A, x)), ("compared", lambda: A.copy() == A),
             ("compared", lambda: x == A), ("compared", lambda: x != A), ("matvec", lambda: A @ x), ("matvec", lambda: x @ A),
@@ -501,7 +502,8 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
             ("A.gather", lambda: np.array_equal(A, x)), ("A.gather", lambda: np.array_equiv(x, A)), ("A.gather", lambda: np.sum(A)),
             (r"x\.item", lambda: np.array(2.0) * A), (r"x\.item", lambda: A + np.array(2)), (r"x\.item", lambda: A @ np.float64(3)),
             ("A is not None", lambda: bool(A)), ("A.norm", lambda: A and x), ("A.norm", lambda: not A),
-            ("S.gather", lambda: np.asarray(pdla.stack(x[None], grid, LAYOUT))),
+            ("S.gather", lambda: np.asarray(S)), ("S.gather", lambda: np.array_equal(S, S)), ("S is not None", lambda: not S),
+            ("compared", lambda: S.conj() == S),
         ):  # fmt: skip
             with pytest.raises(TypeError, match=text):
                 call()
