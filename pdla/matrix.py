@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import frexp, inf, isnan
+from numbers import Number
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,6 +37,16 @@ class DistMatrix:
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
     multiply: ClassVar[Callable[..., DistMatrix]]  # A @ B: set by pdla.matmul, a room above this one
 
+    base: Any  # as stored: the transpose of the local block where `transposed`
+    common: Any  # all of the matrix, stored alike, in memory that all ranks see; None: each has its own block alone
+    gaps: int  # in bases on some rank: 1: between rows, 2: anywhere; the same on all: plans foretell what is packed
+    shape: Shape
+    grid: ProcessGrid
+    layout: Layout
+    transposed: bool
+    conjugated: bool
+    xp: Any
+
     def __init__(
         self,
         base: Any,
@@ -47,13 +58,16 @@ class DistMatrix:
         gaps: int = 0,
         common: Any = None,
     ) -> None:
-        self.base = base  # as stored: the transpose of the local block where `transposed`
-        self.common = common  # all of the matrix, stored alike, in memory that all ranks see; None: each has its own block alone
-        self.gaps = gaps  # in bases on some rank: 1: between rows, 2: anywhere; the same on all: plans foretell what is packed
-        self.shape, self.grid, self.layout = shape, grid, layout
-        self.transposed = transposed
-        self.conjugated = conjugated and base.dtype.kind == "c"
-        self.xp = namespace(base)
+        vars(self).update(
+            base=base, common=common, gaps=gaps, shape=shape, grid=grid, layout=layout, transposed=transposed,
+            conjugated=conjugated and base.dtype.kind == "c", xp=namespace(base),
+        )  # fmt: skip
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"A.{name} = ...: a matrix stays what it is; A.local[...] = x and A[:, :] = B write to its memory, "
+            "A.redistribute(layout) and A.astype(dtype) make another"
+        )
 
     # ------------------------------------------------------------------ what it is
 
@@ -104,6 +118,12 @@ class DistMatrix:
 
     def __array__(self, *args: Any, **named: Any) -> Any:
         raise TypeError("a DistMatrix is cut over many ranks: A.gather() is the whole as an array, A.local this rank's block")
+
+    def __array_function__(self, function: Any, *args: Any) -> Any:
+        self.__array__()  # some of NumPy's functions take that error for an answer: array_equal(A, A) would be False
+
+    def __bool__(self) -> bool:
+        raise TypeError("a DistMatrix is neither true nor false: ask for A is not None, or A.norm() > 0")
 
     def __eq__(self, other: object) -> Any:
         raise TypeError("matrices are compared by what they hold: A.gather() == B.gather(), or (A - B).norm() == 0")
@@ -191,7 +211,7 @@ class DistMatrix:
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             operands, other, partial_is_fine = [self, other], other.local, linear
-        elif is_number(other):
+        elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
             partial_is_fine = not linear
@@ -411,6 +431,8 @@ def subtracted(x: Any, y: Any) -> Any:
 
 def _foreign(other: Any) -> Any:
     """NotImplemented, for an operator with neither a matrix nor a number; an array is told what would work."""
+    if getattr(other, "shape", None) == ():
+        raise TypeError(f"a DistMatrix and a {type(other).__name__} of no dimensions: A * x.item() multiplies by the number in it")
     if hasattr(other, "__array__") or isinstance(other, (list, tuple)):
         raise TypeError(
             f"a DistMatrix and a {type(other).__name__}: pdla.matvec(A, x) multiplies by a vector; of a whole matrix make a "

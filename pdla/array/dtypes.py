@@ -32,6 +32,15 @@ def has_fractions(dtype: np.dtype) -> bool:
     return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
 
 
+def promoted(*dtypes: np.dtype) -> np.dtype:
+    """The dtype of a product of matrices of these, NumPy's; ShapeError where it knows none."""
+    try:
+        return np.result_type(*dtypes)
+    except TypeError:
+        names = " and ".join(str(dtype) for dtype in dict.fromkeys(dtypes))
+        raise ShapeError(f"matrices of {names}: NumPy has no dtype for both, so bring them to one by astype") from None
+
+
 def check_numbers(call: str, dtype: np.dtype) -> None:
     """Raises ShapeError unless elements are numbers."""
     if not numeric(dtype):
@@ -39,7 +48,7 @@ def check_numbers(call: str, dtype: np.dtype) -> None:
 
 
 def is_number(x: Any) -> bool:
-    return isinstance(x, Number) or (isinstance(x, np.generic) and numeric(x.dtype))
+    return numeric(x.dtype) if isinstance(x, np.generic) else isinstance(x, Number)  # a timedelta64 is a Number, too
 
 
 def has(dtype: np.dtype, number: Any) -> bool:

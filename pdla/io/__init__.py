@@ -89,6 +89,8 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     comm = A.grid.comm
     with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
         path, form = known(path)
+        if form is hdf5 and not (isinstance(dataset, str) and dataset.strip("/")):
+            raise FileError(f"{path}: dataset={dataset!r}: give the name that it is to have in the file, as 'matrix'")
     with together(comm, path):
         check_dtype(A.dtype)
     if A.xp.name == "meta":

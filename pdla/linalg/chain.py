@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import sum_alike
+from pdla.array.dtypes import promoted, sum_alike
 from pdla.comm.agree import agreed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
+from pdla.matmul.api import check_algorithm
 from pdla.matmul.checks import communicator, matrix
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
@@ -39,6 +40,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
         _check(chain)
+        check_algorithm(algorithm)  # here, as one matrix alone is no product
         if len(chain) == 1 and layout not in (None, "native"):
             checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
@@ -105,7 +107,7 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
         chain = parsed(subscripts, len(matrices))
-        kind = np.result_type(*(X.dtype for X in matrices))
+        kind = promoted(*(X.dtype for X in matrices))
     alike = [_cast(X, kind) for X in matrices]  # as NumPy's: not by pairs, which could overflow
     ordered = [alike[i].T if t else alike[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import promoted
 from pdla.comm.agree import agree, agreed, amid
 from pdla.create import fingerprint, whole_array
 from pdla.cuts import block_bounds
@@ -41,6 +42,17 @@ class Stack:
 
     def __array__(self, *args: Any, **named: Any) -> Any:
         raise TypeError("a Stack is cut over many ranks: S.gather() is the whole as an array")
+
+    def __array_function__(self, function: Any, *args: Any) -> Any:
+        self.__array__()  # as a DistMatrix's
+
+    def __eq__(self, other: object) -> Any:
+        raise TypeError("stacks are compared by what they hold: S.gather() == R.gather()")
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Stack is neither true nor false: ask for S is not None, or S.shape[0] > 0")
 
     def __repr__(self) -> str:
         return f"Stack({self.described}, {len(self.blocks)} here)"
@@ -191,7 +203,8 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
 
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
-    comm = (next((S for S in (A, B) if isinstance(S, Stack)), None) or _stack(A, "A")).grid.comm
+    known = next((S for S in (A, B) if isinstance(S, Stack)), None)
+    comm = (_stack(A, "A") if known is None else known).grid.comm
     said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
         _check(_stack(A, "A"), _stack(B, "B"))
@@ -199,11 +212,12 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
         wanted = usual if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])
         _check_layout(wanted, shape[1:], A.grid, A.axis)
+        dtype = promoted(A.dtype, B.dtype)
     pairs = list(zip(A.matrices(), B.matrices(), strict=True))
     with agreed(comm, "batched_matmul: its plan"):
         plan = plan_matmul(*pairs[0], layout=wanted, algorithm=algorithm) if pairs else None
     products = [plan(X, Y).stored for X, Y in pairs] if plan else []
-    return Stack(products, shape, A.grid, wanted, A.axis, np.result_type(A.dtype, B.dtype))
+    return Stack(products, shape, A.grid, wanted, A.axis, dtype)
 
 
 def _stack(S: Any, name: str) -> Stack:

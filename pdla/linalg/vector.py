@@ -9,7 +9,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import summing
-from pdla.array.dtypes import sum_alike
+from pdla.array.dtypes import promoted, sum_alike
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, amid
 from pdla.comm.base import Communicator
@@ -36,7 +36,7 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
     x = _agreed(comm, A, x, distributed, layout)
-    dtype = np.result_type(A.dtype, x.dtype)
+    dtype = promoted(A.dtype, x.dtype)
     with amid(comm, "matvec"):
         if A.layout.partial and not sum_alike(A.dtype, dtype):
             A = summed(A, A.layout.summed)

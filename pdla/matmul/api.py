@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
+from pdla.array.dtypes import promoted
 from pdla.comm.agree import agreed
 from pdla.comm.base import Communicator
 from pdla.comm.workspace import Workspace
@@ -51,9 +52,14 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
         raise LayoutError(f"layout={layout!r}: a Layout, 'native' or None")
 
 
+def check_algorithm(algorithm: Any) -> None:
+    """That there is one of this name."""
+    if algorithm not in (*ALGORITHMS, "auto"):
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
+
+
 def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-    if wish.algorithm not in (*ALGORITHMS, "auto"):
-        raise PlanError(f"algorithm={wish.algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
+    check_algorithm(wish.algorithm)
     for name, X in (("B", B), ("out", out)):
         if wish.algorithm in ON_GRID and X is not None and X.grid != A.grid:
             raise GridError(
@@ -192,7 +198,7 @@ def _agreed(
     with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
         _check(A, B, out, layout)
         _check_wish(wish, A, B, out)
-        dtype = np.result_type(A.dtype, B.dtype)
+        dtype = promoted(A.dtype, B.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
             checks.result(A, B, out, layout, dtype)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Number, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import has, has_fractions, is_number
 from pdla.array.numpy import apart
 from pdla.comm.base import Communicator
 from pdla.errors import LayoutError, PlanError, ShapeError
@@ -29,7 +30,7 @@ def matrix(X: Any, name: str = "A") -> DistMatrix:
 def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
     """That of the first one that is a matrix: on it ranks tell each other that another is none. `name` is that of operands[0]."""
     known = next((X for X in operands if isinstance(X, DistMatrix)), None)
-    return (known or matrix(operands[0], name)).grid.comm
+    return (matrix(operands[0], name) if known is None else known).grid.comm
 
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
@@ -42,15 +43,15 @@ def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
 
 
 def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
-    if not isinstance(value, (Number, np.generic)):
+    if not is_number(value):
         raise ShapeError(f"{name}={value!r} is a {type(value).__name__}, not a number")
     if isinstance(value, (complex, np.complexfloating)) and dtype.kind != "c":
         raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
     if dtype.kind in "fc" and isinstance(value, int) and abs(value) > _MOST:
         raise ShapeError(f"{name} is an integer of {len(str(abs(value)))} digits, more than any {dtype} has")
-    if dtype.kind in "iub" and value % 1 != 0:  # type: ignore[operator]
+    if not has_fractions(dtype) and value % 1 != 0:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
-    if dtype.kind in "iu" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:  # type: ignore[operator]
+    if not has_fractions(dtype) and dtype.kind != "b" and not has(dtype, value):
         raise ShapeError(f"{name}={value}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
 
 

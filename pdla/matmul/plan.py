@@ -11,6 +11,7 @@ from weakref import ref
 import numpy as np
 
 from pdla.array.composed import summing
+from pdla.array.dtypes import promoted
 from pdla.array.meta import Meta
 from pdla.comm.agree import amid
 from pdla.comm.base import Communicator
@@ -132,10 +133,11 @@ class Plan:
         """Local; the same matrices are not looked at again, for as long as they live."""
         for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
             checks.matrix(X, name)
-        alike = self.A.like(A) and self.B.like(B) and np.result_type(A.dtype, B.dtype) == self.dtype
+        alike = self.A.like(A) and self.B.like(B) and promoted(A.dtype, B.dtype) == self.dtype
         if not alike or (out is not None and not self.C.cut_like(out)):
             made_for = f"{self.A}, {self.B} and {self.C} in {self.dtype}"
-            raise PlanError(f"this plan is for {made_for}, not for {A!r}, {B!r} and out={out!r}")
+            given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
+            raise PlanError(f"this plan is for {made_for}, not for {given}")
         if out is not None:
             checks.result(A, B, out, None, self.dtype)
         forget = partial(_forget, self.seen)

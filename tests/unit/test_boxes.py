@@ -353,6 +353,8 @@ def test_a_plan_runs_what_it_was_made_for_alone():
             (pdla.errors.ShapeError, "out is .* float32", lambda: made(A, B, out=C.astype("float32"))),
             (pdla.errors.ShapeError, "alpha=1j is complex", lambda: made(A, B, alpha=1j)),
             (pdla.errors.ShapeError, "alpha='2' is a str", lambda: made(A, B, alpha="2")),
+            (pdla.errors.ShapeError, "alpha=.* is a timedelta64", lambda: made(A, B, alpha=np.timedelta64(3))),
+            (pdla.errors.ShapeError, "alpha=.* is a str_", lambda: pdla.matmul(A, B, alpha=np.str_("2"))),
             (pdla.errors.ShapeError, "without out", lambda: made(A, B, beta=2)),
             (pdla.errors.ShapeError, "B is a ndarray", lambda: made(A, np.ones((12, 12)))),
         ):
@@ -364,6 +366,11 @@ def test_a_plan_runs_what_it_was_made_for_alone():
             with pytest.raises(pdla.errors.ShapeError, match=r"=0\.5 is no integer, the matrices int64"):
                 pdla.matmul(whole, whole, alpha=alpha, beta=beta, out=whole.copy())
         assert np.array_equal(pdla.matmul(whole, whole, alpha=2.0).gather(), 2 * (A.gather() @ A.gather()))
+        short = pdla.ones((2, 2), grid, LAYOUT, dtype="int4")
+        for alpha, text in ((0.5, "is no integer, the matrices int4"), (100, "matrices of int4 cannot be multiplied by it")):
+            with pytest.raises(pdla.errors.ShapeError, match=text):
+                pdla.matmul(short, short, alpha=alpha)
+        assert (pdla.matmul(short, short, alpha=3).gather() == 6).all()
 
     pdla.run(4, program)
 

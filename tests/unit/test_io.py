@@ -507,6 +507,11 @@ def test_datasets_that_are_not_there(tmp_path):
         assert f"no dataset {name!r} in the file; it has a, g/b" in load_error(path, dataset=name)
 
 
+@pytest.mark.parametrize("name", ["", "/", None, 3])
+def test_a_dataset_has_a_name(tmp_path, name):
+    assert f"dataset={name!r}: give the name that it is to have" in save_error(tmp_path / "x.h5", dataset=name)
+
+
 def test_a_group_is_not_overwritten(tmp_path):
     path, x = tmp_path / "x.h5", numbers((5, 4))
     saved(2, path, x, dataset="g/b")

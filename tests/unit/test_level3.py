@@ -646,6 +646,7 @@ def test_errors_are_the_same_on_every_rank():
         batch = pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"), "col")
         other_batch = pdla.stack(np.ones((3, 4, 2), np.float32), grid, Layout("row"), "col")
         odd, v = np.ones(6) * (1 + (comm.rank == 3)), exact((6, 1), grid, BLOCKS)
+        half, brain = S.astype("float16"), S.astype("bfloat16")
         cases = [
             (errors.ShapeError, r"A is a ndarray", lambda: pdla.syrk(np.ones((2, 2)))),
             (errors.ShapeError, r"out is \(4, 4\) float64, the result \(4, 4\) complex", lambda: pdla.herk(Z, out=S)),
@@ -683,6 +684,8 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, r"rank 1: multi_dot of one", lambda: pdla.multi_dot(S if comm.rank == 1 else [S, A])),
             (errors.AgreementError, "rank 1: gather 3 x 4", lambda: (batch if comm.rank == 1 else other_batch).gather()),
             (errors.LayoutError, "layout='rows': a Layout", lambda: pdla.multi_dot([A], layout="rows")),
+            (errors.PlanError, "algorithm='x': one of gather", lambda: pdla.multi_dot([A], algorithm="x")),
+            (errors.PlanError, "algorithm='x': one of gather", lambda: pdla.einsum("ij->ji", A, algorithm="x")),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matmul(1 if comm.rank == 1 else S, A)),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.matvec(1 if comm.rank == 1 else A, v)),
             (errors.ShapeError, "rank 1: A is a int", lambda: pdla.syrk(1 if comm.rank == 1 else A, out=S)),
@@ -700,6 +703,10 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "no matrices", lambda: pdla.multi_dot([])),
             (errors.ShapeError, "matrix 0 is 4 x 6, matrix 1 4 x 6", lambda: pdla.multi_dot([A, A])),
             (errors.GridError, "redistribute matrix 1", lambda: pdla.multi_dot([A, W.T])),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.matmul(half, brain)),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.multi_dot([half, brain])),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.einsum("ij,jk->ik", half, brain)),
+            (errors.ShapeError, "matrices of float16 and bfloat16: .* by astype", lambda: pdla.matvec(half, brain.gather()[0])),
         ]
         for kind, text, call in cases:
             with pytest.raises(kind, match=text):

@@ -494,14 +494,22 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
     def program(comm):
         grid = ProcessGrid((1, 1), comm=comm)
         A, x = pdla.ones((3, 3), grid, LAYOUT), np.ones((3, 3))
+        S = pdla.stack(x[None], grid, LAYOUT)
         for text, call in (
             ("A.gather", lambda: np.asarray(A)), ("A.gather", lambda: np.allclose(A, x)), ("compared", lambda: A.copy() == A),
             ("compared", lambda: x == A), ("compared", lambda: x != A), ("matvec", lambda: A @ x), ("matvec", lambda: x @ A),
             ("from_global", lambda: A + x), ("from_global", lambda: x - A), ("from_global", lambda: [1] * A),
-            ("S.gather", lambda: np.asarray(pdla.stack(x[None], grid, LAYOUT))),
+            ("A.gather", lambda: np.array_equal(A, x)), ("A.gather", lambda: np.array_equiv(x, A)), ("A.gather", lambda: np.sum(A)),
+            (r"x\.item", lambda: np.array(2.0) * A), (r"x\.item", lambda: A + np.array(2)), (r"x\.item", lambda: A @ np.float64(3)),
+            ("A is not None", lambda: bool(A)), ("A.norm", lambda: A and x), ("A.norm", lambda: not A),
+            ("S.gather", lambda: np.asarray(S)), ("S.gather", lambda: np.array_equal(S, S)), ("S is not None", lambda: not S),
+            ("compared", lambda: S.conj() == S),
         ):  # fmt: skip
             with pytest.raises(TypeError, match=text):
                 call()
+        for name in ("shape", "layout", "dtype", "local", "T", "name"):
+            with pytest.raises(AttributeError, match=rf"A\.{name} = \.\.\.: .* A\.local\[\.\.\.\] = x .* A\.redistribute"):
+                setattr(A, name, None)
         assert A in (A,) and len({A, A.T}) == 2
         twin = copy.deepcopy([A, copy.copy(A)])
         twin[0] *= 5
@@ -644,7 +652,7 @@ def test_what_would_be_no_matrix_of_numbers_is_refused():
         for dtype in (object, "U3", "M8[s]", "V8"):
             with pytest.raises(ShapeError, match=r"astype: elements of dtype .*: give booleans, integers"):
                 A.astype(dtype)
-        for value in (np.str_("3"), np.datetime64("2020-01-01"), None):
+        for value in (np.str_("3"), np.datetime64("2020-01-01"), np.timedelta64(3), None):
             with pytest.raises(ShapeError, match="give a number or a DistMatrix"):
                 A[:, :] = value
         A[:, :] = ml_dtypes.bfloat16(3)
