@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pdla.layout import Layout, axes_of, effective, shares
-from pdla.matmul.operands import Memo, Stream, assemble
+from pdla.matmul.operands import Memo, Stream, assemble, meetings
 from pdla.matmul.roles import Roles, cutting
 from pdla.matrix import DistMatrix
 
@@ -85,12 +85,13 @@ def choose(
 
 
 def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
-    """Indices in a row of the walked dimension that one rank holds of each matrix which has it, at most: no panel is wider."""
+    """The width of the widest panel there can be: the most indices of the walked dimension that a share by the one and a share by
+    the other matrix that has it have in common."""
     n = mnk["mnk".index(walked.dimension)]
     matrices = zip((walked.A, walked.B, walked.C), DIMENSIONS[walked.dimension], strict=True)
     nests = [(X.rows, X.cols)[which] for X, which in matrices if which is not None]
-    runs = ([part.stops - part.starts for _, part in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
-    return int(min(max(lengths.max(initial=0) for lengths in held) for held in runs))
+    xs, ys = ([held for _, held in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
+    return max((meeting.width for meeting in meetings(xs, ys)), default=0)
 
 
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):
