@@ -5,7 +5,7 @@ grid = pdla.ProcessGrid((2, 2))
 A = pdla.random((1000, 800), grid, pdla.Layout(rows="row", cols="col"))
 C = A @ A.T
 
-Nothing talks at import: the first grid does.
+`import pdla` sends no message and does not start MPI: the first grid does.
 """
 
 from pdla import errors, nn

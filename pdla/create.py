@@ -23,7 +23,7 @@ from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import check_root, converted, local_shape
 
-FINGERPRINTED = 16 * 2**20  # bytes up to which ranks compare the arrays that they bring: some 15 ms
+FINGERPRINTED = 16 * 2**20  # bytes of the largest array of which ranks compare digests: that takes some 15 ms
 
 
 def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
@@ -41,7 +41,7 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
 
 
 def whole_shape(call: str, shape: Any) -> Shape:
-    """A shape in Python's whole numbers."""
+    """The shape as two Python ints; ShapeError unless it is two lengths from 0 to 2^63 - 1."""
     sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
     if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
         raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
@@ -61,13 +61,13 @@ def _check_unmasked(call: str, array: Any) -> None:
 
 
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
-    """A matrix on the caller's own block, without a copy: what pdla writes to it, the caller sees, and the other way.
+    """A matrix over the caller's own block, without a copy: each sees what the other writes to it.
 
-    local  2-D array of this rank's block (any strides; one that lies column by column travels so); on idle ranks of size 0 (or
-           None). In a dry run its shape and dtype alone are kept. Collective. Where it lies by rows on some ranks and by columns on
-           others, copies of its products may differ in their last bits: BLAS adds in another order.
-    Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ; DeviceError where it lies elsewhere than
-    matrices do (PDLA_ARRAY).
+    local  2-D array of this rank's block (any strides; a block stored by columns is sent as it is); on idle ranks of size 0 (or
+           None). In a dry run its shape and dtype alone are kept. Collective. Where it is stored by rows on some ranks and by
+           columns on others, copies of its products may differ in their last bits: BLAS adds in another order.
+    Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ; DeviceError where it is not an array of
+    the kind that PDLA_ARRAY names, or lies on another GPU.
     """
     on_grid("from_local", grid)
     with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
@@ -86,10 +86,10 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
         if grid.active:
             _check_place(block, local, grid.comm.xp)
     mine = (block.dtype, _order(block), (_gaps(block), _gaps(block.T))) if grid.active else None
-    said = [words for words in grid.comm.share(mine) if words is not None]
-    if not said:
+    blocks = [theirs for theirs in grid.comm.share(mine) if theirs is not None]
+    if not blocks:
         raise ShapeError(f"from_local: a dry run as rank {grid.comm.rank}, an idle one, knows no dtype: give it another rank=")
-    dtypes, orders, gaps = (set(each) for each in zip(*said, strict=True))
+    dtypes, orders, gaps = (set(each) for each in zip(*blocks, strict=True))
     if len(dtypes) > 1:
         raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
     if not grid.active:
@@ -102,7 +102,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
 
 
 def _gaps(block: Any) -> int:
-    """0: none; 1: between rows alone; 2: the elements of a row are not side by side."""
+    """DistMatrix.gaps of this block: 0: none; 1: between rows only; 2: the elements of a row are not adjacent in memory."""
     if not block.size or namespace(block).contiguous(block):
         return 0
     how, _ = blas.orientation(block) or (b"", 0)
@@ -110,7 +110,8 @@ def _gaps(block: Any) -> int:
 
 
 def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
-    """That a block lies where matrices do: no kernel reads other memory, and of another device's array `block` is a copy."""
+    """DeviceError unless a block is where matrices are: no kernel reads other memory, and `block` would be a mere copy of what the
+    caller has on another device."""
     here = namespace(block)
     if xp.name not in (here.name, "meta"):
         raise DeviceError(
@@ -122,15 +123,15 @@ def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
 
 
 def _order(block: Any) -> str:
-    """How a block lies in memory: "C" by rows, "F" by columns, "" where that is one."""
+    """How a block is stored: "C" by rows, "F" by columns, "" where it is both."""
     down, across = block.strides if min(block.shape) > 1 else (0, 0)
     return "F" if abs(down) < abs(across) else "C" if down else ""
 
 
 def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:
-    """A matrix from a whole array: every rank has it (root=None) and keeps a copy of its block, or `root` deals it out.
+    """A matrix from a whole array: every rank has it (root=None) and copies its block, or `root` has it and sends the blocks out.
 
-    array  2-D; looked at on root only, where root is given, else equal on all ranks (compared up to 16 MiB). Collective.
+    array  2-D; with root=None the same on all ranks (compared up to 16 MiB), else used on root only. Collective.
     """
     on_grid("from_global", grid)
     comm = grid.comm
@@ -157,7 +158,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
 
 
 def whole_array(call: str, comm: Communicator, array: Any) -> Any:
-    """What a user gives for one, if it is of numbers: in this machine's byte order, which files may not have."""
+    """A user's array, in this machine's byte order (one from a file may have the other); ShapeError unless it is of numbers."""
     _check_unmasked(call, array)
     foreign = isinstance(array, np.ndarray) and not array.dtype.isnative
     whole = comm.xp.asarray(array.astype(array.dtype.newbyteorder("=")) if foreign else array)
@@ -175,7 +176,7 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 
 
 def fingerprint(whole: Any) -> str:
-    """Words that differ where ranks bring different arrays, as each does that draws its own; of arrays up to FINGERPRINTED."""
+    """Text that differs between ranks whose arrays differ, as where each has drawn its own; empty above FINGERPRINTED bytes."""
     xp = namespace(whole)
     if xp.name == "meta" or whole.nbytes > FINGERPRINTED:
         return ""
@@ -196,7 +197,7 @@ def _filled(
 def _made(
     shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, make: Callable[[IndexSet, IndexSet], Any]
 ) -> DistMatrix:
-    """Each rank makes the block of its global rows and columns; partial sums are put on the axis' first rank."""
+    """Each rank makes the block of its global rows and columns; along a partial axis the first rank does, the others have zeros."""
     rows, cols = layout.indices(shape, grid.sizes, grid.coords)
     if grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial):
         block = make(rows, cols)
@@ -208,10 +209,11 @@ def _made(
 def from_function(
     f: Callable[..., Any], shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64
 ) -> DistMatrix:
-    """A matrix whose element (i, j) is f(i, j): f takes a column of rows and a row of columns (tile by tile).
+    """A matrix whose element (i, j) is f(i, j). For each tile of its block a rank calls f once, with a column of row indices and a
+    row of column indices.
 
-    Collective (the arguments are agreed on); an error in f on one rank is an error on all. ShapeError where f gives what is no
-    number, or complex numbers to a real matrix.
+    Collective (the arguments are agreed on); an error in f on one rank is an error on all. ShapeError where f gives anything but
+    numbers, or complex numbers for a real matrix.
     """
     shape, kind = _checked(shape, grid, layout, dtype, "from_function")
 
@@ -229,8 +231,8 @@ def from_function(
 
 
 def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
-    """What a function has given, if it can be put into a matrix: NumPy would make NaN of None, and drop masks and imaginary
-    parts."""
+    """What f has given, as an array; ShapeError where the matrix cannot hold it: NumPy would make NaN of None, and drop masks and
+    imaginary parts."""
     _check_unmasked("from_function: f", found)
     numbers = np.asarray(found)
     check_numbers("from_function: f", numbers.dtype)
@@ -282,8 +284,9 @@ def random(
     """Random numbers that depend on seed, shape and dtype only: the same matrix on every grid, layout and rank count.
 
     seed          any integer; seeds that differ by a multiple of 2^64 give one matrix
-    distribution  "uniform" on [low, high), then rounded to dtype, to high too; "integers" from low to high - 1 in any dtype
-                  that has all of them (small ones make every product exact); "normal" with mean 0 and deviation 1, by inverse CDF.
+    distribution  "uniform" on [low, high), then rounded to dtype, so that high may occur; "integers" from low to high - 1 in any
+                  dtype that has all of them (small ones make every product exact); "normal" with mean 0 and standard deviation 1,
+                  by inverse CDF.
                   Complex numbers have both parts drawn so.
     Philox counters are keyed by the global position of cache-sized tiles. Collective.
     """
@@ -293,7 +296,7 @@ def random(
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
         if not isinstance(seed, (int, np.integer)):
             raise ValueError(f"seed={seed!r}: give an integer")
-        low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))  # short ones wrap around
+        low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))  # NumPy's short ints wrap around
         if not (isfinite(low) and isfinite(high) and isfinite(high - low)):
             raise ValueError(f"low={low}, high={high}: give finite numbers, not so far apart")
         if distribution == "integers":
@@ -307,13 +310,13 @@ def random(
 
 
 def _held(numbers: list[float], kind: np.dtype) -> bool:
-    """Whether a dtype of floats has numbers as large."""
+    """Whether all of these numbers are finite in a dtype of floats."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(np.array(numbers, np.longdouble).astype(kind)).all())
 
 
 def _check_range(low: float, high: float, kind: np.dtype) -> None:
-    """That there are integers from low to high - 1, and the dtype has them."""
+    """ValueError unless low and high are whole numbers, low < high, and the dtype has every integer from low to high - 1."""
     if low != int(low) or high != int(high):
         raise ValueError(f"low={low}, high={high}: integers are drawn between whole numbers")
     low, high = int(low), int(high)
@@ -332,7 +335,7 @@ def _check_range(low: float, high: float, kind: np.dtype) -> None:
 
 
 def _exact(low: int, last: int, kind: np.dtype) -> bool:
-    """Whether a dtype of floats has all these integers: it has, where it has the largest and the one beside."""
+    """Whether a dtype of floats has every integer from low to last: it has if it has the largest in size and its neighbour."""
     largest = max(low, last, key=abs)
     numbers = [low, last, largest + (1 if largest < 0 else -1)]
     with np.errstate(over="ignore", invalid="ignore"):

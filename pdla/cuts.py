@@ -1,6 +1,7 @@
 """Cuts: how one dimension is divided along one axis of a grid. Immutable values, no communication.
 
-Each tells the share that a coordinate of the axis owns, the coordinates that own given indices, and the cut of a part alone.
+Each kind finds the share of a coordinate of the axis, the coordinates that own given indices, and the cut of a part of the
+dimension.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet, between, distinct, searched
 
-LONGEST = 2**40  # indices of a block: a round of them, on any number of ranks, is counted in 64 bits
+LONGEST = 2**40  # the longest block to be dealt out in turn: a round of them, one for each rank, is then counted in 64 bits
 
 
 def block_bounds(n: int, parts: int, i: int) -> tuple[int, int]:
@@ -30,7 +31,7 @@ def _named(cut: Any, axis: Any) -> None:
 
 
 def _counted(cut: Any, number: Any) -> int:
-    """As Python's int, which does not wrap around as NumPy's short ones do."""
+    """The number as a Python int, which does not wrap around as NumPy's short integers do."""
     if not isinstance(number, (int, np.integer)):
         raise LayoutError(f"{cut!r}: indices are counted in whole numbers")
     return int(number)
@@ -44,12 +45,12 @@ class Block:
     unit: int = 1
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
-        """Of n indices those that coordinate i of so many owns."""
+        """Of n indices, those that coordinate i of `parts` owns."""
         start, stop = block_bounds(-(-n // self.unit), parts, i)
         return IndexSet.interval(min(start * self.unit, n), min(stop * self.unit, n))
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
-        """The coordinates, ascending, that own some of these indices."""
+        """The coordinates, ascending, that own some of the indices `held`."""
         return between(self._owners(n, parts, held.starts), self._owners(n, parts, held.stops - 1))
 
     def _owners(self, n: int, parts: int, indices: np.ndarray) -> np.ndarray:
@@ -58,7 +59,7 @@ class Block:
         return np.where(units < early, units // (size + 1), longer + (units - early) // max(size, 1))
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
-        """The cut of the indices from start to stop alone."""
+        """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
         shares = [self.share(n, parts, i) for i in range(parts)]
         ends = [0, *(int(held.stops[-1]) if len(held) else n for held in shares)]
         return Cuts(self.axis, tuple(ends)).part(n, parts, start, stop)
@@ -68,7 +69,7 @@ class Block:
 class Cyclic:
     """Blocks of `block` indices dealt out in turn along an axis, the first to coordinate `source` (ScaLAPACK's).
 
-    first  indices of the first block, where it is shorter than the others, as it is in part of a matrix; 0: as long as they
+    first  length of the first block where that is shorter than the others, as in part of a matrix; 0: it is as long as they are
     """
 
     axis: str
@@ -85,7 +86,7 @@ class Cyclic:
         if not 0 <= self.first <= self.block:
             raise LayoutError(f"{self!r}: the first block has at most {self.block} indices (0: as many)")
         if self.first == self.block:
-            object.__setattr__(self, "first", 0)  # one way of writing it
+            object.__setattr__(self, "first", 0)  # so that equal cuts compare equal
 
     def __repr__(self) -> str:
         first = f", first={self.first}" if self.first else ""
@@ -93,23 +94,23 @@ class Cyclic:
 
     @property
     def missing(self) -> int:
-        """Indices that the first block lacks."""
+        """By how many indices the first block is shorter than the others."""
         return self.block - self.first if self.first else 0
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
-        """Of n indices those that coordinate i of so many owns."""
+        """Of n indices, those that coordinate i of `parts` owns."""
         turn = (i - self.source) % parts * self.block - self.missing
         starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
         return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
-        """The coordinates, ascending, that own some of these indices."""
+        """The coordinates, ascending, that own some of the indices `held`."""
         firsts, lasts = ((ends + self.missing) // self.block for ends in (held.starts, held.stops - 1))
-        lasts = np.minimum(lasts, firsts + parts - 1)  # a round of blocks has them all
+        lasts = np.minimum(lasts, firsts + parts - 1)  # a run of `parts` blocks or more meets every coordinate
         return distinct((between(firsts, lasts) + self.source) % parts)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
-        """The cut of the indices from start to stop alone."""
+        """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
         turn, done = divmod(start + self.missing, self.block)
         return Cyclic(self.axis, self.block, (self.source + turn) % parts, self.block - done)
 
@@ -132,17 +133,17 @@ class Cuts:
         object.__setattr__(self, "boundaries", ends)
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
-        """Of n indices those that coordinate i of so many owns."""
+        """Of n indices, those that coordinate i of `parts` owns."""
         return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
-        """The coordinates, ascending, that own some of these indices, and such between them as own none at all."""
+        """The coordinates, ascending, that own some of the indices `held`; among them may be some whose share is empty."""
         boundaries = np.array(self.boundaries)
         firsts, lasts = (searched(boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
         return between(firsts, lasts)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
-        """The cut of the indices from start to stop alone."""
+        """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
         return Cuts(self.axis, tuple(min(max(end, start), stop) - start for end in self.boundaries))
 
 
@@ -173,7 +174,7 @@ Cut = Block | Cyclic | Cuts
 
 
 def cuts_of(spec: Any, dimension: str) -> tuple[Cut, ...]:
-    """The cuts that a user's words mean: None, an axis, a cut, or a tuple of these, outermost first."""
+    """The cuts that a user's rows= or cols= stands for: None, an axis, a cut, or a tuple of these, outermost first."""
     if spec is None:
         return ()
     if isinstance(spec, str):

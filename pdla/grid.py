@@ -47,14 +47,14 @@ def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
 
 
 def usual_order(shape: tuple[int, ...]) -> np.ndarray:
-    """Which rank sits at each coordinate unless a grid says otherwise: col fastest, then row, depth, a fourth axis slowest."""
+    """The rank at each coordinate of a grid with order=None: col varies fastest, then row, then depth, a fourth axis slowest."""
     n, lead = len(shape), min(len(shape), 2)
     flat = np.arange(prod(shape)).reshape(*shape[:1:-1], *shape[:2])
     return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
 
 
 def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
-    """Which rank sits at each coordinate."""
+    """The rank at each coordinate, in an order that a user has given."""
     size = prod(shape)
     if order is None:
         return usual_order(shape)
@@ -79,13 +79,13 @@ def _whole(shape: Any) -> tuple[int, ...]:
 
 
 def on_grid(call: str, grid: Any) -> None:
-    """That this is a grid. An error on this rank alone: it is the grid that knows the others."""
+    """GridError unless this is a grid. It is raised on this rank alone: without a grid there is no communicator to agree on it."""
     if not isinstance(grid, ProcessGrid):
         raise GridError(f"{call}: grid={grid!r} is a {type(grid).__name__}: give a pdla.ProcessGrid")
 
 
 def in_layout(call: str, layout: Any) -> None:
-    """That this is a layout."""
+    """LayoutError unless this is a layout."""
     if not isinstance(layout, Layout):
         raise LayoutError(f"{call}: layout={layout!r} is a {type(layout).__name__}: give a pdla.Layout, as Layout('row', 'col')")
 
@@ -106,7 +106,7 @@ class ProcessGrid:
         self, shape: int | Sequence[int], axes: Sequence[str] | None = None, comm: Any = None, order: Order = None
     ) -> None:
         self.comm: Communicator = as_communicator(comm)
-        placed = order.tolist() if isinstance(order, np.ndarray) else order  # NumPy's words leave some of many out
+        placed = order.tolist() if isinstance(order, np.ndarray) else order  # NumPy abbreviates the repr of a long array
         with agreed(self.comm, f"ProcessGrid({shape!r}, axes={axes!r}, order={placed!r})"):
             self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else _whole(shape)
             self.axes = self._named(axes)
@@ -122,7 +122,7 @@ class ProcessGrid:
     def trusted(
         cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int] | np.ndarray, axes: tuple[str, ...] = NAMES
     ) -> ProcessGrid:
-        """A grid of given ranks that needs no agreement: every rank is known to make the same."""
+        """A grid of given ranks, made without checks or messages: the caller knows that every rank makes the same one."""
         grid = cls.__new__(cls)
         grid.comm, grid.shape, grid.axes = comm, tuple(shape), axes[: len(shape)]
         grid.ranks = np.array(ranks, np.int64).reshape(shape)
@@ -178,8 +178,8 @@ class ProcessGrid:
 
     @cached_property
     def placing(self) -> bytes:
-        """Equal for two grids of one shape that place ranks alike: a digest, as there may be a million of them; none where they
-        come as usual."""
+        """Equal for two grids of one shape that place ranks alike: a digest of `ranks`, which may be a million; empty for the usual
+        order."""
         if np.array_equal(self.ranks, usual_order(self.shape)):
             return b""
         return blake2b(self.ranks.tobytes(), digest_size=16).digest()
@@ -215,17 +215,17 @@ class ProcessGrid:
         return dict(zip(self.axes, map(int, np.unravel_index(place, self.shape)), strict=True))
 
     def holders(self, coords: Mapping[str, int]) -> np.ndarray:
-        """Ranks of comm at these coordinates, which may leave axes out: all along those, in ascending order."""
+        """Ranks of comm at these coordinates, ascending; along an axis that `coords` leaves out, all of them."""
         return distinct(self.ranks[tuple(coords.get(axis, slice(None)) for axis in self.axes)])
 
     # ------------------------------------------------------------------ its communicators
 
     def __getitem__(self, axes: str | tuple[str, ...]) -> Communicator | None:
-        """The communicator along one axis or several, in C order of their coordinates; None on idle ranks. Ask for it anew where it
-        is used: it may be given back once PDLA_SUBCOMMS others have been asked for, unless a grid lies over it.
+        """The communicator along one axis or several, in C order of their coordinates; None on idle ranks. Ask for it wherever it
+        is used: it may be closed once PDLA_SUBCOMMS others have been asked for, unless a grid has been made over it.
 
-        Collective over comm, idle ranks too. Raises GridError, on this rank, for an axis the grid has not, for one named twice, or
-        after close().
+        Collective over comm, idle ranks included. Raises GridError, on this rank, for an axis that the grid does not have or that
+        is named twice, and after close().
         """
         names = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
         for axis in names:
@@ -238,7 +238,7 @@ class ProcessGrid:
         return _family(self.comm).get(self, names)
 
     def group(self, names: tuple[str, ...]) -> list[int] | None:
-        """The ranks of comm that differ from this one only along the axes, in C order of those axes."""
+        """The ranks of comm that differ from this one only along the axes, in C order of those axes; None on an idle rank."""
         if self.coords is None:
             return None
         place = tuple(slice(None) if axis in names else self.coords[axis] for axis in self.axes)
@@ -247,7 +247,7 @@ class ProcessGrid:
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed: what needs its communicators is a GridError."""
+        """Whether it has been closed: to ask for its communicators is a GridError then."""
         return not self._open
 
     def close(self) -> None:
@@ -266,8 +266,8 @@ class ProcessGrid:
 class Families:
     """The sub-communicators of one communicator, made together by all its ranks and kept for reuse.
 
-    An MPI has some two thousand communicators, and grids are thrown away at different moments on different ranks. So
-    nothing here waits for the garbage collector: the family that was asked for longest ago goes when there are too many,
+    An MPI has some two thousand communicators, and grids are garbage-collected at different moments on different ranks. So
+    the garbage collector closes none of them: when there are too many, the one whose last request is longest ago is closed,
     at the same request on every rank, and is made again should its grid ask for it.
     """
 
@@ -301,19 +301,19 @@ class Families:
         return made
 
     def _end(self) -> None:
-        """Grids that no user has closed, and those that products make, leave theirs."""
+        """Close what is left: the communicators of grids that no user has closed, and of those that products make."""
         for key in [*self.kept]:
             self._drop(key)
 
     def _drop(self, key: tuple) -> None:
-        """One over which a grid lies lives on with that."""
+        """Close a communicator and forget it; one over which a user's grid is open is only forgotten, as that grid needs it."""
         comm = self.kept.pop(key)
         if comm is not None and not _family(comm).open:
             comm.close()
 
 
 def _family(comm: Communicator) -> Families:
-    """The families live on their communicator, as long as it does."""
+    """A communicator's Families, kept as its attribute: so they live as long as it does."""
     if not hasattr(comm, "_families"):
         comm._families = Families(comm)  # type: ignore[attr-defined]
     return comm._families  # type: ignore[attr-defined]

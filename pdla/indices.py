@@ -1,4 +1,4 @@
-"""Index sets: ascending global indices as runs, and where one holds what another does."""
+"""Index sets: ascending global indices, stored as runs; and where the indices that two sets have in common lie in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 Selection = slice | np.ndarray
 EMPTY = slice(0, 0)
 MOST = 2**63 - 1  # the longest dimension: indices have 64 bits
-SHORT = 64  # numbers that are looked at one by one: to sort and to search, NumPy lets go of Python's lock, for which threads queue
+SHORT = 64  # up to here NumPy's sort and search are not used: they release Python's lock, and ranks that are threads queue for it
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +60,11 @@ class IndexSet:
 
     @property
     def selection(self) -> Selection:
-        """The indices themselves, as a slice where they allow one."""
+        """The global indices, as a slice where there is one that selects them."""
         return _selection(self.starts, self.stops - self.starts)
 
     def select(self, positions: IndexSet) -> IndexSet:
-        """The global indices at these local positions, all of them held: a cut within a cut."""
+        """The global indices at these local positions, which must all be below len(self): how a cut within a cut is found."""
         if len(self.starts) == 1:  # as mostly
             return IndexSet(positions.starts + self.starts, positions.stops + self.starts)
         offsets = self.offsets
@@ -73,7 +73,7 @@ class IndexSet:
         return IndexSet(lo + shift, hi + shift)
 
     def within(self, other: IndexSet) -> IndexSet:
-        """Local positions there of the indices that both hold: what `select` undoes."""
+        """The positions in `other` of the indices that both hold; other.select of them gives these indices again."""
         if len(self.starts) == len(other.starts) == 1:
             low, high, _, theirs = self._meet(other)
             return IndexSet.interval(low - theirs, high - theirs)
@@ -82,12 +82,12 @@ class IndexSet:
         return IndexSet(lo + shift, hi + shift)
 
     def _meet(self, other: IndexSet) -> tuple[int, int, int, int]:
-        """Of two single runs: where what they have in common begins and ends, and where each of them begins."""
+        """For two sets of one run each: start and stop of what they have in common (nothing if stop <= start), and both starts."""
         (mine,), (theirs,) = self.starts.tolist(), other.starts.tolist()
         return max(mine, theirs), min(mine + self._size, theirs + other._size), mine, theirs
 
     def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
-        """Where both hold the same indices: local positions here, local positions there, and how many."""
+        """The indices that both hold: their local positions in this set, those in `other`, and how many there are."""
         if len(self.starts) == len(other.starts) == 1:  # as mostly
             low, high, mine, theirs = self._meet(other)
             empty = EMPTY, EMPTY, 0
@@ -105,7 +105,7 @@ def joined(parts: Sequence[IndexSet]) -> IndexSet:
 
 
 def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
-    """A function that gives the numbers of those parts (disjoint ones) that share indices with an index set."""
+    """A function that gives, for an index set, the numbers of the parts (disjoint ones) that have indices in common with it."""
     starts = np.concatenate([part.starts for part in parts])
     stops = np.concatenate([part.stops for part in parts])
     owners = np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
@@ -120,7 +120,7 @@ def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
 
 
 def _intersect(starts1, stops1, starts2, stops2):
-    """All meetings of two sorted lists of runs: which of the first, which of the second, and [lo, hi)."""
+    """All pairs of overlapping runs from two sorted lists: the number of each run in its list, and the overlap [lo, hi)."""
     first = searched(stops2, starts1, "right")
     counts = np.maximum(searched(starts2, stops1, "left") - first, 0)
     i = np.repeat(np.arange(len(starts1)), counts)
@@ -129,14 +129,14 @@ def _intersect(starts1, stops1, starts2, stops2):
 
 
 def between(firsts: np.ndarray, lasts: np.ndarray) -> np.ndarray:
-    """All numbers from each first to its last, ascending, each once."""
+    """The union of the ranges from each first to its last, inclusive; ascending."""
     if len(firsts) == 1:
         return np.arange(firsts[0], lasts[0] + 1)
     return distinct(_expand(firsts, lasts - firsts + 1))
 
 
 def searched(ascending: np.ndarray, numbers: np.ndarray, side: str) -> np.ndarray:
-    """np.searchsorted."""
+    """np.searchsorted; short arrays are compared directly: see SHORT."""
     if len(ascending) * len(numbers) > SHORT:
         return np.searchsorted(ascending, numbers, side)  # type: ignore[call-overload]
     before = ascending <= numbers[:, None] if side == "right" else ascending < numbers[:, None]
@@ -144,7 +144,7 @@ def searched(ascending: np.ndarray, numbers: np.ndarray, side: str) -> np.ndarra
 
 
 def distinct(numbers: np.ndarray) -> np.ndarray:
-    """Each of them once, ascending."""
+    """np.unique; short arrays are sorted by Python: see SHORT."""
     if numbers.size > SHORT:
         return np.unique(numbers)
     return np.array(sorted(set(numbers.ravel().tolist())), numbers.dtype)
@@ -163,7 +163,7 @@ def counted(selection: Selection) -> int:
 
 
 def some_of(selection: Selection, lo: int, hi: int) -> Selection:
-    """Some of the positions selected."""
+    """Of the selected positions, those from the lo-th up to, not including, the hi-th."""
     if not isinstance(selection, slice):
         return selection[lo:hi]
     some = range(selection.start, selection.stop, selection.step or 1)[lo:hi]

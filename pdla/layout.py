@@ -49,7 +49,7 @@ def shares(
 def shares_meeting(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet, where: Mapping[str, int] | None = None
 ) -> Iterator[tuple[dict[str, int], IndexSet]]:
-    """The shares of a dimension that have some of the indices held, as `shares` gives them; no others are looked at."""
+    """The shares of a dimension that have indices in common with `held`, as `shares` gives them; no others are looked at."""
     where = dict(where or {})
     if len(where) == len(cuts):
         yield where, share(n, cuts, sizes, where)
@@ -60,8 +60,8 @@ def shares_meeting(
 
 
 class Overlay(NamedTuple):
-    """A share of a dimension that has some of the indices held: the coordinates of its ranks, its indices, and of those in common
-    where they are in the held ones, where in the share, and how many they are."""
+    """A share of a dimension that meets an index set `held`: `where` are the coordinates of its ranks, `share` its indices. Of the
+    indices in common, `here` are the positions in `held`, `there` those in the share, and `size` is how many there are."""
 
     where: dict[str, int]
     share: IndexSet
@@ -71,7 +71,7 @@ class Overlay(NamedTuple):
 
 
 def overlays(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: IndexSet) -> Iterator[Overlay]:
-    """The shares of a dimension that have some of the indices held, and what they have in common with these."""
+    """Each share of a dimension that has indices in common with `held`, and which these are."""
     for where, part in shares_meeting(n, cuts, sizes, held):
         here, there, size = held.overlay(part)
         if size:
@@ -84,7 +84,7 @@ def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...
 
 
 def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
-    """The axes over which gathering turns old into new: the innermost cuts of old. None where gathering does not do it."""
+    """The axes over which an all-gather turns `old` into `new`: those of the innermost cuts of `old`. None where none does."""
     extra: tuple[str, ...] = ()
     for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
         before, after = effective(before, sizes), effective(after, sizes)
@@ -102,7 +102,7 @@ def axes_of(cuts: tuple[Cut, ...]) -> tuple[str, ...]:
 
 
 def _summed_over(spec: Any) -> tuple[str, ...]:
-    """The axes that a user's words mean; a set's in one order on all ranks."""
+    """A user's partial= as a tuple of axes; a set is sorted, so that its order is the same on all ranks."""
     axes = (spec,) if isinstance(spec, str) else tuple(sorted(spec, key=str)) if isinstance(spec, (set, frozenset)) else spec
     if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, str) for axis in axes):
         raise LayoutError(f"partial={spec!r}: give the name of an axis or a tuple of names")
@@ -115,7 +115,7 @@ class Layout:
 
     rows, cols   None (whole), an axis name (balanced blocks), Cyclic, Cuts, Balanced, or a tuple of these, outermost first.
     partial      axes along which every rank holds an addend of the matrix rather than the matrix, in any order.
-    Axes that are not named hold copies. Raises LayoutError for an axis used twice or a cut that cannot be nested so.
+    Axes that are not named hold copies. Raises LayoutError for an axis used twice, and for Cuts inside another cut.
     """
 
     rows: tuple[Cut, ...]
@@ -149,7 +149,7 @@ class Layout:
         return self._hash
 
     def __reduce__(self) -> tuple:
-        return Layout, (self.rows, self.cols, self.partial)  # not the hash, which is another in another process
+        return Layout, (self.rows, self.cols, self.partial)  # without the cached hash: another process hashes strings otherwise
 
     def __repr__(self) -> str:
         return self._words
@@ -172,12 +172,12 @@ class Layout:
 
     @property
     def contiguous(self) -> bool:
-        """Whether each rank's rows and columns follow on one another: none are dealt out in turn."""
+        """Whether each rank's rows, and its columns, are one contiguous range: no cut is cyclic."""
         return not any(isinstance(cut, Cyclic) for cut in (*self.rows, *self.cols))
 
     @property
     def summed(self) -> Layout:
-        """The layout once the partial sums have been added up: whole along their axes."""
+        """The layout once the partial sums have been added up on all ranks along their axes, which then hold copies."""
         return Layout(self.rows, self.cols)
 
     def check(self, shape: Shape, sizes: Mapping[str, int]) -> None:
@@ -200,7 +200,7 @@ class Layout:
     def indices(
         self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None
     ) -> tuple[IndexSet, IndexSet]:
-        """The rows and the columns that the rank at `coords` holds; none where these are None, an idle rank's.
+        """The rows and the columns that the rank at `coords` holds; both empty where `coords` is None, as on an idle rank.
 
         LayoutError where this layout does not fit, as `check` says.
         """
@@ -220,7 +220,7 @@ class Layout:
     def part(self, shape: Shape, sizes: Mapping[str, int], rows: tuple[int, int], cols: tuple[int, int]) -> Layout:
         """The layout of the rows and columns [start, stop) alone, each element where it is.
 
-        LayoutError for a dimension that is cut along several axes: part of a cut within a cut is no such cut.
+        LayoutError for part of a dimension that is cut along several axes: no nested cuts describe where that lies.
         """
         faces = zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True)
         made = [self._part(name, n, cuts, sizes, *ends) for name, n, cuts, ends in faces]
@@ -254,7 +254,7 @@ class Layout:
 
 
 def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Mapping[str, int]) -> bool:
-    """Compare index sets, never names: two ways of writing one cut are one cut."""
+    """Whether every rank has the same indices by both. A cut may be written in two ways: so index sets are compared."""
     first, second = effective(first, sizes), effective(second, sizes)
     if first == second:
         return True
@@ -270,8 +270,8 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
 def places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> list[tuple[Selection, Selection]]:
-    """Of each rank that differs from the one at `coords` along the axes alone: where its block under `parts` lies in that one's
-    block under `whole`."""
+    """For each rank that differs from the one at `coords` only along the axes, in C order: where its block in the layout `parts`
+    lies within the block that the rank at `coords` has in the layout `whole`."""
     return _places_of(shape, parts, whole, axes, tuple(sizes.items()), tuple(coords.items()))
 
 
@@ -289,13 +289,13 @@ def _places_of(
 def _places_along(
     n: int, cuts: tuple[Cut, ...], held: IndexSet, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> list[Selection]:
-    """The same of one dimension; of many ranks most may have none of it."""
+    """The same along one dimension. Only shares that meet `held` are looked at: of many ranks most may have none of it."""
     free = [axis for axis in axes_of(cuts) if axis in axes]
     fixed = [axis for axis in axes_of(cuts) if axis not in axes]
     found = {
-        tuple(one.where[axis] for axis in free): one.here
-        for one in overlays(n, cuts, sizes, held)
-        if all(one.where[axis] == coords[axis] for axis in fixed)
+        tuple(met.where[axis] for axis in free): met.here
+        for met in overlays(n, cuts, sizes, held)
+        if all(met.where[axis] == coords[axis] for axis in fixed)
     }
-    turns, nothing = [axes.index(axis) for axis in free], slice(0, 0)
-    return [found.get(tuple(point[i] for i in turns), nothing) for point in product(*(range(sizes[axis]) for axis in axes))]
+    numbers, nothing = [axes.index(axis) for axis in free], slice(0, 0)
+    return [found.get(tuple(point[i] for i in numbers), nothing) for point in product(*(range(sizes[axis]) for axis in axes))]

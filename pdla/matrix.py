@@ -21,25 +21,27 @@ from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
 STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
-TINY = 1e-280  # a sum of squares from which on those that are too small for a float are too small to count
-SCATTERED = 256  # elements of a diagonal that are picked at once
+TINY = 1e-280  # in a sum of squares above this, the squares that underflow are too small to count
+SCATTERED = 256  # elements of a scattered diagonal that are picked at once: for each batch a square of this side is copied
 
 
 class DistMatrix:
     """A matrix of `shape` cut over `grid` as `layout` says; this rank holds the block `local`.
 
     Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
-    move and copy nothing. Operators give new matrices, `A *= 2` and the like write to A's memory; elementwise ones are local and
-    want equal grids and layouts.
-    `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks too.
+    move and copy nothing. Operators give new matrices; in-place ones, as `A *= 2`, write to A's memory. Elementwise operators are
+    local, and both matrices must have the same grid and layout.
+    `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks included.
     """
 
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
     multiply: ClassVar[Callable[..., DistMatrix]]  # A @ B: set by pdla.matmul, a room above this one
 
     base: Any  # as stored: the transpose of the local block where `transposed`
-    common: Any  # all of the matrix, stored alike, in memory that all ranks see; None: each has its own block alone
-    gaps: int  # in bases on some rank: 1: between rows, 2: anywhere; the same on all: plans foretell what is packed
+    common: Any  # the whole matrix, stored as `base` is, in memory that all ranks see; None: there is no such memory
+    # The worst on any rank, so that plans on all ranks foretell what is packed: `base` has 0: no gaps; 1: gaps between its rows;
+    # 2: gaps within rows, too.
+    gaps: int
     shape: Shape
     grid: ProcessGrid
     layout: Layout
@@ -78,7 +80,7 @@ class DistMatrix:
 
     @property
     def stored(self) -> Any:
-        """The local block, not yet conjugated where `conjugated`."""
+        """The local block as it is in memory: that of a conjugate view is not conjugated yet."""
         return self.base.T if self.transposed else self.base
 
     @property
@@ -93,7 +95,7 @@ class DistMatrix:
 
     @property
     def first(self) -> bool:
-        """Whether this rank is the first of those that hold its block, or addends of it."""
+        """Whether this rank is the first of those that hold copies of its block, or addends of it; False on an idle rank."""
         coords = self.grid.coords
         return coords is not None and not any(at for axis, at in coords.items() if axis not in self.layout.axes)
 
@@ -102,7 +104,7 @@ class DistMatrix:
 
     @cached_property
     def described(self) -> str:
-        """What is the same on every rank, in words."""
+        """A description of the matrix that is the same on every rank."""
         shared = ", shared" * (self.common is not None)
         lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + shared
         return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}{lying}"
@@ -154,15 +156,15 @@ class DistMatrix:
     def __getitem__(self, key: Any) -> DistMatrix:
         """A[i:j, k:l]: those rows and columns, a view: what is written to it is written to A. Local; nothing moves.
 
-        Slices without a step, counted as in NumPy. Raises ShapeError for others, LayoutError where a dimension of which a part
-        is asked for is cut along several axes.
+        Slices are NumPy's, without a step. Raises ShapeError for any other index, LayoutError for a part of a dimension that is
+        cut along several axes.
         """
         rows, cols = (_ends(self, name, part) for name, part in zip(("rows", "columns"), _two(self, key), strict=True))
         layout = self.layout.part(self.shape, self.grid.sizes, rows, cols)
-        here, there = (held.overlay(IndexSet.interval(*ends))[0] for held, ends in zip(self.indices, (rows, cols), strict=True))
-        stored = self.xp.take(self.stored, here, there)
+        mine = (held.overlay(IndexSet.interval(*ends))[0] for held, ends in zip(self.indices, (rows, cols), strict=True))
+        stored = self.xp.take(self.stored, *mine)
         shape = (rows[1] - rows[0], cols[1] - cols[0])
-        along = int(not self.transposed)  # the dimension that is stored side by side: all of it leaves no gaps
+        along = int(not self.transposed)  # elements are adjacent in memory along this dimension: all of it has no new gaps
         gaps = self.gaps if shape[along] == self.shape[along] else max(self.gaps, 1)
         part = [slice(*ends) for ends in ((cols, rows) if self.transposed else (rows, cols))]
         common = None if self.common is None else self.common[part[0], part[1]]
@@ -183,7 +185,7 @@ class DistMatrix:
         part._write(self.xp.filled(part.stored.shape, self.dtype, lambda x: x.fill(value)))
 
     def _write(self, block: Any) -> None:
-        """A block like `local` into this matrix's memory."""
+        """Write a block of the shape of `local` to this matrix's memory."""
         self.xp.copy(self.stored, block, self.conjugated)
 
     # ------------------------------------------------------------------ elementwise, local
@@ -193,8 +195,8 @@ class DistMatrix:
         return self.astype(self.dtype)
 
     def astype(self, dtype: Any) -> DistMatrix:
-        """A new matrix of another dtype. Raises ShapeError for one that is not of numbers; of partial sums LayoutError where their
-        addends would be cut off."""
+        """A new matrix of another dtype. Raises ShapeError for a dtype that is not one of numbers, and LayoutError for partial sums
+        whose addends may add up to something else in it (floats cut off to integers, integers of another width)."""
         dtype = dtype_of(dtype)
         check_numbers("astype", dtype)
         self._keep_addends(dtype)
@@ -225,7 +227,8 @@ class DistMatrix:
         return self._new(made)
 
     def _new(self, block: Any) -> DistMatrix:
-        """Of a new block, in this one's place. What NumPy makes of a transpose lies by columns, and would be packed to travel."""
+        """A matrix like this one, of a new block, which is made C-contiguous: NumPy's results from a transpose are stored by
+        columns, and would be packed for every message."""
         base = block
         if not self.xp.contiguous(block):
             base = self.xp.empty(block.shape, block.dtype)
@@ -242,7 +245,7 @@ class DistMatrix:
             )
 
     def lies_as(self, layout: Layout) -> bool:
-        """Whether every rank would hold the same rows and columns, or addends of them, in a layout, whatever its words."""
+        """Whether every rank would hold the same rows and columns, or addends of them, in `layout`, however that is written."""
         mine = self.layout
         return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
@@ -285,7 +288,7 @@ class DistMatrix:
         return _foreign(other)
 
     def _updated(self, made: DistMatrix) -> DistMatrix:
-        """In place: what was made of this matrix, in its memory, which views and the caller of from_local see."""
+        """Write a result of an operator back to this matrix's memory, where views of it and the caller of from_local see it."""
         self._write(made.local)
         return self
 
@@ -310,13 +313,13 @@ class DistMatrix:
         return redistribute(self, layout, grid)
 
     def shared(self) -> DistMatrix:
-        """Collective: a copy of which the ranks of a node see all, in memory that they have in common (docs/shared.md).
+        """Collective: a copy in memory that the ranks of a node share, where each of them sees the whole matrix (docs/shared.md).
 
-        Products on that node read it where it lies, and copy nothing. So a rank that changes it does so while no other is in a
-        product with it: a product begins when all have come, and ends when all have read.
+        Products on that node read it where it lies, and copy nothing. So change it only while no other rank is in a product with
+        it: such a product begins when all ranks have called it, and ends when all have read.
         Raises LayoutError, on every rank, unless each element lies on one rank and each block is one part of the matrix: no
-        copies, no partial sums, nothing cyclic; PdlaError where there is not so much memory. Where the ranks run on several
-        nodes, on GPUs or by PDLA_SHARED=0, it is a copy as any.
+        copies, no partial sums, nothing cyclic; PdlaError where there is not enough memory. Where the ranks run on several
+        nodes or on GPUs, or with PDLA_SHARED=0, it is an ordinary copy.
         """
         from pdla.sharing import shared
 
@@ -331,7 +334,7 @@ class DistMatrix:
     def norm(self) -> float:
         """Collective: the Frobenius norm, the same on every rank; copies count once.
 
-        Numbers whose squares no float has count, too.
+        Elements whose squares would overflow or underflow are scaled first.
         """
         with agreed(self.grid.comm, f"norm of {self.described}"):
             whole = self._checked_whole("norm")
@@ -346,8 +349,8 @@ class DistMatrix:
             return float(np.sqrt(whole._sum_once(whole._squares(factor))) / factor)
 
     def trace(self) -> Any:
-        """Collective: the sum of the diagonal, in NumPy's dtype for it, the same on every rank; copies count once; 16-bit floats
-        are rounded once.
+        """Collective: the sum of the diagonal, in the dtype of np.trace, the same on every rank; copies count once; 16-bit floats
+        are rounded once, at the end.
 
         Raises ShapeError where the matrix is not square.
         """
@@ -363,28 +366,28 @@ class DistMatrix:
         return np.asarray(total).astype(kind)[()]
 
     def _diagonal(self) -> Iterator[Any]:
-        """What this block has of the diagonal. Where that is scattered, all that its rows and columns have in common is copied."""
+        """The elements of the diagonal that lie in this block, as vectors: where they are scattered, of at most SCATTERED each."""
         if self.xp.name == "meta":
             return
         rows, cols = self.indices
-        here, there, size = rows.overlay(cols)
-        if isinstance(here, slice) and isinstance(there, slice):
-            yield self.xp.take(self.stored, here, there).diagonal()
+        in_rows, in_cols, size = rows.overlay(cols)
+        if isinstance(in_rows, slice) and isinstance(in_cols, slice):
+            yield self.xp.take(self.stored, in_rows, in_cols).diagonal()
             return
-        here, there = (np.arange(n)[chosen] for n, chosen in zip(self.stored.shape, (here, there), strict=True))
-        for some in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
-            yield self.xp.take(self.stored, here[some], there[some]).diagonal()
+        in_rows, in_cols = (np.arange(n)[chosen] for n, chosen in zip(self.stored.shape, (in_rows, in_cols), strict=True))
+        for batch in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
+            yield self.xp.take(self.stored, in_rows[batch], in_cols[batch]).diagonal()
 
     def _squares(self, factor: float = 1) -> float:
-        """The sum of the squares of this block times a factor."""
-        return sum((float(np.sum((part if factor == 1 else part * factor) ** 2)) for part in self._sizes()), 0.0)
+        """The sum of the squares of this block's elements, each multiplied by `factor` before it is squared."""
+        return sum((float(np.sum((part if factor == 1 else part * factor) ** 2)) for part in self._magnitudes()), 0.0)
 
     def _largest(self) -> float:
         """This block's largest absolute value."""
-        return max((float(part.max()) for part in self._sizes()), default=0.0)
+        return max((float(part.max()) for part in self._magnitudes()), default=0.0)
 
-    def _sizes(self) -> Iterator[Any]:
-        """This block's absolute values, some at a time: beside a large block there may be no room for all."""
+    def _magnitudes(self) -> Iterator[Any]:
+        """This block's absolute values, part by part: beside a large block there may be no room for all of them."""
         wide = np.result_type(self.dtype, np.float64)
         return (np.abs(part.astype(wide)) for part in (() if self.xp.name == "meta" else _parts(self.base)))
 
@@ -394,7 +397,7 @@ class DistMatrix:
         return self
 
     def _sum_once(self, mine: Any) -> Any:
-        """The sum over ranks of a number, taking one of the ranks that hold copies of the same block."""
+        """The sum of a number over the ranks; of ranks that hold copies of a block only the first one's counts."""
         return sum(self.grid.comm.share(mine if self.first else 0))
 
     def check_copies(self) -> bool:
@@ -430,7 +433,7 @@ def subtracted(x: Any, y: Any) -> Any:
 
 
 def _foreign(other: Any) -> Any:
-    """NotImplemented, for an operator with neither a matrix nor a number; an array is told what would work."""
+    """NotImplemented, for an operand that is neither a matrix nor a number; for an array, a TypeError that says what would work."""
     if getattr(other, "shape", None) == ():
         raise TypeError(f"a DistMatrix and a {type(other).__name__} of no dimensions: A * x.item() multiplies by the number in it")
     if hasattr(other, "__array__") or isinstance(other, (list, tuple)):

@@ -1,7 +1,7 @@
 """Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
 
-Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies, the nearest in rank number
-is read, and a rank that has the data itself reads nothing.
+Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of it, the nearest in rank
+number sends; a rank that holds a copy itself receives nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pdla.matrix import DistMatrix
 
 @dataclass(frozen=True)
 class Piece:
-    """Part of a block that travels: rows and columns of the block, and the other rank."""
+    """Part of a block that travels: its rows and columns there, its shape, and the rank at the other end, which may be this one."""
 
     peer: int
     rows: Selection
@@ -41,7 +41,8 @@ Side = tuple[Layout, ProcessGrid]
 def _meetings(
     held: tuple[IndexSet, IndexSet], shape: Shape, side: Side
 ) -> Iterator[tuple[dict[str, int], Selection, Selection, Shape]]:
-    """Where a rank's rows and columns meet the blocks of the other side: coordinates there, and what they share."""
+    """Each block of the other side that has elements in common with a rank's rows and columns: its coordinates there, and of the
+    common elements the positions in those rows and columns, and the shape."""
     layout, grid = side
     rows, cols = held
     across = list(overlays(shape[1], layout.cols, grid.sizes, cols))
@@ -58,7 +59,7 @@ def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 
 
 def incoming(shape: Shape, source: Side, target: Side) -> list[Piece]:
-    """What this rank will receive, from whom, and where it goes in its new block."""
+    """What this rank will receive, itself included as a sender, and where each piece goes in its new block."""
     layout, grid = target
     if grid.coords is None:
         return []
@@ -71,7 +72,7 @@ def incoming(shape: Shape, source: Side, target: Side) -> list[Piece]:
 
 
 def outgoing(shape: Shape, source: Side, target: Side) -> list[Piece]:
-    """What this rank will send, to whom, and where it lies in its present block."""
+    """What this rank will send, itself included as a receiver, and where each piece lies in its present block."""
     layout, grid = source
     if grid.coords is None:
         return []
@@ -98,7 +99,7 @@ class Route:
 
 
 def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
-    """Collective: send A on its route, to arrive in `out`, this rank's new block; gives what ends it."""
+    """Collective: start moving A along its route into `out`, this rank's new block; gives a function that completes the move."""
     xp, me = A.xp, comm.rank
     taken = takes(xp, A.stored, [(p.rows, p.cols) for p in route.sends])
     parts = {p.peer: part for p, part in zip(route.sends, taken, strict=True)}
@@ -130,9 +131,11 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
 
 
 def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
-    """Collective: A without partial sums: each is scattered over its axis, along the dimension where it is wanted.
+    """Collective: A with its partial sums added up, by a reduce-scatter over each partial axis along the dimension that it cuts
+    in `wanted`.
 
-    Axes not wanted cut leave A cut innermost along its longer dimension; moving on from there makes an all-reduce.
+    An axis that cuts neither dimension in `wanted` cuts A's longer one afterwards, innermost; redistributing from there to
+    `wanted` makes it an all-reduce.
     16-bit floats are rounded once, when all axes have been added up.
     """
     layout, block = A.layout, A.stored
@@ -161,8 +164,8 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
 
 
 def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
-    """Collective, unchecked: A in another layout; new memory, unless that has partial sums."""
-    if layout.partial:  # those that A has: they stay where they are
+    """Collective, unchecked: A in another layout; new memory, unless that layout has partial sums."""
+    if layout.partial:  # A has the same ones, in the same cuts: nothing moves
         return A._like(A.base, layout=layout)
     with amid(grid.comm, "a redistribution"):
         A = summed(A, layout) if A.layout.partial else A
@@ -200,7 +203,7 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
 
 
 def check_root(comm: Communicator, root: Any) -> None:
-    """That this is a rank of the communicator, or None."""
+    """GridError unless `root` is a rank of the communicator, or None."""
     if root is not None and not (isinstance(root, (int, np.integer)) and 0 <= root < comm.size):
         raise GridError(f"root={root!r}: the communicator has ranks 0 to {comm.size - 1}")
 

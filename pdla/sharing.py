@@ -29,7 +29,7 @@ def shared(X: DistMatrix) -> DistMatrix:
 
 
 def _check(X: DistMatrix) -> None:
-    """That each element has one place, and each block is a part."""
+    """LayoutError unless each element lies on one rank only, and each block is one contiguous part of the matrix."""
     layout, grid = X.layout, X.grid
     copied = [axis for axis, p in grid.sizes.items() if p > 1 and axis not in layout.axes]
     if layout.partial or copied or not layout.contiguous:

@@ -3,8 +3,8 @@
 A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the order of the lines:
 start the next panel, multiply this one, wait. Pieces may differ in size from rank to rank and may be empty; arrays may be
 strided views. Every verb but send and recv is collective: all ranks of the communicator call the same verbs in the same
-order. 16-bit floats are added up in float32, and rounded once where `out` is of 16 bits, too. A world (MPI, threads, dry)
-provides one round of messages, `_exchange`, and overrides a verb where it knows better.
+order. 16-bit floats are added up in float32, and rounded once at the end where `out` is of 16 bits, too. A world (MPI, threads,
+dry) provides one round of messages, `_exchange`, and overrides a verb where it has a better way.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pdla.comm.workspace import aligned
 from pdla.cuts import block_bounds
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
 
-# Users' tags lie below this one, verbs' above, up to the least maximum that MPI promises, 2^15 - 1. A verb's is its call's
-# number, so that ranks out of step wait instead of taking one verb's data for another's.
+# Users' tags lie below this one, those of verbs from here up to 2^15 - 1, which every MPI allows. A verb's tag tells the number of
+# its call, so that ranks out of step wait instead of taking one verb's data for another's.
 VERB_TAGS = 1 << 14
 
-begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # verbs of the call that this rank is in
+begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # [how many verbs] this rank's present call began
 
 Array = Any
-Pieces = Sequence[tuple[int, Array]]  # to or from which rank, and what
-Onward = Mapping[int, Sequence[int]]
-Landed = Callable[[int], None]
+Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
+Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
+Landed = Callable[[int], None]  # called with how many of those pieces have come
 
 
 class Pending:
@@ -70,7 +70,7 @@ class Pending:
             self._ledger = None
 
     def wait(self) -> Any:
-        """End the verb; gives the array it fills (or the list of arrays)."""
+        """End the verb on this rank; gives the array that it has filled (or the list of arrays)."""
         for _ in self:
             pass
         return self._result()
@@ -84,20 +84,20 @@ def done(result: Any) -> Pending:
 class Communicator(ABC):
     """A group of ranks that send each other arrays.
 
-    rank, size  this rank's number, and how many there are
-    axis        the axis of a grid along which they differ, or another name of the group; "all" for a world's
+    rank, size  this rank's number, and how many ranks there are
+    axis        the axis of a grid along which the ranks differ, or another name of the group; "all" for a whole world
     """
 
     xp: ModuleType  # the array module this world's matrices are made of
-    homes: Sequence[int] = ()  # by rank, a number for the node it runs on; empty: all run on one
-    adds = True  # whether what comes can be added up where it lands, before it is sent on
-    shared_limit = 0  # bytes that the ranks of a node may share; 0: messages are worth more
+    homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
+    adds = True  # whether a rank can add to a piece that has come before it is sent on
+    shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: messages are used instead
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
-        self.failed: Callable[[], None] | None = None  # asks the others, if this rank goes on after an error amid messages
-        self.above: Communicator | None = None  # whose grid this one lies along axes of
-        self.ending: list[Callable[[], None]] = []  # collective: gives back what was made of it and is kept with it
+        self.failed: Callable[[], None] | None = None  # after an error amid messages (agree.py): asks whether all ranks failed
+        self.above: Communicator | None = None  # the communicator of the grid along whose axes this one lies
+        self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
         self._calls = count()
         self._numbered: int | None = None
         self._routes: dict[str, ring.Route] = {}
@@ -107,7 +107,7 @@ class Communicator(ABC):
 
     @cached_property
     def nodes(self) -> int:
-        """On how many nodes the ranks run."""
+        """How many nodes the ranks run on."""
         return len(set(self.homes)) or 1
 
     @cached_property
@@ -120,11 +120,14 @@ class Communicator(ABC):
         return self._routes[way]
 
     def _around(self, nbytes: int) -> str:
-        """How so many bytes, all pieces together, are gathered around the nodes; empty: directly."""
+        """How pieces of `nbytes` in all are gathered: "ring" or "fan" around the nodes (ring.py); empty: directly."""
         return ring.way(nbytes, self.size, self.nodes)
 
     def _relayed(self, nbytes: int, growth: int) -> bool:
-        """Whether a sum of so many bytes, all pieces together, goes from node to node, where it takes `growth` times as many."""
+        """Whether a sum of pieces of `nbytes` in all goes from node to node (relay.py).
+
+        growth  so many times as many bytes a piece has there, as 16-bit floats are widened
+        """
         if not (self.adds and self._around(nbytes)):
             return False
         return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
@@ -134,7 +137,8 @@ class Communicator(ABC):
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
     def in_step(self) -> None:
-        """What comes before a rank's next words or messages: nothing, unless it goes on after an error amid messages (agree.py)."""
+        """Called before an agreement or a message: if this rank has gone on after an error amid messages (agree.py), ask whether
+        all ranks have. If that raises, the next call asks again."""
         if self.above is not None:
             self.above.in_step()
         if (asks := self.failed) is not None:
@@ -146,7 +150,7 @@ class Communicator(ABC):
                 raise
 
     def _number(self) -> int:
-        """That of the verb which begins: the next one, or what was kept for it."""
+        """The number of the verb that begins now: the next one, or the one that was set aside for it."""
         self.in_step()
         if (verbs := begun.get()) is not None:
             verbs[0] += 1
@@ -161,52 +165,55 @@ class Communicator(ABC):
     ) -> Iterator[int]:
         """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
 
-        It gives the number of each of `recvs` when that is there. recvs[i] is sent on to the ranks onward[i] as soon as it is
-        there and all of `onward` before it have been; before that `landed` is told how many of `onward` these are.
+        The iterator yields i when recvs[i] is there. If `onward` has i, recvs[i] is then sent on to the ranks onward[i], once all
+        pieces that come before it in `onward` have been. Before that, `landed` is called with the number of pieces of `onward`
+        that have come so far, this one included.
         """
 
     @abstractmethod
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
-        """Wait until `ready` says so, which somebody else's memory makes it say."""
+        """Wait until `ready` is true, which depends on memory that other ranks write to."""
 
     @abstractmethod
     def split(self, ranks: Sequence[int] | None, axis: str) -> Communicator | None:
-        """Collective: the communicator of my group, `ranks` of this one in their new order; None: I am in no group."""
+        """Collective: the communicator of this rank's group. ranks: the group's ranks in this communicator, in the new order; None:
+        this rank is in no group, and gets None."""
 
     @abstractmethod
     def share(self, value: Any) -> list[Any]:
-        """Collective, at once: every rank's small Python object, by rank. PdlaError for one that cannot be pickled, over MPI."""
+        """Collective, blocking: every rank's small Python object, by rank. Over MPI, PdlaError for one that cannot be pickled."""
 
     @abstractmethod
     def same(self, text: str) -> bool:
-        """Collective, at once: whether every rank gave the same text."""
+        """Collective, blocking: whether every rank gave the same text."""
 
     @property
     @abstractmethod
     def identity(self) -> Any:
-        """Equal for two handles of one communicator, on one rank."""
+        """A value that is equal for two handles of one communicator on the same rank."""
 
     def board(self) -> Board | None:
-        """Memory that all ranks write to and read from; None where they do not run on one node."""
+        """Memory that all ranks write to and read from in turns (board.py); None where they do not run on one node."""
         return None
 
     def common(self, size: int) -> Any:
-        """Collective: so many bytes that all ranks see, for as long as an array lies over them; None where they do not run on one
-        node, or share no memory. PdlaError, on every rank, where there are not so many.
+        """Collective: `size` bytes that all ranks see, which live as long as an array over them; None where the ranks do not run on
+        one node, or share no memory. PdlaError, on every rank, where there is not enough memory.
         """
         return None
 
     @cached_property
     def near(self) -> Communicator:
-        """Collective, at the first call: the ranks of this node."""
+        """The communicator of the ranks of this node; collective when it is first asked for."""
         made = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
         assert made is not None
         return made
 
     def hall(self, nbytes: int, pieces: int) -> Hall | None:
-        """Collective: memory for an all-gather of so many bytes, for each node's ranks in common; None: each has its own.
+        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes (hall.py). None where that does
+        not pay or is not possible: then each rank needs memory of its own.
 
-        pieces  arrays that will be taken from it
+        pieces  how many arrays will be taken from it
         """
         if self.nodes in (1, self.size) or not self._around(nbytes):
             return None
@@ -215,12 +222,12 @@ class Communicator(ABC):
         return Hall(self.near.board(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Collective: give back what the world holds for this communicator, and what is kept with it."""
+        """Collective: free what the world holds for this communicator, and what has been made from it."""
         while self.ending:
             self.ending.pop()()
 
     def _one_of(self, verb: str, **rank: int) -> None:
-        """That a rank is one of these: to MPI some others are nobody, who takes what is sent, or anybody."""
+        """GridError unless a rank is one of this communicator's: some negative numbers mean any rank, or none, to MPI."""
         ((name, value),) = rank.items()
         if not 0 <= value < self.size:
             raise GridError(f"{verb} on {self.axis!r}: {name}={value}: the communicator has ranks 0 to {self.size - 1}")
@@ -241,35 +248,36 @@ class Communicator(ABC):
         self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
         owners: Sequence[int] = (),
     ) -> Pending:  # fmt: skip
-        """What has been started, counted if it is to be. owners[i]: whose recvs[i] is, where not his who sends it."""
+        """A Pending for a round that has been started, with its event if a ledger is open. owners[i]: the rank whose piece recvs[i]
+        is, where pieces come by way of other ranks."""
         whose = owners or [source for source, _ in recvs]
-        come = (whose[i] for i in arrivals)
+        ranks = (whose[i] for i in arrivals)
         if current() is None:
-            return Pending(come, result)
+            return Pending(ranks, result)
         received, far = sum(x.nbytes for _, x in recvs), 0
         if self.nodes > 1:
             far = sum(x.nbytes for source, x in recvs if self._far(source))
-        return Pending(come, result, (verb, self.axis, received, len(recvs), way, far))
+        return Pending(ranks, result, (verb, self.axis, received, len(recvs), way, far))
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
+        """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
         self._one_of("bcast", root=root)
         way, chunk = self._way(x.nbytes), config.settings.bcast_chunk
         m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
         return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
 
     def asked_way(self, nbytes: int) -> str:
-        """How so many bytes are to be broadcast here."""
+        """How `nbytes` bytes are to be broadcast here: as PDLA_BCAST says, for "auto" the way that suits their number."""
         asked = config.settings.bcast
         return broadcast.best(nbytes, self.size, self.nodes) if asked == "auto" else asked
 
     def _way(self, nbytes: int) -> str:
-        """The same, as this world can."""
+        """The same, of the ways that this world has."""
         way = self.asked_way(nbytes)
         return "flat" if way == "mpi" else way
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
-        """The sum over ranks of x, in rank order, into out on `root`, which receives size - 1 addends."""
+        """The sum over ranks of x, in rank order, into out (x itself by default) on `root`, which receives size - 1 addends."""
         self._one_of("reduce", root=root)
         if self.rank != root:
             return self._round("reduce", {root: x} if x.size else {}, {}, lambda: None)
@@ -278,8 +286,9 @@ class Communicator(ABC):
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
         """The sum over ranks of x, into out (x itself by default) on every rank; both C-contiguous.
 
-        A balanced reduce-scatter and an all-gather, which begins where the first is waited for: all ranks wait for their
-        all-reduces in the same order. Each rank receives (size - 1) own + x - own, where sums are sent directly.
+        It is a balanced reduce-scatter, then an all-gather, which begins when the result is waited for: so all ranks must wait for
+        their all-reduces in the same order. Where sums are sent directly, a rank receives size - 1 times its own part of x, and
+        then the other parts.
         """
         out = x if out is None else out
         halves = self.halves(x, out)
@@ -287,15 +296,15 @@ class Communicator(ABC):
 
         def steps() -> Iterator[int]:
             first.wait()
-            self._numbered = second  # other verbs may have begun meanwhile, and not on all ranks
+            self._numbered = second  # by now some ranks may have begun other verbs, which took the next numbers
             yield from next(halves)
 
         return Pending(steps(), lambda: out)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
-        """The two verbs of an all-reduce, for those who compute meanwhile: the second is to be asked for when the first has ended.
+        """The two verbs of an all-reduce, for callers that compute in between: ask for the second when the first has ended.
 
-        op  "add" or "maximum".  ShapeError, on this rank, for an `out` with gaps: its parts would be a copy's.
+        op  "add" or "maximum".  ShapeError, on this rank, for an `out` with gaps, of which only a copy can be cut into flat parts.
         """
         self._gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
@@ -314,8 +323,9 @@ class Communicator(ABC):
     ) -> Pending:
         """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is.
 
-        Between nodes long pieces go around them (pdla/comm/ring.py). Each rank receives what others have, however.
-        hall  where all of outs lie, taken from it by all ranks alike
+        Where there are several nodes, long pieces go around them (pdla/comm/ring.py). In any way a rank receives every other rank's
+        piece once.
+        hall  the hall in which all of outs lie, taken from it by all ranks in the same order
         """
         self._one_each(verb, outs)
         own = outs[self.rank]
@@ -335,34 +345,36 @@ class Communicator(ABC):
         return self._round(verb, sends, {r: out for r in others if (out := outs[r]) is not None and out.size}, lambda: outs)
 
     def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], hall: Hall) -> Iterator[int]:
-        """The numbers of hops as they come; what the ranks of this node bring is waited for in the hall, not received."""
+        """The numbers of the hops whose pieces have come. Pieces that other ranks of this node bring come without a message: they
+        are waited for in the hall."""
         own = 1 if x.size else 0
         hall.tell(own)
-        return self._seen(verb, hops, self._exchange(verb, *m, lambda there: hall.tell(own + there)), hall)
+        return self._seen(verb, hops, self._exchange(verb, *m, lambda landed: hall.tell(own + landed)), hall)
 
     def _seen(self, verb: str, hops: Sequence[ring.Hop], ours: Iterator[int], hall: Hall) -> Iterator[int]:
-        """Around the nodes pieces come in one order to all. So nobody waits for a piece that another can bring later only."""
-        told, came, mine, place = [0] * self.near.size, set[int](), count(), self._circle.place
+        """Wait for each hop's piece in turn. All ranks of a node have the pieces of the other nodes in the same order, so that no
+        two wait for each other."""
+        expected, came, mine, place = [0] * self.near.size, set[int](), count(), self._circle.place
         for i, hop in enumerate(hops):
             if hop.far:
                 number = next(mine)
                 while number not in came:
                     came.add(next(ours))
             else:
-                there = place[hop.source]
-                told[there] += 1
-                self._until(verb, partial(hall.has, there, told[there]))
+                bringer = place[hop.source]
+                expected[bringer] += 1
+                self._until(verb, partial(hall.has, bringer, expected[bringer]))
             yield i
         for _ in ours:
             pass
-        for there in range(self.near.size):
-            self._until(verb, partial(hall.has, there, 0))
+        for bringer in range(self.near.size):
+            self._until(verb, partial(hall.has, bringer, 0))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
-        """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. Each rank receives (size - 1) out.
+        """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
 
-        Between nodes of several ranks long sums go from node to node (pdla/comm/relay.py): each rank receives, of all pieces at
-        its place on their nodes, all addends of its own node and a total, about as much; of 16-bit floats in float32.
+        Where there are several nodes of several ranks, long sums go from node to node (pdla/comm/relay.py). Then a rank receives
+        about as many bytes (of 16-bit floats twice as many, in float32): see there.
         """
         self._one_each(verb, parts)
         wide = summed_in(out.dtype, op)
@@ -376,7 +388,7 @@ class Communicator(ABC):
         return self._sum(verb, sends, parts[self.rank], out, op)
 
     def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array, op: str = "add") -> Pending:
-        """Receive an addend from every other rank and sum them in rank order, so that every world gets the same bits."""
+        """Receive an addend from every other rank, and add them up in rank order, so that all worlds get the same bits."""
         others = [r for r in range(self.size) if r != self.rank and x.size]
         addends = dict(zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True))
         wide, into = summed_in(out.dtype, op), getattr(self.xp, op)
@@ -404,19 +416,21 @@ class Communicator(ABC):
         return made
 
     def _given(self, out: Array, total: Array) -> Array:
+        """`out`, with the total in it, rounded if its dtype is narrower."""
         if total is not out:
             self.xp.copy(out, total)
         return out
 
     def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
-        """One message to each rank of `sends`, one from each of `recvs`, both sides knowing; ranks not named get none.
+        """One message to each rank of `sends`, and one from each rank of `recvs`. A message must be named by its sender and by its
+        receiver.
 
-        What is received may share no memory with what is sent.
+        What is received must not share memory with what is sent.
         """
         return self._round("alltoall", sends, recvs, lambda: recvs)
 
     def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
-        """x to the rank `step` further around the ring, out from the rank `step` back.
+        """Send x to the rank `step` further around the ring, and receive out from the rank `step` back.
 
         ShapeError, on this rank, where they share memory.
         """
@@ -429,12 +443,12 @@ class Communicator(ABC):
         return self._round("shift", {ahead: x} if x.size else {}, {back: out} if out.size else {}, lambda: out)
 
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
-        """x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        """Send x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("send", to=to)
         return self._message(f"send(tag={_checked(tag)})", {to: x}, {}, x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
-        """out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        """Receive out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("recv", source=source)
         return self._message(f"recv(tag={_checked(tag)})", {}, {source: out}, out)
 
@@ -442,13 +456,13 @@ class Communicator(ABC):
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending: ...
 
     def barrier(self) -> None:
-        """Collective, at once: no rank goes on before every rank has come. AgreementError where others have come to compare."""
+        """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""
         if not self.same("barrier"):
             raise AgreementError(f"barrier on {self.axis!r}, {self.size} ranks: other ranks are in another call")
 
 
 def summed_in(dtype: Any, op: str) -> Any:
-    """The dtype in which numbers are added up, or in which the largest is found."""
+    """The dtype in which numbers are added up (op "add"), or their maximum is found."""
     return summing(dtype) if op == "add" else dtype
 
 

@@ -1,16 +1,16 @@
-"""A board: memory that all ranks of a communicator write to and read from, in turns; where they run on one node.
+"""A board: memory that all ranks of a communicator on one node write to and read from, in turns.
 
-memory = board.open(size)    collective: so many bytes, the same on every rank, that nobody reads any more
-...                          each rank writes what is its own
-board.seal()                 collective: all have written; now all may read
-board.tell(3)                or, without sealing: so many pieces that this rank writes are there to be read
-board.told(1)                how many of its pieces rank 1 has told of
-board.leave()                this rank reads no more; it does not wait
-board.finish()               collective: nor does any other, so that all may write to what they have shown
-board.trim(most)             collective: no more memory than so many bytes a rank is kept
+memory = board.open(size)    collective: begins a turn; `size` bytes that all ranks see, and that no rank reads any more
+...                          each rank writes its own part
+board.seal()                 collective: waits until all have written; then all may read
+board.tell(3)                or, instead of `seal`: the first 3 pieces that this rank writes can be read
+board.told(1)                of how many of its pieces rank 1 has told
+board.leave()                ends this rank's reading, without waiting
+board.finish()               or, instead of `leave`, collective: waits until all have read; then what they read may be changed
+board.trim(most)             collective: frees the memory if it is more than `most` bytes a rank
 
-What opens is sealed, or left where pieces are told of: a rank that fails while it writes has others wait for it, and uses the
-board no more.
+A turn that is opened has to be sealed, or left where pieces are told of. If a rank fails while it writes, the others wait for it,
+and its next `open` is an error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 from pdla.errors import PdlaError
 
-HALF = 2**20  # bytes up to which turns alternate between two halves, so that nobody waits for the readers of the last one
+HALF = 2**20  # bytes up to which turns alternate between two halves of memory: so none waits for the readers of the one before
 
 
 class Board(ABC):
-    """place  names this turn's memory, which is the same at each turn of one name; None: it is new at every turn"""
+    """place  a name for the memory of this turn: at turns with equal names it is the same; None: it is new at every turn"""
 
     place: Any = None
 
@@ -34,31 +34,31 @@ class Board(ABC):
 
     @abstractmethod
     def seal(self) -> None:
-        """Collective: ends the writing."""
+        """Collective: wait until all ranks have written."""
 
     @abstractmethod
     def tell(self, pieces: int) -> None:
-        """So many of this rank's pieces are there, of this turn; all before have been told of."""
+        """The first `pieces` of this rank's pieces of this turn can be read; the number only grows."""
 
     @abstractmethod
     def told(self, rank: int) -> int:
-        """Of how many a rank has told; below 0: it has not come to this turn."""
+        """Of how many of its pieces a rank has told in this turn; below 0: it has not come to this turn."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Ends this rank's reading."""
+        """End this rank's reading, without waiting for others."""
 
     def finish(self) -> None:
-        """Collective: ends the reading of all, by a meeting as the one that ends the writing."""
+        """Collective: wait until all ranks have read: the same barrier as `seal`."""
         self.seal()
 
     @abstractmethod
     def trim(self, most: int) -> None:
-        """Collective, between turns: keeps no memory of more than `most` bytes a rank."""
+        """Collective, between turns: free the memory if it is more than `most` bytes a rank."""
 
 
 class Turns(Board):
-    """A board over memory that is kept from turn to turn: `_grow` provides it, `_come` and `_await` make a barrier in two."""
+    """A board over memory that is kept from turn to turn. `_grow` provides it; `_come` and `_await` are the halves of a barrier."""
 
     def __init__(self) -> None:
         self.memory: Any = None
@@ -67,15 +67,15 @@ class Turns(Board):
 
     @abstractmethod
     def _grow(self, size: int) -> Any:
-        """Collective: other memory of this size; nobody uses the old."""
+        """Collective: new memory of this size; no rank uses the old any more."""
 
     @abstractmethod
     def _come(self) -> None:
-        """Tell the others that this rank has come as far as here."""
+        """The first half of a barrier: tell the others that this rank has come to it."""
 
     @abstractmethod
     def _await(self) -> None:
-        """Wait until all have come as far as this rank has told them."""
+        """The second half: wait until all ranks have come to the barrier to which this one came last."""
 
     def open(self, size: int) -> Any:
         if self.open_still:
@@ -83,7 +83,7 @@ class Turns(Board):
         small, before = size <= HALF, self.small
         self.small = small
         if self.memory is None or size > self.size:
-            wanted, self.size = max(size, 2 * HALF), 0  # where it fails it is asked for again
+            wanted, self.size = max(size, 2 * HALF), 0  # so that, if this fails, the next turn asks for memory again
             self.memory = self._grow(wanted)
             self.size, self.grown = wanted, self.grown + 1
         elif not (small and before):
@@ -101,5 +101,5 @@ class Turns(Board):
 
     def leave(self) -> None:
         self.open_still = False
-        if not self.small:  # who needs to know that small turns are over asks for it
+        if not self.small:  # after a small turn, a large one comes to this barrier itself: see open
             self._come()

@@ -1,4 +1,4 @@
-"""One rank of P, without data: the same verbs, the same events, nothing sent. P = 1,000,000 costs what P = 4 costs."""
+"""One rank of P, without data: the same verbs, the same events, nothing sent. To run one of 1,000,000 costs what one of 4 costs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pdla.model.machine import Machine
 
 
 class DryBoard(Board):
-    """Memory without bytes."""
+    """A board whose memory has a size and no bytes."""
 
     def open(self, size: int) -> meta.Meta:
         return meta.Meta((size,), "uint8")
@@ -35,7 +35,7 @@ class DryBoard(Board):
         pass
 
     def told(self, rank: int) -> int:
-        """All that could be waited for."""
+        """More than any number of pieces that could be waited for."""
         return maxsize
 
     def leave(self) -> None:
@@ -46,9 +46,9 @@ class DryBoard(Board):
 
 
 class DryComm(Communicator):
-    """A rank that is told what it would receive; with a clock, also when.
+    """The communicator of a dry rank: nothing is sent; what would be received is counted, and with a clock, when it would come.
 
-    members  ranks of the world that this communicator joins, in its order
+    members  the ranks of the world that are in this communicator, in its order
     """
 
     xp = meta
@@ -60,7 +60,8 @@ class DryComm(Communicator):
         self.members: Sequence[int] = range(size) if members is None else members
         self.name: tuple[int, ...] = (size,)
         self.clock = clock
-        self.adds = clock is None  # with one, sums are timed as sent directly: nodes that wait for each other are not all as far
+        # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and nodes that add in turn are not.
+        self.adds = clock is None
         self.homes = () if clock is None or not clock.machine.node else [clock.machine.home(r) for r in self.members]
 
     @property
@@ -71,8 +72,8 @@ class DryComm(Communicator):
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
         gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
-        boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # as messages over MPI travel
-        held = [*boxes, *(x for _, x in (*sends, *recvs))]  # until the round has ended, as in any world
+        boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # over MPI, arrays with gaps travel by way of buffers
+        held = [*boxes, *(x for _, x in (*sends, *recvs))]  # as in any world, all live until the round has ended
         clock = self.clock
         if clock is None:
             return _keeping(held, iter(range(len(recvs))))
@@ -87,7 +88,7 @@ class DryComm(Communicator):
         clock.wait(left)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
-        """As any world's, each half counted as one: thousands of ranks cost what two do."""
+        """As in any world, but the messages of each half are counted at once, so that thousands of ranks cost no more than two."""
         self._gapless(out)
         own = len(range(*block_bounds(x.size, self.size, self.rank)))
         first, room, way = self._addends(x, own, summed_in(x.dtype, op).itemsize)
@@ -106,7 +107,8 @@ class DryComm(Communicator):
         yield self._half(self._spread(size, messages, outside), lambda: None, around)
 
     def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
-        """What a rank receives for its so many elements of a sum, made in `wide` bytes each; bytes of buffers; how it travels."""
+        """What this rank receives for its `own` elements of a sum of x, added up in `wide` bytes each; bytes of buffers; the sum's
+        way."""
         growth, peers = wide // x.itemsize, self.size - 1
         if self._relayed(x.nbytes, growth):
             lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
@@ -116,12 +118,12 @@ class DryComm(Communicator):
         return self._spread(size, peers if own else 0, self._peers[1]), size + (wide * own if growth > 1 else 0), ""
 
     def _spread(self, size: int, messages: int, outside: int) -> Figures:
-        """So many bytes of all other ranks, in so many messages; so many of the ranks are on other nodes."""
+        """The figures of `size` bytes that come from all other ranks alike, `outside` of which are on other nodes."""
         far, far_messages = (figure * outside // max(1, self.size - 1) for figure in (size, messages))
         return Figures(size, messages, far, far_messages)
 
     def _half(self, come: Figures, end: Callable[[], None], way: str) -> Pending:
-        """A verb by which that comes."""
+        """A verb by which these bytes and messages come; `end` is called when it ends."""
         clock, due = self.clock, 0.0
         size, messages, far, far_messages = come
         if clock is not None and size:
@@ -138,7 +140,7 @@ class DryComm(Communicator):
 
     @cached_property
     def _peers(self) -> tuple[int, int]:
-        """Other ranks on this node, and on others."""
+        """How many other ranks are on this node, and how many on other nodes."""
         near = sum(home == self.homes[self.rank] for home in self.homes) if self.homes else self.size
         return near - 1, self.size - near
 
@@ -167,7 +169,7 @@ class DryComm(Communicator):
         pass
 
     def share(self, value: Any) -> list[Any]:
-        """Every rank is taken to say what this one says."""
+        """Every rank is taken to give what this one gives."""
         return [value] * self.size
 
     def same(self, text: str) -> bool:
@@ -175,7 +177,7 @@ class DryComm(Communicator):
 
 
 def _keeping(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
-    """The same, with memory that is let go of at their end."""
+    """The same arrivals; `held` is emptied at their end."""
     yield from arrivals
     held.clear()
 
@@ -185,10 +187,10 @@ def dry_run(
 ) -> tuple[Any, Ledger]:
     """Run program(comm, *args) as one rank of `size`, without data; gives its result and its ledger.
 
-    Matrices hold `Meta` blocks (shape and dtype). Figures are this rank's; where sizes do not divide, ranks differ.
-             Numbers that depend on elements, as those of norm and trace, are 0.
-    machine  described, or its name (a100x4, or a TOML file): the ledger's times are those of this rank there, from 0 on,
-             `ledger.seconds` in all; every rank is taken to be as far at each time as this one
+    Matrices hold `Meta` blocks (shape and dtype). Figures are this rank's; where sizes do not divide, ranks differ. Numbers that
+    depend on elements, as those of norm and trace, are 0.
+    machine  a Machine, or its name (a100x4, or a TOML file): the ledger's times are those of this rank on it, from 0 on, and
+             `ledger.seconds` is how long it took; at any time every other rank is taken to be as far as this one
     """
     check_run("dry_run", size, program)
     if not 0 <= rank < size:
@@ -198,7 +200,7 @@ def dry_run(
 
 
 def as_rank(comm: Communicator, clock: Clock | None, program: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Ledger]:
-    """The program as one rank, in a context of its own: its result and its ledger."""
+    """Run the program as one rank, in the context that it is called in; gives its result and its ledger."""
     current_world.set(comm)
     current_clock.set(clock)
     meta.metered.set(clock)

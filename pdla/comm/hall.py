@@ -1,6 +1,6 @@
-"""A hall: memory of a node's ranks for what is gathered around the nodes. A piece from another node lands there once.
+"""A hall: memory that a node's ranks share for an all-gather around the nodes. A piece from another node is put there once.
 
-Whoever it comes to tells the others, which read it where it lies: they need no message for it, and no memory of their own.
+The rank that receives it tells the others, which read it in place: they need no message for it, and no memory of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from pdla.comm.workspace import aligned
 
 
 class Hall:
-    """Collective over the ranks of this node, of which there are so many: bytes for arrays, one after another."""
+    """`size` bytes in which arrays lie one after another. Collective over the ranks of this node.
+
+    ranks  how many ranks run on this node
+    """
 
     def __init__(self, board: Board, ranks: int, size: int) -> None:
         self.board, self.holding = board, held(size // ranks)
@@ -21,22 +24,22 @@ class Hall:
         self.memory, self.taken, self.told = board.open(size), 0, [-1] * ranks
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The next array, the same one for all ranks."""
+        """The next array; all ranks of the node take the same ones in the same order."""
         x = xp.look(self.memory, self.taken, shape, dtype)
         self.taken += aligned(x.nbytes)
         return x
 
     def tell(self, pieces: int) -> None:
-        """So many of the pieces that this rank brings are there."""
+        """Tell the other ranks that the first `pieces` of the pieces that this rank brings are there."""
         self.board.tell(pieces)
 
     def has(self, place: int, pieces: int) -> bool:
-        """Whether the rank at that place of the node has told of so many, which may then be read."""
+        """Whether the rank at that place on the node has told of `pieces` pieces or more: then these may be read."""
         if self.told[place] < pieces:
             self.told[place] = self.board.told(place)
         return self.told[place] >= pieces
 
     def leave(self) -> None:
-        """This rank reads no more; it does not wait."""
+        """End this rank's reading, without waiting for others."""
         self.board.leave()
         self.holding.__exit__()

@@ -4,8 +4,8 @@ with pdla.record() as ledger:
     C = A @ B
 ledger.bytes_received, ledger.messages, ledger.by_axis(), ledger.total(comm), ledger.save_trace("trace.json")
 
-Bytes are bytes received from other ranks, by this rank; messages likewise. A rank that is dry writes the same events.
-Without an open ledger nothing is recorded and nothing is paid.
+Bytes are bytes that this rank received from other ranks; messages likewise. A rank of a dry run records the same events.
+Without an open ledger nothing is recorded, and it costs nothing.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _tag: ContextVar[str] = ContextVar("pdla_tag", default="")
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened: a verb of the communicator, a local GEMM ("gemm"), a computation's phase.
+    """One thing that happened: a verb of the communicator, a local GEMM ("gemm"), or another piece of local work.
 
     axis      the grid axis (or axes, comma-separated) it ran along; "" for local work
     bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
-    start, end  seconds on time.perf_counter's clock, or on a dry run's machine's: end is when the result was there
+    start, end  seconds on time.perf_counter's clock, or on the clock of a dry run's machine: end is when the result was there
     way       of a broadcast: "mpi", "flat", "scatter" or "chain"; of an all-gather around the nodes: "ring" or "fan"; of a sum
               from node to node: "relay"
     tag       what it was for, where a layer or a program has said so: `with pdla.tagged("fc1")`
-    far       bytes of them from ranks on other nodes, as far as pdla knows which ranks those are
+    far       of `bytes` those from ranks on other nodes, as far as pdla knows which ranks these are
     """
 
     what: str
@@ -60,8 +60,8 @@ class Ledger:
     events: list[Event] = field(default_factory=list)
     workspace: int = 0
     peak_workspace: int = 0
-    seconds: float = 0.0  # of a dry run on a machine: in all, and computing; the rest is waiting
-    computed: float = 0.0
+    seconds: float = 0.0  # of a dry run on a machine: how long it took,
+    computed: float = 0.0  # and how much of that this rank computed; it waited for the rest
 
     @property
     def bytes_received(self) -> int:
@@ -103,33 +103,34 @@ class Ledger:
         return sums
 
     def total(self, comm: Any) -> dict[str, int]:
-        """Collective over comm: sum and maximum over its ranks of bytes, those from far, messages and peak workspace (bytes)."""
+        """Collective over comm: sums and maxima over its ranks of bytes received, those from other nodes, messages, and bytes of
+        peak workspace."""
         figures = comm.share((self.bytes_received, self.bytes_from_far, self.messages, self.peak_workspace))
         names = ("bytes_received", "bytes_from_far", "messages", "peak_workspace")
         sums = {name: sum(rank[i] for rank in figures) for i, name in enumerate(names)}
         return sums | {f"max_{name}": max(rank[i] for rank in figures) for i, name in enumerate(names)}
 
     def save_trace(self, path: str, comm: Any = None) -> None:
-        """Write the events as a Chrome/Perfetto trace: what the rank computes as a row, messages under way above it.
+        """Write the events as a Chrome/Perfetto trace: what the rank computes in one row, messages under way above it.
 
-        comm  collective over it: rank 0 writes the events of all ranks, a process each, their clocks set by a barrier; None:
-              this rank alone, not collective. OSError, on every rank, where the file cannot be written.
+        comm  None: this rank's events alone, not collective. Else collective over it: rank 0 writes the events of all ranks, each
+              as a process, with clocks aligned by a barrier. OSError, on every rank, where the file cannot be written.
         """
         if comm is None:
             trace.write(path, {0: self.events})
             return
         comm.barrier()
-        told, fault = comm.share((now(), self.events)), ""
+        ranks, fault = comm.share((now(), self.events)), ""
         if comm.rank == 0:
             try:
-                trace.write(path, {rank: trace.shifted(events, told[0][0] - mark) for rank, (mark, events) in enumerate(told)})
-            except Exception as error:  # a path that is none, a tag that is no text: the others wait
+                trace.write(path, {rank: trace.shifted(events, ranks[0][0] - mark) for rank, (mark, events) in enumerate(ranks)})
+            except Exception as error:  # any at all, as for a path or a tag that is no text: the other ranks wait below
                 fault = f"{path!r}: {error or type(error).__name__}" if not isinstance(error, OSError) else str(error)
         if fault := comm.share(fault)[0]:
             raise OSError(fault)
 
     def _count(self, x: Any) -> None:
-        """As workspace, for as long as it or a view of it lives."""
+        """Count an array as workspace, for as long as it or a view of it lives."""
         self._hold(x.nbytes)
         weakref.finalize(x if x.base is None else x.base, self._hold, -x.nbytes)
 
@@ -140,7 +141,7 @@ class Ledger:
 
 @contextmanager
 def record() -> Iterator[Ledger]:
-    """Open a ledger for this rank for the length of a with-block; an inner one takes over from an outer one."""
+    """Open a ledger for this rank for the length of a with-block; what an inner one records, an outer one does not."""
     ledger = Ledger()
     token = _open.set(ledger)
     try:
@@ -155,12 +156,12 @@ def current() -> Ledger | None:
 
 
 def tag() -> str:
-    """What is being recorded is for this."""
+    """The name that `tagged` has given to what is recorded now; "" without one."""
     return _tag.get()
 
 
 class tagged:
-    """Say what the messages begun and the work done in a with-block are for."""
+    """Name what the messages begun and the work done in a with-block are for: events of them have this tag."""
 
     __slots__ = ("name", "token")
 
@@ -184,20 +185,20 @@ def buffer(xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def buffers(xp: Any, shapes: Sequence[tuple[int, ...]], dtype: Any) -> list[Any]:
-    """The same for several arrays, taken as one: where ranks are many they are, and short."""
+    """The same for several arrays, parts of one buffer: with many ranks they are many and short, and one is cheaper to take."""
     ends = list(accumulate(map(prod, shapes), initial=0))
     room = buffer(xp, (ends[-1],), dtype)
     return [room[lo:hi].reshape(*shape) for (lo, hi), shape in zip(pairwise(ends), shapes, strict=True)]
 
 
 def take(xp: Any, x: Any, rows: Selection, cols: Selection) -> Any:
-    """xp.take, whose copies are workspace; two slices are a view."""
+    """xp.take, where a copy counts as workspace; two slices give a view, which does not."""
     in_place = isinstance(rows, slice) and isinstance(cols, slice)
     return xp.take(x, rows, cols) if in_place else takes(xp, x, [(rows, cols)])[0]
 
 
 def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> list[Any]:
-    """xp.takes, whose copies are workspace."""
+    """xp.takes, where copies count as workspace."""
     workspace, ledger, parts = opened(), _open.get(), xp.takes(x, places)
     for part, (rows, cols) in zip(parts, places, strict=True):
         if not (isinstance(rows, slice) and isinstance(cols, slice)):
@@ -209,7 +210,7 @@ def takes(xp: Any, x: Any, places: Sequence[tuple[Selection, Selection]]) -> lis
 
 
 class held:
-    """Count so many bytes of workspace that no buffer stands for, for the length of a with-block."""
+    """Count `size` bytes of workspace that are not in a buffer, for the length of a with-block."""
 
     __slots__ = ("ledger", "size")
 
@@ -226,7 +227,7 @@ class held:
 
 
 def note(what: str, axis: str, size: int, messages: int) -> None:
-    """Record bytes that came without a verb: read where they lie."""
+    """Record bytes that came without a verb: this rank reads them in shared memory."""
     ledger = _open.get()
     if ledger is not None:
         at = now()
@@ -234,7 +235,7 @@ def note(what: str, axis: str, size: int, messages: int) -> None:
 
 
 class timed:
-    """Record a piece of local work, a with-block."""
+    """Record the local work of a with-block."""
 
     __slots__ = ("event", "ledger", "start")
 

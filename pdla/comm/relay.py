@@ -1,10 +1,11 @@
-"""A sum that goes from node to node: each adds its ranks' addends, in rank order, to the sum of the nodes before it.
+"""A sum that goes from node to node: each node adds its ranks' addends, in rank order, to the sum of the nodes before it.
 
-On each node a piece is added up by the rank at the place that its owner has on its own node; the last node's sends it to the
-owner. So the bits are those of a sum in rank order, as anywhere, and over the link of a node every piece goes once, and its own
-ranks' once more. Sent to a piece's owner directly, addends would go over it from every rank elsewhere.
+On each node a piece is added up by the rank whose place on that node is the one that the piece's owner has on its own; on the last
+node this rank sends the sum to the owner. So the bits are those of a sum in rank order, as in any world. Over a node's link every
+piece comes once, and those of its own ranks once more. If addends were sent to the owner directly, they would come over its
+node's link from every rank of the other nodes.
 
-A piece goes in chunks, so that many nodes have something to add at once.
+A piece goes in chunks, so that many nodes have something to add at the same time.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any, NamedTuple
 from pdla.comm.ledger import buffer
 from pdla.comm.ring import Nodes
 
-CHUNK, CHUNKS = 64 << 10, 4  # bytes of a chunk at least; chunks of a piece that is long enough
-STEP = 192 << 10  # bytes that a link would bring while a chunk is added to and sets out
+CHUNK, CHUNKS = 64 << 10, 4  # the least bytes of a chunk; into how many a piece is cut that is long enough
+STEP = 192 << 10  # what a node's step takes, beyond its transfer, in bytes that a link brings meanwhile: adding, and setting out
 
 
 def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
-    """Whether a sum of so many bytes, all pieces together, over nodes of so many ranks, is there sooner than one sent directly:
-    by the bytes on the busiest link. growth: this way they become so many times as many.
+    """Whether a sum of pieces of `nbytes` in all, over nodes of `ranks` ranks each, is there sooner from node to node than sent
+    directly, by the bytes on the busiest link. growth: from node to node a piece has so many times as many bytes.
     """
     if ranks == 1:
         return False
@@ -33,7 +34,7 @@ def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
 
 
 def cut(rows: int, nbytes: int) -> list[slice]:
-    """The rows of each chunk of a piece that has so many, and so many bytes."""
+    """The rows of each chunk of a piece of `rows` rows and `nbytes` bytes."""
     if not nbytes:
         return []
     step = -(-rows * _chunk(nbytes) // nbytes)
@@ -41,12 +42,12 @@ def cut(rows: int, nbytes: int) -> list[slice]:
 
 
 def _chunk(nbytes: int) -> int:
-    """Bytes of each chunk of a piece of so many."""
+    """Bytes of each chunk of a piece of `nbytes` bytes."""
     return max(CHUNK, -(-nbytes // CHUNKS))
 
 
 class Figures(NamedTuple):
-    """Bytes and messages that a rank receives, and those of them from other nodes."""
+    """Bytes and messages that a rank receives; `far` and `far_messages`: how many of them come from other nodes."""
 
     bytes: int
     messages: int
@@ -55,7 +56,7 @@ class Figures(NamedTuple):
 
 
 def received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: int) -> tuple[Figures, int]:
-    """Of a sum of one-dimensional pieces, of so many elements each; and the bytes of buffers for it."""
+    """What a rank receives for such a sum of vectors, of lengths[r] elements for rank r; and how many bytes of buffers it needs."""
     node, mates = circle.node[rank], len(circle.ranks[0]) - 1
     before, after = int(node > 0), int(node < len(circle.ranks) - 1)
     size, messages = _size([lengths[r] for r in circle.column(rank)], itemsize)
@@ -65,12 +66,12 @@ def received(circle: Nodes, rank: int, lengths: Sequence[int], itemsize: int) ->
 
 
 def _size(lengths: Sequence[int], itemsize: int) -> tuple[int, int]:
-    """Bytes and chunks of such pieces."""
+    """The bytes, and the number of chunks, of pieces of these lengths."""
     return sum(lengths) * itemsize, sum(len(cut(length, length * itemsize)) for length in lengths)
 
 
 class Chunk(NamedTuple):
-    """What this rank adds up: to the total that came the addends of its node that are not in it."""
+    """A chunk of a piece that this rank adds up: `addends` of its node are added to the total that has come."""
 
     owner: int
     rows: slice
@@ -79,18 +80,20 @@ class Chunk(NamedTuple):
 
 
 class Relay:
-    """A rank's part in summing parts[r] of all ranks into out of each rank r: messages as `_exchange` takes them, and `landed`."""
+    """A rank's part in summing parts[r] of all ranks into the `out` of rank r: what to pass to `_exchange`, with `landed`, which
+    adds."""
 
     def __init__(self, circle: Nodes, rank: int, parts: Sequence[Any], out: Any, xp: ModuleType, op: str) -> None:
         node, last = circle.node[rank], len(circle.ranks) - 1
         mates, column = circle.ranks[node], circle.column(rank)
-        # The total comes from the node before; on the first it is an addend, the first or the second: two may change places.
+        # The total comes from the node before. On the first node the first rank's addend stands for it; on that rank itself the
+        # second's, as a sum of two has the same bits in either order.
         giver = column[node - 1] if node else next(r for r in mates if r != rank)
         self.rank, self.out, self.xp, self.into = rank, out, xp, getattr(xp, op)
         self.sends = [(r, x) for r in mates if r != rank for _, _, x in _chunks(parts, circle.column(r))]
         self.recvs: list[tuple[int, Any]] = []
         self.onward: dict[int, Sequence[int]] = {}
-        self.whole: dict[int, Chunk] = {}  # by how many messages must have come
+        self.whole: dict[int, Chunk] = {}  # the chunk that can be added up once so many messages have come
         for owner, rows, mine in _chunks(parts, column):
             here = {rank: mine} | {r: self._received(r, mine) for r in mates if r not in (rank, giver)}
             total = self._received(giver, mine)
@@ -107,7 +110,8 @@ class Relay:
         return made
 
     def landed(self, come: int) -> None:
-        """So many of `onward` have come, and the last is about to be sent on: if it is a total, with this node's addends."""
+        """`come` messages of `onward` are here, and the last of them is about to be sent on. If it is a chunk's total, this node's
+        addends are added to it first."""
         if come not in self.whole:
             return
         owner, rows, total, addends = self.whole.pop(come)
@@ -118,4 +122,5 @@ class Relay:
 
 
 def _chunks(parts: Mapping[int, Any] | Sequence[Any], owners: Sequence[int]) -> Iterator[tuple[int, slice, Any]]:
+    """(owner, rows, elements) of each chunk of the parts of these owners."""
     return ((owner, rows, parts[owner][rows]) for owner in owners for rows in cut(len(parts[owner]), parts[owner].nbytes))

@@ -1,12 +1,13 @@
 """An all-gather around the nodes: over the link of each node every piece goes once.
 
-ring  the nodes lie in a circle: a piece goes from its rank to one of the next node, from that one to one of the node after
-fan   it goes from its rank to one of every other node at once, which takes one step instead of many
+ring  the nodes lie in a circle: a piece goes from its owner to one rank of the next node, from there to one of the node after, ...
+fan   a piece goes from its owner to one rank of every other node at once, in one step instead of many
 
-On its own node a piece goes to all ranks, on another one from the rank that it came to. These carry the pieces in turns, by a
-piece's place on its own node. Sent to every rank directly, it would go over a node's link once for each of its ranks.
+On its own node the owner sends its piece to all ranks; on another node the rank to which it came, its *carrier*, does. A node's
+ranks carry pieces in turn, by the place of the owner on its node. If a piece were sent to every rank directly, it would go over a
+node's link once for each of its ranks.
 
-Either way a rank receives each other rank's piece once.
+Either way a rank receives every other rank's piece once.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from typing import Any, NamedTuple
 
 from pdla.comm.broadcast import Messages
 
-LONG = 256 << 10  # bytes of all pieces together from which it is faster than sending directly
-CALM = 512 << 10  # up to which it is a fan where nodes have several ranks: more at once overflows the queues of links
+LONG = 256 << 10  # bytes of all pieces together from which this is faster than sending them directly
+CALM = 512 << 10  # such bytes up to which it is a fan, if nodes have several ranks: more at once overflows the queues of links
 
 
 def way(nbytes: int, ranks: int, nodes: int) -> str:
-    """How so many bytes, all pieces together, are gathered, by bench/exchanges.py: empty: every rank sends to every other."""
+    """How pieces of `nbytes` in all are gathered: "ring", "fan", or empty: every rank sends to every other. As bench/exchanges.py
+    found."""
     if nodes == 1 or ranks == 2 or nbytes < LONG:
         return ""
     return "fan" if nodes < ranks and nbytes <= CALM else "ring"
 
 
 class Hop(NamedTuple):
-    """A piece's way by a rank: whose it is, who sends it here, whether from another node, and to which of those it goes on."""
+    """A piece's stop at a rank: the piece's owner, the rank that sends it here, whether that is on another node, and the ranks of
+    other nodes to which it is sent on."""
 
     owner: int
     source: int
@@ -38,8 +41,8 @@ class Hop(NamedTuple):
 
 
 class Route(NamedTuple):
-    """What a rank does: to whom on other nodes its own piece goes, to whom on its own, as all that comes from far, and the
-    others' pieces in the order in which they come.
+    """A rank's part: `to` are the ranks of other nodes to which it sends its own piece; `near` the other ranks of its node, to
+    which it sends that and every piece that comes from another node; `hops` the others' pieces in the order in which they come.
     """
 
     to: Sequence[int]
@@ -48,40 +51,42 @@ class Route(NamedTuple):
 
 
 class Nodes:
-    """The circle: the ranks of each node, nodes in the order of their first ranks; of each rank, its node and its place there."""
+    """The circle of nodes, in the order of their first ranks: ranks[i] are those of node i; rank r is number place[r] of the ranks
+    of node node[r]."""
 
     def __init__(self, homes: Sequence[int]) -> None:
         ranks: dict[int, list[int]] = {}
         self.place: list[int] = []
         for rank, home in enumerate(homes):
-            there = ranks.setdefault(home, [])
-            self.place.append(len(there))
-            there.append(rank)
+            mates = ranks.setdefault(home, [])
+            self.place.append(len(mates))
+            mates.append(rank)
         number = {home: i for i, home in enumerate(ranks)}
         self.ranks, self.node = [*ranks.values()], [number[home] for home in homes]
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether all nodes have as many ranks, the first ones the first node's, and so on."""
+        """Whether all nodes have the same number of ranks, and rank numbers ascend from node to node."""
         return len(set(map(len, self.ranks))) == 1 and self.node == sorted(self.node)
 
     def column(self, rank: int) -> list[int]:
-        """The ranks at this one's place of every node; of nodes with as many ranks."""
-        return [there[self.place[rank]] for there in self.ranks]
+        """The rank of every node that has this one's place there; for nodes with the same number of ranks."""
+        return [ranks[self.place[rank]] for ranks in self.ranks]
 
     def carrier(self, owner: int, node: int) -> int:
-        """Who brings a rank's piece to a node; to its own it does itself."""
-        there = self.ranks[node % len(self.ranks)]
-        return there[self.place[owner] % len(there)]
+        """The rank of a node to which a piece comes first; on the owner's node that is the owner."""
+        ranks = self.ranks[node % len(self.ranks)]
+        return ranks[self.place[owner] % len(ranks)]
 
     def carried(self, rank: int) -> int:
-        """How many pieces from other nodes come directly to this rank."""
+        """How many pieces of other nodes' ranks have this rank as their carrier on its node."""
         own = self.node[rank]
         step = len(self.ranks[own])
-        return sum(len(range(self.place[rank], len(there), step)) for node, there in enumerate(self.ranks) if node != own)
+        return sum(len(range(self.place[rank], len(ranks), step)) for node, ranks in enumerate(self.ranks) if node != own)
 
     def route(self, rank: int, way: str) -> Route:
-        """Pieces from nodes so many steps back are sent on in the order in which they come: so messages keep theirs."""
+        """A rank's part. Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in which they
+        come: so any two ranks agree on the order of the messages between them."""
         node, count = self.node[rank], len(self.ranks)
         reach = count - 1 if way == "fan" else 1  # how many nodes on a rank sends
         hops = []
@@ -98,14 +103,15 @@ class Nodes:
 
 
 def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Sequence[Any]) -> Messages:
-    """A rank's part in gathering x of each rank r into outs[r], by messages alone; of the route, the hops that bring any."""
-    onward = {i: there for i, hop in enumerate(hops) if hop.far and (there := [*hop.onward, *route.near])}
+    """A rank's part in gathering x of each rank r into outs[r], by messages alone. hops: those of the route whose pieces have
+    elements."""
+    onward = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.onward, *route.near])}
     sends = [(r, x) for r in (*route.to, *route.near)] if x.size else []
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], onward)
 
 
 def landings(route: Route, x: Any, hops: Sequence[Hop], outs: Sequence[Any]) -> Messages:
-    """The same where outs lie in memory that the ranks of a node share: what comes from other nodes, and goes there."""
-    ours = [hop for hop in hops if hop.far]
+    """The same where outs lie in memory that the ranks of a node share: then only messages between nodes are needed."""
+    far = [hop for hop in hops if hop.far]
     sends = [(r, x) for r in route.to] if x.size else []
-    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in ours], {i: hop.onward for i, hop in enumerate(ours)})
+    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in far], {i: hop.onward for i, hop in enumerate(far)})

@@ -4,8 +4,8 @@ A message is copied once, from the sender's array into the receiver's, by the re
 is done. The world sees every rank, so it knows when all of them wait (DeadlockError, naming each rank's call) and when
 ranks disagree on which verb comes next (AgreementError, naming both).
 
-What a rank sends on, of a chain or around nodes, it sends on while it waits for that very verb, over MPI while it waits for any:
-here ranks wait for such verbs in one order.
+In a chain, or around nodes, ranks send on what they receive. Here a rank does that only while it waits for that very verb (over MPI
+while it waits for any verb): so all ranks must wait for such verbs in the same order.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pdla.comm.base import Array, Communicator, Landed, Onward, Pending, Pieces
 from pdla.comm.board import Board
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
-MOST = 10_000  # ranks: more threads take minutes to begin, or all that the system has
+MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows
 
 
 @dataclass
 class Message:
-    """An array on its way: what it belongs to, when it will be there, and whether the receiver has copied it."""
+    """An array on its way: the call that it belongs to, when it will be there, and whether the receiver has copied it."""
 
     call: str
     value: Any
@@ -41,7 +41,7 @@ class Message:
 
 
 class World:
-    """What P threads share: the messages under way, who waits for what, and the first failure."""
+    """What the threads of all ranks share: the messages under way, which rank waits in which call, and the first failure."""
 
     def __init__(self, size: int, delay: float = 0.0, bandwidth: float = inf) -> None:
         self.size, self.delay, self.bandwidth = size, delay, bandwidth
@@ -49,19 +49,19 @@ class World:
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         self.mail: dict[tuple, deque[Any]] = defaultdict(deque)  # from one rank to another, in order
         self.shared: dict[tuple, Message] = {}
-        self.waiting: dict[int, Callable[[], str]] = {}  # in which call, as can be told when all do
+        self.waiting: dict[int, Callable[[], str]] = {}  # ranks that wait, and what describes the call, in case that all do
         self.alive = set(range(size))
         self.failure: BaseException | None = None
         self.failed_rank = -1
-        self.elements_copied = [0] * size  # by receivers, between ranks: a count that the ledger has no part in
+        self.elements_copied = [0] * size  # by each rank as a receiver: tests compare the ledger's counts with these
         self.bytes_copied = [0] * size
 
     def sent(self, call: str, x: Array) -> Message:
-        """A message that sets out now; on its way it holds neither its sender nor a core."""
+        """A message that sets out now. While it is delayed neither its sender waits nor a core works."""
         return Message(call, x, time.perf_counter() + self.delay + x.nbytes / self.bandwidth)
 
     def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
-        """Block a rank; call with the lock held. A rank that is notified is no longer counted as waiting."""
+        """Block a rank until `ready`; to be called with the lock held. A rank that is notified no longer counts as waiting."""
         while not ready():
             self.check_failure()
             self.waiting[rank] = call
@@ -95,14 +95,14 @@ class World:
                 condition.notify()
 
     def end(self, rank: int) -> None:
-        """A rank's program has ended: nobody may have left it a message, and the others may now all be waiting."""
+        """A rank's program has ended: if all of the others are waiting, that is a deadlock now."""
         with self.lock:
             self.alive.discard(rank)
             self.check_deadlock()
 
 
 class ThreadComm(Communicator):
-    """One rank's handle of a group of threads."""
+    """One rank's communicator, of a group of ranks that are threads. ranks: the world's numbers of all of them, in its order."""
 
     xp: ModuleType = numpy
 
@@ -141,11 +141,11 @@ class ThreadComm(Communicator):
     def _complete(
         self, call: str, key: tuple, recvs: Pieces, onward: Onward, landed: Landed | None, sent: list[tuple[int, Message]]
     ) -> Iterator[int]:
-        for come, (i, source, out) in enumerate(self._in_turn(recvs, onward), 1):
+        for number, (i, source, out) in enumerate(self._in_turn(recvs, onward), 1):
             self._copy(out, self._fetch(call, key, source), source, call)
             if i in onward:
                 if landed is not None:
-                    landed(come)
+                    landed(number)
                 sent += self._send(call, key, [(to, out) for to in onward[i]])
             yield i
         with self.world.lock:
@@ -156,7 +156,8 @@ class ThreadComm(Communicator):
         self.world.wait_until(self.me, lambda: message.copied, lambda: self._describe(call, number, [self.ranks[to]]))
 
     def _in_turn(self, recvs: Pieces, onward: Onward) -> list[tuple[int, int, Array]]:
-        """What others wait for first, in order; then in ring order from this rank on, so that not all read from rank 0 at once."""
+        """(i, source, array) of each of recvs, in the order in which they are waited for: first those to be sent on, in order; then
+        the others, beginning with the next rank around the ring, so that not all ranks read from rank 0 at once."""
         turns = ((i, source, out) for i, (source, out) in enumerate(recvs))
         return sorted(turns, key=lambda turn: 0 if turn[0] in onward else 1 + (turn[1] - self.rank) % self.size)
 
@@ -172,11 +173,11 @@ class ThreadComm(Communicator):
                 del mail[slot]
         self._check(call, key, source, message.call)
         if (left := message.due - time.perf_counter()) > 0:
-            time.sleep(left)  # not counted as waiting: this rank can go on without any other
+            time.sleep(left)  # not counted as waiting, of which a deadlock is made: this rank goes on by itself
         return message
 
     def _check(self, call: str, key: tuple, other: int, theirs: str) -> None:
-        """That the other rank of a message is in the same call."""
+        """AgreementError unless the other rank of a message is in the same call; send and recv are matched by tags alone."""
         if theirs != call and key[0] == "verb":
             raise AgreementError(
                 f"ranks disagree on call {key[-1]} on {self.axis!r}: "
@@ -184,7 +185,7 @@ class ThreadComm(Communicator):
             )
 
     def _check_fit(self, call: str, source: int, x: Array, to: int, out: Array) -> None:
-        """That what is sent is what is expected."""
+        """AgreementError unless what is sent has the shape and dtype of what is expected."""
         if x.shape != out.shape or x.dtype != out.dtype:
             raise AgreementError(
                 f"{call} on {self.axis!r}: rank {self.ranks[source]} sends {x.dtype} {x.shape}, "
@@ -202,7 +203,7 @@ class ThreadComm(Communicator):
             self.world.notify(self.ranks[source])
 
     def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        """Matched by tag and by count between the two ranks, not by the order of collective calls."""
+        """A send or a recv. The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
         tag = call.partition("(")[2]
         (peer,) = [*sends, *recvs]
         number = next(self._tags[(tag, peer, bool(sends))])
@@ -214,6 +215,7 @@ class ThreadComm(Communicator):
         return self._shared("share", value, "share")
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
+        """Collective: every rank's value, by rank. call: describes what a rank waits in, should all ranks wait."""
         self.in_step()
         key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:
@@ -229,6 +231,7 @@ class ThreadComm(Communicator):
         return [*slot.value]
 
     def _missing(self, come: Mapping[int, Any]) -> list[int]:
+        """The ranks, by the world's numbers, that have not come yet."""
         return [r for i, r in enumerate(self.ranks) if i not in come]
 
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
@@ -259,7 +262,7 @@ class ThreadComm(Communicator):
 
 
 class ThreadBoard(Board):
-    """Memory of the process, new at every turn."""
+    """A board in the memory of the process, new at every turn."""
 
     def __init__(self, comm: ThreadComm) -> None:
         self.comm = comm
@@ -293,10 +296,10 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
     """Run program(comm, *args) on `size` ranks as threads, at most 10,000; gives their results by rank.
 
     Inside, comm=None means this world. Every BLAS is held to one thread a rank meanwhile. The first rank that raises ends
-    all of them, and its error is raised here; ranks that all wait raise DeadlockError.
+    all of them, and its error is raised here; where all ranks wait, it is a DeadlockError.
 
-    delay, bandwidth  of an imagined network: each array sent is there delay + nbytes / bandwidth seconds after it was
-                      sent (seconds; bytes a second), whatever else is on its way; agreements take no time
+    delay, bandwidth  seconds, and bytes a second, of an imagined network: each array arrives delay + nbytes / bandwidth seconds
+                      after it was sent, whatever else is on its way; agreements take no time
     """
     check_run("run", size, program)
     if size > MOST:
@@ -316,7 +319,7 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
 
 
 def check_run(name: str, size: int, program: Callable[..., Any]) -> None:
-    """PdlaError unless there is a rank to run, and a program that it runs."""
+    """PdlaError unless `size` is a number of ranks, at least 1, and `program` can be called. name: the caller's, for the error."""
     if not isinstance(size, Integral):
         raise PdlaError(f"pdla.{name}({size!r}, ...): give the number of ranks first, as pdla.{name}(4, program)")
     if size < 1:
@@ -353,7 +356,7 @@ def _join(world: World, threads: Sequence[threading.Thread]) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    except BaseException as stop:  # Ctrl-C, or no more threads here: nobody waits for ranks that never began
+    except BaseException as stop:  # Ctrl-C, or no more threads: the ranks that run must not wait for those that never started
         with world.lock:
             world.fail(0, stop)
         raise

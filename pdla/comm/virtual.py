@@ -1,9 +1,9 @@
 """All ranks of a dry run, each with a clock: a rank that is late delays those that wait for it.
 
-Ranks are threads, of which one runs at a time: the one that is least far. So what reaches a link first by the clocks is first
-there in fact, and every run gives the same times. A message sets out when its sender has sent it and its receiver has
-asked for it (as MPI's long ones do), and is there when both the sender's link out and the receiver's link in, each taking one
-message after another, have had the time for its bytes: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995).
+Ranks are threads, of which one runs at a time: the one whose clock is least. So messages reach a link in the order of the clocks,
+and every run gives the same times. A message sets out when its sender has sent it and its receiver has asked for it (as MPI's
+long ones do), and is there when both the sender's link out and the receiver's link in, each taking one message after another,
+have had the time for its bytes: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995).
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from pdla.comm.threads import ThreadComm, World, check_run, together
 from pdla.errors import AgreementError
 from pdla.model.machine import Machine
 
-ARRIVAL, TURN, START = range(3)  # so ordered at equal moments: ranks act on all arrivals, links see all that was asked for
+# The kinds of entry on the agenda, in their order at equal times: a rank's turn comes after all arrivals, that it may act on them,
+# and messages start after all turns, that links may know of all that are asked for.
+ARRIVAL, TURN, START = range(3)
 
 
 class VirtualWorld(World):
-    """Ranks that take turns, and what is to happen when."""
+    """A world whose ranks take turns, with an agenda of what happens at which time."""
 
     def __init__(self, size: int, machine: Machine) -> None:
         super().__init__(size)
         self.machine, self.now = machine, 0.0
         self.lanes = [Lane(machine, rank) for rank in range(size)]
         self.rounds = [count() for _ in range(size)]
-        self.asked: dict[tuple, deque[Letter]] = defaultdict(deque)  # what receivers wait for, as `mail` is what senders sent
+        self.asked: dict[tuple, deque[Letter]] = defaultdict(deque)  # what receivers have asked for; `mail`: what was sent
         self.asleep: dict[int, tuple[Callable[[], bool], Callable[[], str]]] = {}
         self.numbers = count()
         self.agenda: list[tuple[float, int, tuple, int, Any]] = []
@@ -65,7 +67,8 @@ class VirtualWorld(World):
             self.gates[self._next()].release()
 
     def _next(self) -> int:
-        """Let happen what comes before the next turn; gives whose it is. After a failure all go, to learn of it."""
+        """Carry out the agenda up to the next turn; gives the rank whose turn it is. After a failure it is the first that is alive,
+        so that one after another learns of it."""
         while self.agenda and self.failure is None:
             at, kind, _, _, what = heappop(self.agenda)
             self.now = max(self.now, at)
@@ -87,7 +90,7 @@ class VirtualWorld(World):
         self.check_failure()
 
     def reach(self, rank: int, at: float) -> None:
-        """Go on when nobody can do anything before that moment any more."""
+        """Let a rank go on at the time `at`, once nothing is left to happen before."""
         if self.agenda and self.agenda[0][:3] < (at, TURN, (rank,)):
             self._plan(at, TURN, (rank,), rank)
             self._give_way(rank)
@@ -115,7 +118,7 @@ class VirtualWorld(World):
     # ------------------------------------------------------------------ messages
 
     def paired(self, letter: Letter, cause: int | Letter) -> None:
-        """Both ranks have asked for a message."""
+        """A message has been both sent and asked for: it sets out now. cause: the rank, or the message, that brought this about."""
         letter.set_out, letter.cause = self.now, cause
         self._plan(self.now, START, letter.order, letter)
 
@@ -123,7 +126,8 @@ class VirtualWorld(World):
         self._expect(self.lanes[letter.sender].carry(letter, False), self.lanes[letter.receiver].carry(letter, True))
 
     def _expect(self, out: critical.Passage, into: critical.Passage) -> None:
-        """When it will be there, unless a rank works meanwhile and its links stand still."""
+        """Plan the arrival of a message by its passages out of the sender's and into the receiver's link. It is planned again if
+        one of these ranks works meanwhile, as then its links stand still."""
         gone, here = (passage.lane.moment(passage.ends) for passage in (out, into))
         out.letter.slower = into if here >= gone else out
         lags = out.lane.lag, into.lane.lag
@@ -144,7 +148,7 @@ class VirtualWorld(World):
 
 
 class Round:
-    """One rank's part of an exchange: what it awaits, by turns, what has come, what it has sent and what is to be sent on."""
+    """One rank's part of an exchange: what it awaits, what has come, what it has sent, and what it still has to send on."""
 
     def __init__(self, comm: VirtualComm, call: str, key: tuple, recvs: Pieces, onward: Onward) -> None:
         self.comm, self.call, self.key, self.recvs, self.onward = comm, call, key, recvs, onward
@@ -163,7 +167,8 @@ class Round:
         return letter
 
     def send(self, to: int, x: Array, nth: int, cause: int | Letter) -> None:
-        """Put a message on its way, the nth of this exchange to that rank; ranks send around the ring, each to another."""
+        """Put a message on its way, the nth of this exchange to that rank. Of messages that set out at one time a rank's first goes
+        to the rank before it in the ring, and so on, so that not all ranks send to the same one."""
         comm = self.comm
         letter, both = self._letter(comm.rank, to, x, True)
         letter.order, letter.tag, letter.left = (self.number, nth, (comm.rank - to) % comm.size), self.tag, self.gone.append
@@ -172,7 +177,7 @@ class Round:
             comm.world.paired(letter, cause)
 
     def _letter(self, source: int, to: int, x: Array, sending: bool) -> tuple[Letter, bool]:
-        """A message as the first of its two ranks asks for it, or as the second finds it, and whether that is so."""
+        """The message between two ranks, and whether both want it now: the first of them to ask makes it, the second finds it."""
         comm, slot = self.comm, (self.comm.name, self.key, source, to)
         mine, theirs = (comm.world.mail, comm.world.asked) if sending else (comm.world.asked, comm.world.mail)
         other = to if sending else source
@@ -193,7 +198,7 @@ class Round:
             self._send_on(self.turns.popleft())
 
     def _send_on(self, i: int) -> None:
-        """Whoever's turn it is: an error is this rank's."""
+        """Send on what recvs[i] has brought. This may run in another rank's turn: so an error is recorded as this rank's."""
         try:
             for to in self.onward[i]:
                 self.send(to, self.recvs[i][1], i, self.awaited[i][1])
@@ -201,10 +206,10 @@ class Round:
             self.comm.world.fail(self.comm.me, error)
 
     def arrivals(self) -> Iterator[int]:
-        """The number of each message that is there, in order of arrival; then this rank's own must be where they go."""
+        """The number of each message as it arrives; afterwards wait until those that this rank sends have arrived, too."""
         lane = self.comm.lane
         for _ in self.recvs:
-            self._wait(lambda: bool(self.came), lambda: (one for one, letter in self.awaited.values() if letter.done == inf))
+            self._wait(lambda: bool(self.came), lambda: (source for source, letter in self.awaited.values() if letter.done == inf))
             i, letter = self.came.popleft()
             lane.rest(letter.done, letter)
             yield i
@@ -225,7 +230,7 @@ class Round:
 
 
 class VirtualComm(ThreadComm):
-    """One rank's handle of a group of ranks whose clocks are kept."""
+    """One rank's communicator, of a group of ranks each of which has a clock."""
 
     xp: ModuleType = meta
     world: VirtualWorld
@@ -248,30 +253,31 @@ class VirtualComm(ThreadComm):
         return round_.arrivals() if landed is None else _telling(round_.arrivals(), onward, landed)
 
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
-        """Nobody goes on before the last has come; the words themselves take no time, as in a dry run of one rank."""
-        told = super()._shared(verb, (self.lane.time, value), call)
-        latest = max(at for at, _ in told)
+        """No rank goes on before the last has come; the exchange itself takes no time, as in a dry run of one rank."""
+        gathered = super()._shared(verb, (self.lane.time, value), call)
+        latest = max(at for at, _ in gathered)
         self.world.reach(self.me, latest)
-        self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, told, strict=True) if at == latest))
-        return [said for _, said in told]
+        self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, gathered, strict=True) if at == latest))
+        return [theirs for _, theirs in gathered]
 
 
 def _telling(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterator[int]:
-    """The same; `landed` is told when the rank takes them, so that what it does then is its work."""
-    come, turns, told = set[int](), [*onward], 0
+    """The same arrivals. `landed` is called when this rank takes them, in its own turn, so that what it does counts as its work."""
+    came, turns, number = set[int](), [*onward], 0
     for i in arrivals:
-        come.add(i)
-        while told < len(turns) and turns[told] in come:
-            told += 1
-            landed(told)
+        came.add(i)
+        while number < len(turns) and turns[number] in came:
+            number += 1
+            landed(number)
         yield i
 
 
 @dataclass(frozen=True)
 class AllRanks:
-    """What became of each rank in a dry run of all: by rank, what it returned and its ledger.
+    """What a dry run of all ranks gives: by rank, what the program returned, and the ledger.
 
-    A ledger's `seconds` are when the rank had ended, `computed` how much of that it computed; its events' times are its clock's.
+    A ledger's `seconds` is the time at which its rank ended, `computed` how much of it the rank computed; the times of its events
+    are by the rank's clock.
     """
 
     results: list[Any]
@@ -280,12 +286,13 @@ class AllRanks:
 
     @property
     def seconds(self) -> float:
-        """When the last rank had ended."""
+        """The time at which the last rank ended."""
         return max(ledger.seconds for ledger in self.ledgers)
 
     @cached_property
     def path(self) -> Path:
-        """What the last rank waited for, back to the start: `path.steps`, `path.by_kind()`, `print(path)`."""
+        """The critical path: what the last rank waited for, and so on, back to the start: `path.steps`, `path.by_kind()`,
+        `print(path)`."""
         return critical.path(self.lanes)
 
     def save_trace(self, path: str) -> None:
@@ -296,9 +303,9 @@ class AllRanks:
 def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str) -> AllRanks:
     """Run program(comm, *args) as each of `size` ranks on a described machine, without data; for up to a few hundred of them.
 
-    Unlike in `dry_run`, where every rank is taken to be as far as the one that is run, a rank that is late delays those who
-    wait for it: ranks may have unequal work. Agreements and barriers take no time but that until the last has come.
-    Errors are those of pdla.run: the first rank's that raises; DeadlockError, naming each rank's call; AgreementError.
+    In `dry_run` every rank is taken to be as far as the one that is run. Here a rank that is late delays those that wait for it: so
+    ranks may have unequal work. Agreements and barriers take no time beyond that until the last rank has come.
+    Errors are those of pdla.run: that of the first rank that raises; DeadlockError, naming each rank's call; AgreementError.
     """
     check_run("dry_run_all", size, program)
     world = VirtualWorld(size, Machine.of(machine))
@@ -307,5 +314,5 @@ def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Mac
         world.begin(rank)
         return as_rank(VirtualComm(world, (), range(size), rank), world.lanes[rank], program, args)
 
-    told = together(world, main)
-    return AllRanks([result for result, _ in told], [ledger for _, ledger in told], world.lanes)
+    ended = together(world, main)
+    return AllRanks([result for result, _ in ended], [ledger for _, ledger in ended], world.lanes)

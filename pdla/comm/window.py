@@ -1,8 +1,9 @@
 """The board of ranks on one node under MPI: a window of memory that all of them see.
 
-Each rank writes the number of the turn it has come to, and looks at those of all others; by messages each step of a tree would
-cost a rank its turn on a shared core. Ranks that share cores sleep, since who polls takes them from those that are waited for:
-who finds that all have come wakes them, if any has said that it sleeps: waking is a system call.
+At a barrier each rank writes the number of barriers it has come to, and looks at the numbers of all others. (A barrier of
+messages is a tree, of which each step would cost a rank its turn on a shared core.) Ranks that share cores sleep while they wait,
+as polling takes the core from the ranks that they wait for. The rank that finds that all have come wakes the others, but only if
+any has noted that it sleeps, as waking is a system call.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from pdla.errors import PdlaError
 if TYPE_CHECKING:
     from pdla.comm.mpi import MPIComm
 
-_WORDS = 8  # from one word by which ranks meet to the next: each has a cache line of its own
-_MOST = 2**32  # pieces of a turn
-_LETS_WORK = 8  # polls of shared memory from one call of MPI to the next: others may wait for messages of this rank
-_POLLS = 50  # of a rank that shares its core, before it sleeps
-_SLEEP = 5e-3  # seconds, after which it lets MPI work
+_WORDS = 8  # 64-bit words from one rank's to the next's: each rank has a cache line of its own
+_MOST = 2**32  # more than the pieces of any turn
+_LETS_WORK = 8  # polls of shared memory for each call of MPI, which lets it work at messages that others wait for
+_POLLS = 50  # polls of a rank that shares its core, before it sleeps
+_SLEEP = 5e-3  # seconds that it sleeps at most, before it lets MPI work
 
 
 class NodeBoard(Turns):
-    """A window of MPI's that the ranks of one node share; the first rank holds it."""
+    """A board over an MPI window that the ranks of one node share; its memory is allocated by the first rank."""
 
     def __init__(self, comm: MPIComm) -> None:
         super().__init__()
@@ -40,10 +41,10 @@ class NodeBoard(Turns):
 
     def _grow(self, size: int) -> np.ndarray:
         slots = 8 * _WORDS * (self.comm.size + 1)
-        self.comm.barrier()  # who waits in MPI's own calls sends nothing on
+        self.comm.barrier()  # pdla's own, in which ranks send on what others wait for; in MPI's calls below they do not
         with watched(self.comm._describe("sharing memory")):
             self.free()
-            room = free(self.comm.mpi)  # of what was free when the choice was made others may have taken some
+            room = free(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
             if room < slots + size and os.path.isdir(SHARED):
                 raise PdlaError(
                     f"sharing memory: {slots + size} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
@@ -90,7 +91,7 @@ class NodeBoard(Turns):
         self.counts[self.comm.rank] = self.opened * _MOST + pieces
 
     def told(self, rank: int) -> int:
-        """The count of a rank that has come to a later turn is above all of this one's."""
+        """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
         assert self.window is not None
         count = self.counts[rank]
         self.window.Sync()
@@ -100,7 +101,8 @@ class NodeBoard(Turns):
         return min(self.turns) >= self.turn
 
     def _pause(self, polls: int) -> None:
-        """Leave the core to another rank. Sleeps are short: two ranks that came last may have overlooked each other."""
+        """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
+        each overlook the other."""
         assert self.window is not None
         word = self.word[0]
         if polls > _POLLS and self.comm.node.crowded and word != self.turn % 2**32:
@@ -116,13 +118,13 @@ class NodeBoard(Turns):
 
     def trim(self, most: int) -> None:
         if self.size > most * self.comm.size:
-            self.comm.barrier()  # nobody reads any more
+            self.comm.barrier()  # after it no rank reads any more
             with watched(self.comm._describe("giving back shared memory")):
                 self.free()
             self.size, self.small = 0, False
 
     def free(self) -> None:
-        """Collective."""
+        """Collective: free the window."""
         if self.window is not None:
             self.memory = None
             self.window.Unlock_all()

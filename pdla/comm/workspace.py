@@ -1,6 +1,6 @@
-"""Workspace: buffers that a call gives back and the next one takes again, so that a plan run many times allocates once.
+"""Workspace: buffers that one call gives back and the next one takes again, so that a plan run many times allocates once.
 
-New memory costs more than the multiplication's copies: the system clears every page of it. A buffer goes back when the last
+New memory costs more than the copies that a product makes: the system clears every page of it. A buffer goes back when the last
 view of it is gone, wherever that happens; nothing has to be freed by hand.
 """
 
@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 
 _ALIGN = 64
-SPARE = 16 * 2**20  # bytes that are kept for the next run beyond what is ever in use at once
+SPARE = 16 * 2**20  # bytes that may be kept for the next run beyond the peak of what was in use at once
 
 
 def aligned(size: int) -> int:
-    """So many bytes, rounded up to whole cache lines."""
+    """`size` bytes, rounded up to whole cache lines."""
     return -(-size // _ALIGN) * _ALIGN
 
 
 class Workspace:
     """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not; `used` those in use, `peak` the most at once.
 
-    Before it would hold more than `most` bytes (inf: more than SPARE above the peak, which is what plans foretell) it lets go of
-    what is not in use, and a later call allocates that again.
+    Before it would hold more than `most` bytes (inf: more than the peak, which is what plans foretell, and SPARE) it frees memory
+    that is not in use; a later call allocates it again.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Workspace:
         self._free: dict[int, list[Any]] = {}
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """An array over memory that nobody uses, fresh where there is none of its size."""
+        """An array over memory that is not in use; over new memory, where there is none of its size."""
         size = aligned(prod(shape) * np.dtype(dtype).itemsize)
         spare = self._free.setdefault(size, [])
         if spare:
@@ -72,7 +72,7 @@ class Workspace:
         self.used -= size
 
     def trim(self, keep: float) -> None:
-        """Let go of memory not in use, largest first, until no more than `keep` bytes are held."""
+        """Free memory that is not in use, largest pieces first, until no more than `keep` bytes are held."""
         for size in sorted(self._free, reverse=True):
             while self._free[size] and self.held > keep:
                 self._free[size].pop()

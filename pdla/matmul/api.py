@@ -25,7 +25,7 @@ from pdla.model.machine import Machine
 
 
 def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
-    """A's row cut and B's column cut; an axis in both stays on rows."""
+    """C's layout where none is asked for: A's row cuts and B's column cuts; an axis that is in both cuts the rows."""
     rows = A.layout.rows
     kept = tuple(cut for cut in B.layout.cols if cut.axis not in axes_of(rows))
     return Layout(rows, kept)
@@ -88,7 +88,7 @@ def _check_box(wish: Wish, ranks: int) -> None:
 
 
 def _counts(n: Any) -> bool:
-    """Whether it is a whole number of at least 1; 2.0 is not: plans would be found by it that were made for 2."""
+    """Whether `n` is an integer of at least 1. 2.0 is none: as it equals 2, plans kept for 2 would be found by it."""
     return isinstance(n, (int, np.integer)) and bool(n >= 1)
 
 
@@ -108,8 +108,9 @@ def plan_matmul(
 ) -> Plan:
     """Collective: how C = alpha A B + beta C will be computed; arguments as for matmul.
 
-    Run with a beta that was 0 here, with one of 0 that was not (16-bit floats), or on matrices that have to be copied where A and
-    B had not (conjugates, parts, another dtype, blocks with gaps), it may need more memory than it foretold, and than memory_limit.
+    A plan may need more memory than it foretells, and than memory_limit, where it is run otherwise than it was made here: with
+    beta other than 0 for one made with 0, with 0 for one made with another (16-bit floats), or on matrices that have to be copied
+    where these A and B have not (conjugates, parts, another dtype, blocks with gaps).
     """
     wish = Wish(algorithm, box, schedule, panel, memory_limit)
     return _agreed(A, B, layout, out, alpha, beta, wish)[0]
@@ -129,10 +130,10 @@ def matmul(
     panel: int | None = None,
     memory_limit: int | None = None,
 ) -> DistMatrix:
-    """C = alpha A B + beta C over the communicator of A and B; collective, idle ranks too. A and B are never written to.
+    """C = alpha A B + beta C over the communicator of A and B; collective, idle ranks included. A and B are never written to.
 
     A, B       m x k and k x n, in any layouts on any grids over one communicator; transposes and conjugates are views
-    algorithm  "auto": the cheapest of all that follow, conversions counted;
+    algorithm  "auto": the cheapest of those below, with the words that bring A and B to its layouts, and C back, counted;
                "gather", "summa", "cannon": on the grid of A and B, by the rule;
                "3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary": on the best grid of their kind
     layout     of C, on A's grid: a Layout, "native" (where it costs least, on the plan's grid), or None: A's row cut and B's
@@ -172,12 +173,13 @@ class Kept:
         self.workspace = Workspace()
 
     def plan(self, key: tuple, make: Callable[[], Plan]) -> Plan:
-        """The plan that is kept, or one that is made."""
+        """The plan kept under this key, or one made now."""
         plan = self.plans.get(key)
         return make() if plan is None or plan.closed else plan
 
     def keep(self, key: tuple, plan: Plan) -> None:
-        """As the latest; where calls agree every rank drops the same ones: some exchange messages at their first run alone."""
+        """Keep a plan as the latest, and drop the oldest. Only for calls that agree, so that every rank drops the same plans: some
+        exchange messages at their first run only, in which all ranks must take part."""
         self.plans.pop(key, None)
         self.plans[key] = plan
         while len(self.plans) > config.settings.plans:
@@ -185,7 +187,7 @@ class Kept:
 
 
 def _kept(comm: Communicator) -> Kept:
-    """Plans live on their communicator, as long as it does."""
+    """A communicator's Kept, its attribute: so plans live as long as it does."""
     if not hasattr(comm, "_plans"):
         comm._plans = Kept()  # type: ignore[attr-defined]
     return comm._plans  # type: ignore[attr-defined]
@@ -194,7 +196,7 @@ def _kept(comm: Communicator) -> Kept:
 def _agreed(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Wish
 ) -> tuple[Plan, Kept]:
-    """Collective: the plan of a call that every rank has checked, made or found; and what is kept with it."""
+    """Collective: the plan for a call that every rank has checked, found among those kept or made now; and where it is kept."""
     with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
         _check(A, B, out, layout)
         _check_wish(wish, A, B, out)
@@ -212,12 +214,12 @@ def _agreed(
 
 
 def _made_for(settings: config.Settings) -> tuple:
-    """The settings by which a plan is chosen, or its figures found."""
+    """The settings on which the choice of a plan, or the costs that it foretells, depend."""
     return settings.panel, settings.machine, settings.bcast, settings.bcast_chunk
 
 
 def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:
-    """Where C is to lie; None: wherever it costs least."""
+    """C as the caller wants it; None: in whatever layout costs least."""
     shape = (A.shape[0], B.shape[1])
     if out is not None:
         return Operand.of(out)

@@ -1,4 +1,4 @@
-"""Boxes: the m x n x k products cut into pm x pn x pk boxes, one a rank; any P, since a few ranks may stay idle.
+"""Boxes: the m x n x k multiplications cut into pm x pn x pk boxes, one a rank; any P, since a few ranks may stay idle.
 
 A rank needs its box's faces, (m/pm)(k/pk) of A, (k/pk)(n/pn) of B and (m/pm)(n/pn) of C, and holds its share of each; the
 pn ranks that need one face of A hold a pn-th of it each, and so on. So it receives
@@ -21,11 +21,13 @@ import numpy as np
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
-WORK, FEW = 1.5, 48  # the weight of a box over 1/P of the products, and the ranks below which it grows, as FEW / P
-SUMS = 1e-3
-BUSY = 0.5  # messages weigh against so much of the time that a rank multiplies, where the bound's words take less
+# Of `price`:
+WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
+SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxes that are alike otherwise
+BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
+# Of the search:
 EVERY = 4096  # ranks up to which all boxes are looked at
-NEAR, FAR = 2048, 256  # beyond, sides looked at: within a factor of two of the ideal box's, and of all sizes, a factor apart
+NEAR, FAR = 2048, 256  # beyond, how many sides are: within a factor of two of the ideal box's, and spread over all sizes
 
 
 class Box(NamedTuple):
@@ -41,7 +43,7 @@ class Box(NamedTuple):
 
 
 def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
-    """The box of a grid whose axes carry m, n or k; one that carries a copy has no part in it."""
+    """The box of a grid whose axes carry m, n or k; an axis that carries a copy does not count."""
     along = dict.fromkeys("mnk", 1)
     for axis, role in carries:
         if role != "-":
@@ -56,7 +58,7 @@ def words(m: int, n: int, k: int, box: Box) -> float:
 
 
 def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
-    """The largest box over 1/ranks of all products: 1 where all ranks work alike."""
+    """The multiplications of the largest box, as a multiple of 1/ranks of all: 1 where all ranks have the same work."""
     return ceil(m / box.m) * ceil(n / box.n) * ceil(k / box.k) * ranks / max(m * n * k, 1)
 
 
@@ -69,11 +71,11 @@ def price(
 ) -> Any:
     """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
-    `work`: the multiplications of 1/ranks of the product. Where they take much longer than the bound's words, messages weigh
-    against them: of a long product by a small matrix hardly a word need be received, but idle ranks cost much.
-    `sums`: whether C is summed over ranks, which decides between boxes that are alike otherwise: it needs memory, and adding.
-    Not a time: words above the bound weigh against idle ranks as 1 : WORK. Few ranks send little for the work they do, so
-    that below FEW ranks idle ones count for more.
+    work   multiplications of 1/ranks of the product. Where they take much longer than the bound's words, messages are set against
+           them instead: when a long matrix is multiplied by a small one hardly a word need be received, but idle ranks cost much.
+    sums   whether C is summed over ranks, which needs memory and additions: it decides between boxes that are alike otherwise.
+    It is no time: words, in multiples of the bound, weigh against `over` as 1 : WORK. Few ranks send little for the work that
+    they do, so with few of them `over`, which idle ranks raise, weighs more.
     """
     least = max(bound, 1.0)
     messages = machine.message * begun / max(least, BUSY * machine.meanwhile(work))
@@ -83,9 +85,10 @@ def price(
 def cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False
 ) -> list[Box]:
-    """The boxes of lowest price for at most so many ranks, best first: any pm and pn, along k as many as are left.
+    """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves.
 
-    most: no box has more ranks along m, n and k. Of those of one price the one that cuts most along n comes first, or most along m.
+    most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
+    rows_first: along m.
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
@@ -102,7 +105,7 @@ def cheapest(
 
 
 def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
-    """All pairs (pm, pn) worth a look: where messages weigh most, they may be far from the ideal box's."""
+    """All pairs (pm, pn) worth a look. Some are far from the ideal box's: where messages weigh most, such a box may be best."""
     if ranks <= EVERY:
         return _pairs(ranks)
     pm, pn = (_near(ideal, min(size, ranks)) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
@@ -112,7 +115,7 @@ def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _near(ideal: float, size: int) -> np.ndarray:
-    """Sides of 1 to `size` ranks: near the ideal one, and few of the others."""
+    """Some of the numbers 1 to `size`: most near the ideal one, and fewer of the others."""
     most = max(size, 1)
     ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), NEAR), (1, most, FAR)
     return np.unique(np.concatenate([np.rint(np.geomspace(*between)).astype(np.int64) for between in ends]))
@@ -120,13 +123,14 @@ def _near(ideal: float, size: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """All (pm, pn) with pm pn <= ranks."""
     counts = ranks // np.arange(1, ranks + 1)
     ends = np.cumsum(counts)
     return np.repeat(np.arange(1, ranks + 1), counts), np.arange(ends[-1]) - np.repeat(ends - counts, counts) + 1
 
 
 def _ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
-    """pm and pn of the box whose sides are as equal as one rank a side at least allows."""
+    """pm and pn, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
     parts = {"m": 1.0, "n": 1.0, "k": 1.0}
     sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}
     free = sorted(sizes, key=lambda d: sizes[d])

@@ -2,12 +2,12 @@
 
 On a pr x pc grid k is cut into L = lcm(pr, pc) fine pieces, and at step t rank (i, j) multiplies piece j L/pc + i L/pr + t
 (mod L): then all ranks of a grid row hold different parts of A and shift them together, and so do the columns with B. On a
-square grid this is Cannon's algorithm: a skew, then a shift a step. Walking m or n instead, C's partial sums are carried on
-from rank to rank and go home at the end. On a square grid a rank receives at most
-pc (mk/P) + pr (kn/P) words, one block of each more than SUMMA for the skew; `matmul_words` has the rectangles. All of it comes
-from neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
+square grid this is Cannon's algorithm: a skew, then one shift in each step. Where m or n is walked instead, C's partial sums are
+passed from rank to rank, and go to their owners at the end. On a square grid a rank receives at most pc (mk/P) + pr (kn/P)
+words, one block of A and one of B more than SUMMA, for the skew; `matmul_words` has the formula for rectangles. All shifts but
+the skew, and the last one of C, are between neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
 
-Where two cuts do not line up (ragged sizes on a rectangle), one operand is gathered first: A, or B where n is walked.
+Where the cuts of two operands do not line up (ragged sizes on a rectangle), one is gathered first: A, or B where n is walked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pdla.matmul.walk import DIMENSIONS, Walk
 
 
 class Ring:
-    """One operand on its ring: the part that is here now."""
+    """One operand on its ring of ranks: `part` is the number of the part that is here now, `stored` its elements."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream, self.part = stream, stream.here
@@ -49,7 +49,7 @@ class Ring:
         self.rooms.reverse()
 
     def ask(self, part: int) -> None:
-        """Start the shift that brings the part of the next step; this one stays until it has arrived."""
+        """Start the shift that brings the part of the next step; the present one is valid until `arrive`."""
         self._start(part)
 
     def arrive(self) -> None:
@@ -63,7 +63,7 @@ class Ring:
 
 
 class Carried:
-    """C on its ring: partial sums that are carried from rank to rank."""
+    """C on its ring of ranks: partial sums of part `part`, which are passed from rank to rank."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream, self.xp = stream, stream.X.xp
@@ -76,7 +76,7 @@ class Carried:
         self.xp.scale(self.sums, 0)
 
     def go_to(self, part: int) -> None:
-        """Hand these sums on and take those of another part."""
+        """Pass these sums on, and receive those of another part."""
         comm = self.stream.comm
         if part != self.part and comm is not None:
             self.rooms.reverse()
@@ -98,8 +98,8 @@ class Carried:
 
 
 def in_step(walked: Walk, n: int, sizes: Mapping[str, int]) -> bool:
-    """Whether on all ranks the two matrices that have the walked dimension, n indices, can move in step: rings of their own (or
-    one ring), and parts that meet as their shares do.
+    """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks: their rings share no
+    axis, or are one ring; and any two parts with indices in common meet at one of the steps of `schedule`.
     """
     matrices = (walked.A, walked.axes_a), (walked.B, walked.axes_b), (walked.C, walked.axes_c)
     moves = zip(matrices, DIMENSIONS[walked.dimension], strict=True)
@@ -110,7 +110,7 @@ def in_step(walked: Walk, n: int, sizes: Mapping[str, int]) -> bool:
         return False
     gx, gy = (prod(sizes[axis] for axis in along) for along in (along_x, along_y))
     steps = lcm(gx, gy)
-    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}  # of one ring: each part with its like
+    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}  # on one ring: each part with that of the same number
     apart = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
     for where, _ in shares(0, (), sizes, tuple(apart), {}):
         parts = [[held for _, held in shares(n, nest, sizes, along, where)] for nest, along in ((x, along_x), (y, along_y))]
@@ -120,7 +120,7 @@ def in_step(walked: Walk, n: int, sizes: Mapping[str, int]) -> bool:
 
 
 def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
-    """Which part of x and which of y lie here, step by step; a pair that comes again has been multiplied."""
+    """The numbers of the parts of x and y that are here at each step. A pair may come again; it is multiplied the first time."""
     gx, gy = len(x.parts), len(y.parts)
     steps = lcm(gx, gy)
     first = x.here * steps // gx + (y.here * steps // gy if x.axes != y.axes else 0)
@@ -128,7 +128,7 @@ def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
 
 
 def table_of(x: Stream, y: Stream, memo: Memo) -> tuple[dict[tuple[int, int], Meeting], list[tuple[int, int]]]:
-    """The meetings of two streams by their parts, each to be multiplied once; and the schedule."""
+    """The meetings of two streams by the numbers of their parts, in a dict that the caller may empty; and the schedule."""
     table = memo.once("meetings", lambda: {(meeting.x, meeting.y): meeting for meeting in meetings(x.parts, y.parts)})
     return dict(table), memo.once("steps", lambda: schedule(x, y))
 

@@ -1,4 +1,4 @@
-"""What a product asks of its matrices and numbers, whoever asks for it. Local: raised on every rank inside `agreed`."""
+"""The checks of a product's arguments that all callers share. They are local; inside `agreed` every rank raises what one does."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 
 _PLAIN = (int, float)
-_MOST = 2**1023  # integers beyond are no floats
+_MOST = 2**1023  # larger integers may overflow as floats
 
 
 def matrix(X: Any, name: str = "A") -> DistMatrix:
-    """X, if it is a DistMatrix."""
+    """X itself; ShapeError unless it is a DistMatrix."""
     if not isinstance(X, DistMatrix):
         raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
     return X
 
 
 def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
-    """That of the first one that is a matrix: on it ranks tell each other that another is none. `name` is that of operands[0]."""
+    """The communicator of the first operand that is a matrix, over which ranks can agree on an error of the others; ShapeError, on
+    this rank, where none is. name: of operands[0], for the error."""
     known = next((X for X in operands if isinstance(X, DistMatrix)), None)
     return (matrix(operands[0], name) if known is None else known).grid.comm
 
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
-    """That alpha and beta are numbers by which matrices of this dtype can be multiplied, beta only where there is a C."""
+    """ShapeError unless matrices of this dtype can be multiplied by alpha and beta, and beta is 0 where there is no C."""
     if not (dtype.kind in "fc" and type(alpha) in _PLAIN and type(beta) in _PLAIN and abs(alpha) <= _MOST >= abs(beta)):
         for name, value in (("alpha", alpha), ("beta", beta)):
             _scalar(dtype, name, value)
@@ -56,17 +57,18 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
 
 
 def sizes(*numbers: Any) -> bool:
-    """Whether these, of `exact`, are sizes that matrices have."""
+    """Whether these numbers, as `exact` gives them, are integers from 0 to 2^63 - 1, as a matrix's sizes are."""
     return all(isinstance(n, int) and 0 <= n <= MOST for n in numbers)
 
 
 def limit(memory_limit: Any) -> None:
-    """That it is None or a number of bytes, which NaN is not."""
+    """PlanError unless a memory limit is None or a number, and not NaN."""
     if memory_limit is not None and not (isinstance(memory_limit, Real) and memory_limit == memory_limit):
         raise PlanError(f"memory_limit={memory_limit!r}: a number of bytes")
 
 
 def writeable(out: DistMatrix) -> None:
+    """ShapeError where this rank's block of `out` is read-only, or has two elements at one address."""
     base = out.base
     if not isinstance(base, np.ndarray) or not base.size:
         return
@@ -77,7 +79,7 @@ def writeable(out: DistMatrix) -> None:
 
 
 def result(A: DistMatrix, B: DistMatrix, out: DistMatrix, layout: Any, dtype: np.dtype) -> None:
-    """That a product of this dtype can be written to `out`."""
+    """ShapeError or LayoutError unless the product, of this dtype, can be written to `out`."""
     shape = (A.shape[0], B.shape[1])
     if out.shape != shape or out.dtype != dtype:
         raise ShapeError(f"out is {out.shape} {out.dtype}, the product {shape} {dtype}")

@@ -1,4 +1,4 @@
-"""Making a plan: what is asked for, and the cheapest way that keeps a memory limit."""
+"""Making a plan: what the caller asks for, and the cheapest way to compute it, within a memory limit if there is one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
-MOST_PANELS = 2048  # of a plan that is to keep a memory limit
+MOST_PANELS = 2048  # about how many panels a plan may have that has to keep a memory limit
 
 
 @dataclass(frozen=True, repr=False)
 class Wish:
-    """What the caller asks of the choice: see matmul."""
+    """What the caller asks of the plan: arguments of matmul, described there."""
 
     algorithm: str = "auto"
     box: tuple[int, int, int] | None = None
@@ -39,7 +39,7 @@ class Wish:
                 object.__setattr__(self, name, exact(*given) if isinstance(given, tuple) else exact(given)[0])
 
     def __repr__(self) -> str:
-        given = ((one.name, getattr(self, one.name)) for one in fields(self))
+        given = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
 
 
@@ -78,7 +78,7 @@ class Task:
 def make(
     A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
 ) -> Plan:
-    """The cheapest plan for these operands; C=None leaves its layout to the plan. adds: to what is in C."""
+    """The cheapest plan for these operands; C=None leaves its layout to the plan. adds: beta is not 0, C has old values to add."""
     if wish.memory_limit is not None:
         return fitting(lean(A, B, C, dtype, wish, machine, adds), wish.memory_limit)
     task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
@@ -87,7 +87,7 @@ def make(
 
 
 def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Roles, panel: int) -> Plan:
-    """SUMMA's plan for operands on one grid whose axes have been given their roles."""
+    """SUMMA's plan for operands on one grid, with given roles of its axes."""
     task = Task(A, B, C, dtype, Wish(panel=panel), Question.about(A, B, C, dtype.itemsize, Machine.chosen()))
     words = roles.price((A.layout, B.layout, C.layout), (met.A, met.B, met.C), task.question.mnk, A.grid.sizes)
     return task.plan(Way("summa", "summa", met, None, (), words, 0.0, 0.0))
@@ -96,7 +96,8 @@ def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Ro
 def lean(
     A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
 ) -> Iterator[Plan]:
-    """The plans for these operands, cheapest first: each as it is, then by panels along each dimension."""
+    """The plans for these operands, cheapest first. Where the caller leaves the choice, each is followed by SUMMA's plans on its
+    grid, which need less memory."""
     task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
     for way in planner.ways(task.question, wish.algorithm, wish.box, wish.schedule):
         yield task.plan(way)
@@ -107,7 +108,7 @@ def lean(
 
 
 def fitting(plans: Iterable[Plan], limit: int) -> Plan:
-    """The first plan whose workspace stays below the limit: panels are narrowed as need be."""
+    """The first plan within the limit (bytes of workspace a rank), its panels as narrow as that needs. PlanError if none is."""
     above: list[tuple[float, Plan]] = []
     for plan in plans:
         peak, narrowed = (_least(plan), plan) if _least(plan) > limit else _narrowed(plan, limit)
@@ -124,17 +125,18 @@ def fitting(plans: Iterable[Plan], limit: int) -> Plan:
 
 
 def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
-    """Of plans and about what each needs, the one that needs least, and how much."""
+    """The plan that needs the least workspace, and its bytes; `guessed`: each plan with about how much it needs at least."""
     found: list[tuple[int, Plan]] = []
-    for guess, plan in sorted(guessed, key=lambda one: one[0]):
+    for guess, plan in sorted(guessed, key=lambda pair: pair[0]):
         if found and guess >= min(peak for peak, _ in found):
             break
         found.append((plan.predicted.peak_workspace, plan))
-    return min(found, key=lambda one: one[0])
+    return min(found, key=lambda pair: pair[0])
 
 
 def _least(plan: Plan) -> int:
-    """Bytes that a plan needs for certain: what it brings to other layouts of A, B and C; of C alone where A and B are shared."""
+    """A lower bound on a plan's workspace, in bytes: the blocks of A, B and C in native layouts in which they do not come already;
+    of C alone where A and B are read in shared memory."""
     (m, k), n, sizes = plan.A.shape, plan.B.shape[1], plan.grid.sizes
     stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
     brought = [(size, X) for size, X, stay in zip((m * k, k * n, m * n), plan.native, stays, strict=True) if not stay]
@@ -142,28 +144,30 @@ def _least(plan: Plan) -> int:
 
 
 def _thinnest(plan: Plan) -> Plan:
-    """The plan by the thinnest panels that are looked at."""
+    """The plan with the narrowest panels that are tried."""
     (m, k), n = plan.A.shape, plan.B.shape[1]
     walked = {"m": m, "n": n, "k": k}[plan.walk.dimension]
     return replace(plan, panel=min(plan.panel, max(1, walked // MOST_PANELS))) if plan.schedule == "summa" else plan
 
 
 def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
-    """The plan by panels as wide as the limit allows, if so; and its bytes of workspace, or about how many it needs at least.
+    """The plan with its panels halved until it keeps the limit, and its bytes of workspace; where no width keeps it, about how many
+    bytes it needs at least.
 
-    One rank is run dry first: what is too much for it need not be looked at on the others.
+    One rank is run dry first: a plan that is too much for it need not be tried on the others.
     """
-    one = int(plan.grid.ranks.flat[0])
-    least, narrowed = _narrowed_by(lambda plan: plan.peak_of(one), plan, limit)
+    first = int(plan.grid.ranks.flat[0])
+    least, narrowed = _narrowed_by(lambda plan: plan.peak_of(first), plan, limit)
     if least > limit:
         return least, plan
     return _narrowed_by(lambda plan: plan.predicted.peak_workspace, narrowed, limit)
 
 
 def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
-    """The same by the peak of some ranks.
+    """The same, where `peak_of` gives a plan's bytes of workspace.
 
-    A dry run is as long as there are panels, and workspace grows by so much an index: two widths foretell the others.
+    A dry run takes the longer the more panels there are. But workspace grows linearly with their width: so the bytes at two widths
+    tell, without narrower ones being run, whether any width can keep the limit.
     """
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
     (m, k), n = plan.A.shape, plan.B.shape[1]
@@ -171,8 +175,8 @@ def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tupl
     while plan.schedule == "summa" and peak > limit and width > thinnest:
         half = replace(plan, panel=max(width // 2, thinnest))
         below = peak_of(half)
-        an_index = (peak - below) / (width - half.panel)
-        least = below - an_index * (half.panel - thinnest)
+        bytes_an_index = (peak - below) / (width - half.panel)
+        least = below - bytes_an_index * (half.panel - thinnest)
         if least > limit:
             return least, plan
         plan, width, peak = half, half.panel, below

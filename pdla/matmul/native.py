@@ -1,4 +1,4 @@
-"""Where to put matrices that are still to be dealt out, so that their product moves the least."""
+"""The grid and layouts in which to make matrices, so that their product costs the least."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Native(NamedTuple):
 
 
 def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.float64, algorithm: str = "auto") -> Native:
-    """The grid and the layouts in which C (m x n) = A (m x k) B (k x n) is cheapest: all three lie where they are needed.
+    """The grid and the layouts in which C (m x n) = A (m x k) B (k x n) is cheapest, as none of the three has to be redistributed.
 
-    By boxes of any sides on the ranks of comm, as `algorithm="auto"` chooses, or of one of the algorithms that have a grid of
-    their own; neighbours on the grid are put on one node where that saves words from others. Ranks may stay idle. Collective.
-    Raises, on every rank, ShapeError for sizes that no matrix has, PlanError for an algorithm that works on the matrices' own grid.
+    algorithm  "auto": the best box of any sides on the ranks of comm; or one of the algorithms that have a grid of their own
+    Neighbours on the grid are put on one node where that saves words from other nodes. Ranks may stay idle. Collective. Raises, on
+    every rank, ShapeError for sizes that no matrix has, PlanError for an algorithm that works on the matrices' own grid.
     """
     world, (m, n, k) = as_communicator(comm), exact(m, n, k)
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):

@@ -1,4 +1,4 @@
-"""Ranks among nodes: the ways to fill a grid with them, and how many of a product's words reach a rank from other nodes."""
+"""Grids over several nodes: the orders in which to fill one with ranks, and a product's words that a rank gets from other nodes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from pdla.matmul.roles import Move
 
 
 def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
-    """Ways to fill a grid, flat, the rank at each place in C order: a grid's usual one; and where ranks are spread over nodes,
-    node after node, each axis once inside the nodes, and each tile of the grid that has a node's ranks."""
+    """Ways to fill a grid, each as the rank at each place in C order. The first is the usual order. Where there are several nodes,
+    ranks are also taken node after node and put along the axes, each axis once the fastest; and into tiles of the grid, in each
+    shape of tile that has as many places as a node has ranks.
+
+    homes  the node of each rank, numbered from 0; None: there is one node
+    """
     found = [usual_order(shape).ravel()]
     if homes is None:
         return found
@@ -26,7 +30,7 @@ def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarra
 
 
 def _tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]:
-    """Sides that divide the grid's, of so many ranks in all, cut along more than one axis."""
+    """The shapes of tiles of `ranks` places whose sides divide the grid's."""
     if not shape:
         yield from [()] if ranks == 1 else []
         return
@@ -36,14 +40,18 @@ def _tiles(shape: tuple[int, ...], ranks: int) -> Iterator[tuple[int, ...]]:
 
 
 def far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
-    """Words that come from other nodes to the rank that has most of them; `where`: the node at each place of the grid."""
+    """Words that come from other nodes to a rank: of each move, to one that has the fewest peers on its own node.
+
+    where  the node at each place of the grid
+    """
     return sum(move.words * outside(where, [axes.index(axis) for axis in move.axes], move.addends) for move in moves)
 
 
 def outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
-    """The share of a rank's words from its peers along these axes of the grid (none: all of it) that crosses a node's link.
+    """Of the words that a rank receives from its peers along these axes of the grid (none: from all its ranks), the share that
+    comes over its node's link; for the rank with the fewest peers on its own node.
 
-    Addends come from each peer elsewhere. Of the rest the ranks of a node bring each piece there once, to all of them.
+    Addends come from each peer on another node by themselves. Other pieces come once for all peers on a node, which share the work.
     """
     rest = [axis for axis in range(where.ndim) if along and axis not in along]
     lines = where.transpose([*rest, *(axis for axis in range(where.ndim) if axis not in rest)])

@@ -1,4 +1,4 @@
-"""What the schedules share: bringing an operand to its layout, operands that move along one dimension, and the sink."""
+"""What the schedules share: bringing an operand to a layout, collecting products in C, and operands that move in parts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ALL = slice(None)
 
 
 class Memo(dict):
-    """What a plan has worked out at its first run: index sets, panels, routes. They depend on layouts alone."""
+    """What a plan works out at its first run and keeps for the next: index sets, panels, routes, which depend on layouts alone."""
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """The value of a key, made when it is asked for first."""
+        """The value kept under a key; made, and kept, when it is first asked for."""
         if key not in self:
             self[key] = make()
         return self[key]
@@ -34,22 +34,22 @@ class Memo(dict):
 
 
 def gathered_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
-    """The axes over which X is gathered into this layout; none where it need not or cannot be."""
+    """The axes over which an all-gather brings X to this layout; empty where X lies so already, or an all-gather does not do it."""
     return extra_axes(X.layout, layout, X.grid.sizes) or ()
 
 
 def as_stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
-    """The shape in which such a part of X is stored and travels."""
+    """The shape in which a part of X with these rows and columns is stored, and travels: turned round where X is a transpose."""
     return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
 
 
 def assemble(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
-    """Collective: X in another layout on its grid: as it is, a view of a part, an all-gather, or a redistribution."""
+    """Collective: X in another layout on its grid: X itself, a part of each block, an all-gather, or a redistribution."""
     return memo.once((X.shape, X.layout, layout), lambda: assembler(X, layout, memo))(X)
 
 
 def assembler(X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
-    """What does that for matrices that lie as X does."""
+    """The function that does this, for X and for other matrices of its shape, grid and layout."""
     sizes = X.grid.sizes
     if X.layout.same_cuts(layout, X.shape, sizes):
         return lambda X: X
@@ -66,7 +66,7 @@ def _moved(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
 
 
 def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: Memo) -> Route:
-    """The way of X to a layout on a grid, worked out once."""
+    """This rank's part in redistributing X to a layout on a grid; worked out once."""
     between = (X.layout, X.grid), (layout, grid)
     return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
 
@@ -84,7 +84,7 @@ def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatri
 
 
 def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
-    """Collective: start gathering X over the axes, which gives it this layout; gives what ends it."""
+    """Collective: start gathering X over the axes, which brings it to this layout; gives a function that waits for the matrix."""
     whole, arrivals = arriving(X, layout, axes)
 
     def end() -> DistMatrix:
@@ -98,9 +98,10 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
 def arriving(
     X: DistMatrix, layout: Layout, axes: tuple[str, ...], hall: Hall | None = None
 ) -> tuple[DistMatrix, Iterator[int]]:
-    """Collective: the same, as the matrix to be, and the ranks whose blocks are in it, as they come, those that have any.
+    """Collective: the same; gives the matrix, still to be filled, and an iterator over the ranks along the axes that have a block
+    with elements: each is given once its block is in the matrix.
 
-    hall  of the communicator along the axes: what has no gaps lies there, all of the matrix or each block
+    hall  shared memory of the communicator along the axes: the whole matrix lies there if no block has gaps in it, else each block
     """
     comm = X.grid[axes]
     if comm is None or X.grid.coords is None:
@@ -129,8 +130,8 @@ def arriving(
 
 
 class Assembly(NamedTuple):
-    """A rank's block of a matrix, put together of others': its shape, and of each part its place there, shape, and whether
-    that has no gaps.
+    """How a rank's block is put together from the blocks of several ranks: its shape, and for each of these parts its place there,
+    its shape, and whether that place is contiguous memory.
     """
 
     shape: Shape
@@ -144,35 +145,36 @@ def _assembly(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...],
     sizes, coords = dict(sized), dict(placed)
     places = places_of(shape, parts, whole, axes, sizes, coords)
     rows, cols = whole.indices(shape, sizes, coords)
-    here, shapes = (len(rows), len(cols)), [(counted(their_rows), counted(their_cols)) for their_rows, their_cols in places]
-    return Assembly(here, places, shapes, [_gapless(here, *place) for place in places])
+    block, shapes = (len(rows), len(cols)), [(counted(their_rows), counted(their_cols)) for their_rows, their_cols in places]
+    return Assembly(block, places, shapes, [_gapless(block, *place) for place in places])
 
 
 def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
-    """Whether a part of a matrix has no gaps, so that messages need no memory besides."""
+    """Whether a part of a C-ordered block is contiguous memory, so that it can be received in place, without a buffer."""
     if not (isinstance(rows, slice) and isinstance(cols, slice)):
         return False
     return rows.step in (None, 1) and len(range(whole[1])[cols]) == whole[1]
 
 
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:
-    """Rows and columns of the blocks of the ranks that differ from this one along the axes, in that communicator's order."""
+    """The rows and columns of the block of each rank that differs from this one only along the axes, in their C order."""
     assert X.grid.coords is not None
     return [X.layout.indices(X.shape, X.grid.sizes, where) for where, _ in shares(0, (), X.grid.sizes, axes, X.grid.coords)]
 
 
-# ---------------------------------------------------------------------------------------------- where products go
+# ---------------------------------------------------------------------------------------------- where local products are added up
 
 
 class Sink:
-    """A local block of C that collects products: beta times what was there enters each part once, at its first product."""
+    """A local block of C to which local products are added. What was there is multiplied by beta: each part of the block when its
+    first product comes."""
 
     def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex) -> None:
         self.xp, self.block, self.alpha, self.beta = xp, block, alpha, beta
         self.begun: set[Any] = set()
 
     def add(self, a: Any, b: Any, rows: Selection = ALL, cols: Selection = ALL, part: Any = None) -> None:
-        """block[rows, cols] += alpha a b; `part` names the part of the block, which all its products fill wholly."""
+        """block[rows, cols] += alpha a b. Products with the same `part` have the same rows and columns; no two parts overlap."""
         beta = 1 if part in self.begun else self.beta
         self.begun.add(part)
         if rows is ALL and cols is ALL:
@@ -185,13 +187,13 @@ class Sink:
             self.xp.put(self.block, rows, cols, target)
 
     def end(self) -> None:
-        """Without products (k is empty here) beta is still owed."""
+        """If no product has come (this rank's part of k is empty), multiply the block by beta now."""
         if not self.begun:
             self.xp.scale(self.block, self.beta)
 
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
-    """c = alpha a b + beta c, recorded; what it needs besides is workspace."""
+    """c = alpha a b + beta c, recorded in the ledger; buffers that it needs are workspace."""
     with timed("gemm", flops=(8 if c.dtype.kind == "c" else 2) * a.shape[0] * a.shape[1] * b.shape[1]):
         xp.gemm(a, b, c, alpha, beta, partial(buffer, xp))
 
@@ -201,9 +203,10 @@ def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> 
 
 @dataclass
 class Stream:
-    """A matrix along the walked dimension: `parts` are the indices of each rank of `comm`; one part and no comm: static.
+    """A matrix that is cut along the walked dimension over the ranks of `comm`: parts[r] are the indices of rank r's block. Without
+    a comm there is one part, and it does not move.
 
-    Panels travel as the matrix is stored (transposed where it is a transpose), and are looked at the other way round.
+    Panels travel in the order in which the matrix is stored. `seen` turns one of a transpose round, as the product needs it.
     """
 
     X: DistMatrix
@@ -214,19 +217,20 @@ class Stream:
 
     @staticmethod
     def along(X: DistMatrix, dimension: int, axes: tuple[str, ...], parts: list[IndexSet]) -> Stream:
-        """X, whose block lies along `dimension` with the ranks that differ along the axes."""
+        """X with its dimension `dimension` (0: rows, 1: columns) cut along the axes, into these parts."""
         return Stream(X, dimension, axes, X.grid[axes] if axes else None, parts)
 
     @staticmethod
     def parts_of(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> list[IndexSet]:
-        """The indices of the dimension that each of those ranks holds."""
+        """The indices along the dimension of each rank that differs from this one only along the axes."""
         grid, cuts = X.grid, (X.layout.rows, X.layout.cols)[dimension]
         assert grid.coords is not None
-        there = shares(0, (), grid.sizes, axes, grid.coords)
-        return [share(X.shape[dimension], cuts, grid.sizes, where) for where, _ in there]
+        ring = shares(0, (), grid.sizes, axes, grid.coords)
+        return [share(X.shape[dimension], cuts, grid.sizes, where) for where, _ in ring]
 
     @property
     def here(self) -> int:
+        """The number of this rank's own part."""
         return self.comm.rank if self.comm else 0
 
     @property
@@ -234,12 +238,13 @@ class Stream:
         return self.comm is not None
 
     def shape(self, width: int) -> tuple[int, int]:
-        """Shape, as stored, of `width` indices of the walked dimension."""
+        """The shape, as stored, of a panel of `width` indices of the walked dimension."""
         across = self.X.stored.shape[1 - self.dimension]
         seen = (width, across) if self.dimension == 0 else (across, width)
         return seen[::-1] if self.X.transposed else seen
 
     def seen(self, stored: Any) -> Any:
+        """A panel as the product needs it, of one as stored; or the other way round."""
         return stored.T if self.X.transposed else stored
 
     def cut(self, selection: Selection) -> Any:
@@ -247,24 +252,26 @@ class Stream:
         return self.seen(take(self.X.xp, self.X.stored, *self._across(selection)))
 
     def of(self, stored: Any, selection: Selection) -> Any:
-        """Some positions of a received part, as seen."""
+        """These positions of a part that has been received, as the product needs them."""
         return take(self.X.xp, self.seen(stored), *self._across(selection))
 
     def _across(self, selection: Selection) -> tuple[Selection, Selection]:
         return (selection, ALL) if self.dimension == 0 else (ALL, selection)
 
     def room(self, width: int) -> Any:
-        """Buffer space for a panel of up to `width`."""
+        """A flat buffer for a panel of up to `width` indices."""
         return buffer(self.X.xp, (prod(self.shape(width)),), self.X.dtype)
 
     def fitted(self, room: Any, width: int) -> Any:
+        """A panel of `width` indices, as stored, at the beginning of a buffer."""
         shape = self.shape(width)
         return room[: prod(shape)].reshape(*shape)
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Indices of the walked dimension that part x of one stream and part y of the other share, as positions in each."""
+    """The indices of the walked dimension that part x of one stream and part y of another have in common: their positions in each
+    part, and how many there are."""
 
     x: int
     y: int
@@ -273,6 +280,7 @@ class Meeting:
     width: int
 
     def chopped(self, width: int) -> list[Meeting]:
+        """The same in pieces of at most `width` indices."""
         pieces = []
         for lo in range(0, self.width, width):
             hi = min(lo + width, self.width)
@@ -281,6 +289,6 @@ class Meeting:
 
 
 def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
-    """The overlay of two streams' parts: every pair with indices in common, in order of the first."""
+    """Every pair of parts of two streams that has indices in common, in order of the first stream's parts."""
     met_by = overlapping(ys)
     return [Meeting(x, y, *part.overlay(ys[y])) for x, part in enumerate(xs) for y in met_by(part)]

@@ -1,8 +1,8 @@
-"""Which rank takes which place of a box's grid: the one that holds most of what the place needs already.
+"""Which rank takes which place of a box's grid: ranks are placed so that most elements are where they are needed already.
 
-What a place of the grid and a rank of the user's grid have in common of a matrix is a product of two overlaps, of rows and
-of columns; all of them are found at once from the layouts, without a message. The best assignment is a linear one; where there
-are several nodes one of the nodes first, so that those that shared a node still do, and then one of each node's ranks.
+How many elements a rank holds, on the user's grid, of what a place needs is a product of two overlaps, of rows and of columns; all
+are found at once from the layouts, without a message. The best placing is a linear assignment problem. Where there are several
+nodes it is solved for whole nodes first, so that places on one node stay together, and then for the ranks of each node.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, axes_of, effective, share
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
-FEW = 1024  # ranks up to which an assignment is looked for: its time grows with their cube
+FEW = 1024  # ranks up to which an assignment is looked for: that takes time that grows with their cube
 
 
 @dataclass(frozen=True)
 class Place:
-    """A grid as numbers: its axes, and the rank at each place in C order; of `ranks` ranks in all."""
+    """A grid without its communicator: axes, shape, the rank at each place in C order, and the ranks there are, idle ones too."""
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Side:
-    """A matrix as it lies: shape, layout, and the grid's axes."""
+    """A matrix on a grid: its shape and layout, and the grid's axes and shape."""
 
     shape: Shape
     layout: Layout
@@ -54,7 +54,7 @@ class Side:
 
     @cached_property
     def nests(self) -> list[Nest]:
-        """How rows and columns are cut, whatever the axes are called."""
+        """How rows and columns are cut, with axes named by their place in the nest: so equal cuts are equal whatever their axes."""
         return [self._named_by_place(n, self._nest(d)) for d, n in enumerate(self.shape)]
 
     def _named_by_place(self, n: int, nest: tuple[Cut, ...]) -> Nest:
@@ -64,7 +64,7 @@ class Side:
 
     @cached_property
     def numbers(self) -> list[np.ndarray]:
-        """Of rows and of columns: the number of its share for each place of the grid, flat."""
+        """For rows and for columns: the number of the share that each place of the grid holds, flat."""
         return [self._numbers(d) for d in (0, 1)]
 
     def _numbers(self, dimension: int) -> np.ndarray:
@@ -84,7 +84,7 @@ class Side:
 
 @lru_cache(maxsize=1024)
 def _runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops of all shares' runs, and where each share's begin (none is without)."""
+    """Starts and stops of the runs of all shares, and where those of each share begin. An empty share has one run, an empty one."""
     n, nest, sizes = nest_
     names = axes_of(nest)
     along = dict(zip(names, sizes, strict=True))
@@ -96,7 +96,7 @@ def _runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1024)
 def _overlap(user: Nest, native: Nest) -> np.ndarray:
-    """Indices in common of each of the user's shares and each native share, which is one run."""
+    """How many indices each of the user's shares (rows) and each native share (columns), which is one run, have in common."""
     starts, stops, first = _runs(user)
     begin, end, _ = _runs(native)
     common = np.minimum(stops[:, None], end) - np.maximum(starts[:, None], begin)
@@ -105,7 +105,10 @@ def _overlap(user: Nest, native: Nest) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Kept:
-    """What each rank holds of what each place of the native grid needs, in elements; `order` ranks on the user's grid."""
+    """How many elements each rank holds of what each place of the native grid needs.
+
+    order  the rank at each place of the user's grid;  ranks: how many there are, idle ones too
+    """
 
     user: Side
     native: Side
@@ -114,12 +117,12 @@ class Kept:
 
     @cached_property
     def _overlaps(self) -> list[np.ndarray]:
-        """Of rows and of columns: the user's shares x the native shares."""
+        """For rows and for columns: indices in common, the user's shares x the native shares."""
         return [_overlap(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
 
     @property
     def elements(self) -> np.ndarray:
-        """Ranks x places; none where a rank is idle on the user's grid."""
+        """Ranks x places; 0 for a rank that is idle on the user's grid."""
         kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
         rows, cols = (o[u][:, v] for o, u, v in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True))
         kept[np.array(self.order)] = rows * cols
@@ -127,21 +130,22 @@ class Kept:
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Each rank's place on the user's grid, and for a rank that is none, the last, -1; so for those that are idle."""
+        """Each rank's place on the user's grid, -1 for an idle rank; and at the end one more -1, for rank -1, which is nobody."""
         places = np.full(self.ranks + 1, -1)
         places[np.array(self.order)] = np.arange(len(self.order))
         return places
 
     def _held(self, ranks: np.ndarray) -> np.ndarray:
-        """Elements that some ranks hold of what the places need: of each place one rank, or a row of them; -1: nobody."""
-        here = self._places[ranks]
-        there = (slice(None), *[None] * (ranks.ndim - 1))
+        """Elements that given ranks hold of what the native grid's places need: for each place one rank, or a row of them; rank -1
+        is nobody, and holds none."""
+        at = self._places[ranks]
+        by_place = (slice(None), *[None] * (ranks.ndim - 1))
         numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
-        rows, cols = (overlap[mine[here], needed[there]] for overlap, mine, needed in numbers)
-        return np.where(here < 0, 0, rows * cols)
+        rows, cols = (overlap[held[at], needed[by_place]] for overlap, held, needed in numbers)
+        return np.where(at < 0, 0, rows * cols)
 
     def _in_place(self, order: np.ndarray) -> np.ndarray:
-        """What the rank at each place keeps there, with ranks placed in this order."""
+        """Elements that the rank at each place holds already of what the place needs, with ranks placed in this order."""
         return self._held(order)
 
     def arriving(self, order: np.ndarray) -> np.ndarray:
@@ -166,14 +170,14 @@ class Kept:
         beside = _neighbours(homes)[homes[order]]
         held = self._held(beside)
         there, back = np.zeros(self.ranks), np.zeros(self.ranks)
-        there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # copies of one element may be there
+        there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # below 0 where several on a node hold copies
         back[np.array(self.order)] = self.user.elements
         back -= np.bincount(beside[beside >= 0], held[beside >= 0], self.ranks)
         return there, np.maximum(back, 0)
 
 
 def _neighbours(homes: np.ndarray) -> np.ndarray:
-    """The ranks of each node, a row a node; -1 where it has fewer than others."""
+    """The ranks of each node, one row for each; filled up with -1 where a node has fewer than others."""
     counts = np.bincount(homes)
     rows = np.full((len(counts), counts.max()), -1)
     rows[np.arange(counts.max()) < counts[:, None]] = np.argsort(homes, kind="stable")
@@ -181,12 +185,13 @@ def _neighbours(homes: np.ndarray) -> np.ndarray:
 
 
 def relabelled(kept: Sequence[Kept], order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
-    """The rank for each place, so that most elements stay where they are; `order` where nothing is better.
+    """The rank at each place, so that as many elements as possible stay on their rank; `order` itself where none is better, or
+    there are more than FEW ranks.
 
-    homes  the node of each rank, numbered from 0; then most stay on their node, and of those on their rank: places that share a
-           node in `order` share one again
+    homes  the node of each rank, numbered from 0; with it as many elements as possible stay on their node, then on their rank, and
+           places that share a node in `order` share one again
     """
-    total = np.add.reduce([one.elements for one in kept])
+    total = np.add.reduce([matrix.elements for matrix in kept])
     if len(total) > FEW or total[order, np.arange(len(order))].sum() == total.max(axis=0, initial=0).sum():
         return order
     if homes is None:
@@ -202,7 +207,7 @@ def relabelled(kept: Sequence[Kept], order: np.ndarray, homes: np.ndarray | None
 
 
 def _assigned(worth: np.ndarray) -> np.ndarray:
-    """For each column a row of its own, so that the sum is largest."""
+    """For each column of `worth` a row, no row twice, so that the sum of these elements is largest."""
     from scipy.optimize import linear_sum_assignment
 
     columns, rows = linear_sum_assignment(worth.T, maximize=True)

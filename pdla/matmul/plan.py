@@ -1,4 +1,4 @@
-"""A plan: the choice made once, the figures it promises, and how it runs; making.py makes one."""
+"""A plan: how a product is computed, what that will cost, and how it is run; making.py makes one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from pdla.model.machine import Machine
 from pdla.redistribute import local_shape, start, summed
 
 AT_ONCE = ("gather", "shared")  # schedules that do not walk
-EVERY_RANK = 64  # ranks up to which every rank is run dry
+EVERY_RANK = 64  # ranks up to which all of them are run dry to foretell costs, beyond only a sample
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a plan costs the rank that pays most of each: bytes and messages received, bytes of workspace, seconds."""
+    """What a plan costs: bytes and messages received, bytes of workspace, seconds; of each the most that any rank has."""
 
     bytes_received: int
     messages: int
@@ -43,20 +43,20 @@ class Figures:
 
 
 def _nothing() -> None:
-    """As a reference to a matrix that was not given."""
+    """Stands for a weak reference where no `out` was given."""
 
 
 def _forget(seen: list[Any], gone: ref) -> None:
-    """What is kept of matrices of which one is no more."""
+    """Clear what is kept for the matrices of the last call, as one of them is gone."""
     seen.clear()
 
 
 def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
-    """A matrix like X, without data, on its grid's likeness in a dry world; dtype: where X tells none."""
+    """A matrix like X without data, on a dry world's copy of its grid; dtype: used where X has none."""
     shape = local_shape(X.shape, X.layout, grid)
     rows, cols = shape[::-1] if X.transposed else shape
     kind = X.dtype or dtype
-    # What lies backwards is copied for any BLAS, and packed for any message.
+    # Negative strides stand for all blocks with gaps within rows: they are copied for BLAS, and packed for messages.
     base = Meta((rows, 2 * cols), kind)[::-1, ::-2] if X.gaps > 1 else Meta((rows, cols + X.gaps), kind)[:, :cols]
     whole = X.shape[::-1] if X.transposed else X.shape
     return DistMatrix(base, X.shape, grid, X.layout, X.transposed, X.conjugated, X.gaps, Meta(whole, kind) if X.shared else None)
@@ -64,11 +64,14 @@ def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
 
 @dataclass(frozen=True)
 class Plan:
-    """C = alpha A B + beta C: algorithm, grid, roles of the axes, schedule, walked dimension, panel width.
+    """How C = alpha A B + beta C is computed: algorithm, grid, roles of the axes, schedule, walked dimension, panel width.
 
     `plan(A, B, out=C)` runs it on operands like those it was made for; collective, checked without a message. Its buffers
     are kept from run to run; `free()` gives them back. `algorithm` is what was chosen, `schedule` how its panels move.
-    `adds`: made for a beta other than 0; what comes to C from another layout needs memory of its own then.
+    native      the layouts on `grid` to which A and B are brought, and in which C is computed;  stays: which of them have theirs
+    words       a rank receives for the product;  moved: for the conversions of layouts;  bound: what some rank must receive
+    adds        made for a beta other than 0: then C, if it comes from another layout, needs memory of its own before it is added
+    limit       bytes of workspace, or infinity;  runners_up: the next cheapest ways, in words
     """
 
     A: Operand
@@ -101,12 +104,12 @@ class Plan:
 
     @property
     def closed(self) -> bool:
-        """Whether a grid of it has been closed: matrices on an equal one, made later, want another plan."""
+        """Whether one of its grids has been closed: for matrices on an equal grid, made later, another plan must be made."""
         return any(grid.closed for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid))
 
     @property
     def named(self) -> str:
-        """The algorithm, and the schedule where that is another word."""
+        """The algorithm's name, with the schedule's where the two differ."""
         return self.algorithm if self.schedule == self.algorithm else f"{self.algorithm} by {self.schedule}"
 
     # ------------------------------------------------------------------ running
@@ -115,7 +118,7 @@ class Plan:
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
         """Collective: the product. Raises, on this rank alone, PlanError for matrices that the plan was not made for, ShapeError or
-        LayoutError for an `out`, alpha or beta that does not go with them.
+        LayoutError for an `out`, alpha or beta that does not fit them.
         """
         seen = self.seen
         with amid(self.grid.comm, "a plan's call"):
@@ -130,7 +133,7 @@ class Plan:
             return out
 
     def _check(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-        """Local; the same matrices are not looked at again, for as long as they live."""
+        """Local: check the matrices of a call, and remember them, so that the next call with the same ones need not."""
         for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
             checks.matrix(X, name)
         alike = self.A.like(A) and self.B.like(B) and promoted(A.dtype, B.dtype) == self.dtype
@@ -145,7 +148,10 @@ class Plan:
         self.seen[:] = (ref(A, forget), ref(B, forget), _nothing if out is None else ref(out, forget), self._turn(A, B, out))
 
     def _turn(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> shared.Turn | None:
-        """Of these very matrices, where that is all there is to do; it saves the smallest products a third of a call."""
+        """The shared product of these very matrices, to be run again and again, where a call does nothing else; None elsewhere.
+
+        This takes a third off the time of the smallest products.
+        """
         if self.schedule != "shared" or out is None or A.conjugated or B.conjugated:
             return None
         alike = A.grid is B.grid is out.grid is self.grid and A.dtype is B.dtype is self.dtype
@@ -183,7 +189,8 @@ class Plan:
     # ------------------------------------------------------------------ there and back
 
     def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
-        """A and B in their native layouts: both on their way before either is waited for. What is shared is put there as it is."""
+        """A and B in their native layouts; both are on their way before either is waited for. The schedule "shared" takes them in
+        whatever layouts they come."""
         alike = A.grid is B.grid is self.grid and A.dtype is B.dtype is self.dtype
         if alike and self._taken_as_they_lie and not (A.conjugated or B.conjugated):
             return A, B
@@ -202,20 +209,20 @@ class Plan:
 
     @cached_property
     def _taken_as_they_lie(self) -> bool:
-        """Whether A and B in the plan's dtype, on its very grid and not conjugated, need nothing done to them."""
+        """Whether nothing needs to be done to A and B if they are on the plan's very grid, of its dtype, and not conjugated."""
         return all(self.stays[:2]) and not (self.A.layout.partial or self.B.layout.partial)
 
     def _as_it_lies(self, X: DistMatrix, layout: Layout) -> DistMatrix:
-        """X, whose blocks lie where the plan's grid wants them, as a matrix on that grid."""
+        """X as a matrix on the plan's grid, where its blocks are on the right ranks already."""
         if X.grid is self.grid or X.grid == self.grid:
             return X
         shape = local_shape(X.shape, layout, self.grid)
-        # Blocks without elements are alike, whatever their shapes.
+        # A block without elements may have another shape in the new layout.
         base = X.base if X.base.size else X.xp.empty(shape[::-1] if X.transposed else shape, X.dtype)
         return DistMatrix(base, X.shape, self.grid, layout, X.transposed, common=X.common)
 
     def _ready(self, X: DistMatrix) -> DistMatrix:
-        """An operand in the product's dtype, summed and not conjugated."""
+        """An operand in the product's dtype, with its partial sums added up, and no conjugate view."""
         if X.layout.partial:
             X = summed(X, X.layout.summed)
         if X.dtype == self.dtype and not X.conjugated:
@@ -225,7 +232,8 @@ class Plan:
         return DistMatrix(base, X.shape, X.grid, X.layout, X.transposed)
 
     def _multiply_and_return(self, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex) -> None:
-        """C in its native layout first; then home, where beta times what was there is added, before 16-bit floats are rounded."""
+        """Compute the product in C's native layout, bring it to `out`'s, and add beta times what was there; only then are 16-bit
+        floats rounded."""
         xp, kind = out.xp, self.dtype if beta == 0 else summing(self.dtype)
         block = buffer(xp, local_shape(out.shape, self.native[2], self.grid), kind)
         c = DistMatrix(block, out.shape, self.grid, self.native[2])
@@ -238,7 +246,8 @@ class Plan:
     # ------------------------------------------------------------------ multiplying
 
     def _multiply(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        """c = alpha a b + beta c on the plan's grid: in c's own block where the products belong there, else summed into it."""
+        """c = alpha a b + beta c on the plan's grid: computed in c's own block where that is in the layout and dtype in which the
+        products come, else in a buffer that is then summed and brought to c."""
         xp = c.xp
         layout, moving = (self.roles.C, False) if self.schedule in AT_ONCE else (self.walk.C, bool(self.walk.axes_c))
         if self.memo.once(("same", c.dtype), lambda: self._same(c, layout)) and (beta == 0 or not moving):
@@ -260,6 +269,7 @@ class Plan:
         return Sink(xp, block, alpha, beta) if self.grid.active else None
 
     def _same(self, c: DistMatrix, layout: Layout) -> bool:
+        """Whether products that come in this layout can be added to c's block directly."""
         return c.dtype == summing(self.dtype) and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
 
     def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, sink: Sink | None) -> None:
@@ -288,7 +298,7 @@ class Plan:
             cannon.walk_mn(moving, still.X.stored, sc, sink, self.memo)
 
     def _in_step(self, streams, a: DistMatrix, b: DistMatrix):
-        """Collective: Cannon's streams; where their parts do not line up on some rank, one operand is gathered first."""
+        """Collective: Cannon's streams; where their parts do not line up on some rank, with one operand gathered first."""
         walked, n = self.walk, {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}[self.walk.dimension]
         if self.memo.once("in step", lambda: cannon.in_step(walked, n, self.grid.sizes)):
             return streams
@@ -301,7 +311,7 @@ class Plan:
 
     @cached_property
     def predicted(self) -> Figures:
-        """The largest figures of any kind of rank, from dry runs of this very plan: see `_sample`."""
+        """What the plan will cost: the largest figures of the sampled ranks, each from a dry run of this very plan."""
         received, messages, peak, flops = (max(figures) for figures in zip(*map(self._dry, self._sample()), strict=True))
         seconds = self.machine.seconds(flops, received, messages, self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1))
         return Figures(received, messages, peak, seconds)
@@ -311,9 +321,9 @@ class Plan:
         return self._dry(rank)[2]
 
     def _sample(self) -> list[int]:
-        """Ranks that may cost most: all, of many the first, second and last along each axis of the grids (of very many not the
-        second), and the first of the second node. Where cuts do not match, or a ring's sides do not divide each other, it may be
-        any.
+        """The ranks that are run dry: all of them, if there are few. Of many, those that may have the highest costs: first, second
+        and last along each axis of the grids (of very many not the second), and the first rank of the second node. Where cuts do
+        not match, or a Cannon grid's sides do not divide each other, another rank may have more.
         """
         if self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))
@@ -326,9 +336,11 @@ class Plan:
         return sorted({*map(int, corners), *(homes.index(home) for home in list(dict.fromkeys(homes))[1:2])})
 
     def _dry(self, rank: int) -> tuple[int, int, int, int]:
+        """Bytes and messages that one rank receives, its bytes of workspace, and its flops, from a dry run."""
+
         def program(comm: DryComm) -> None:
             here = self.grid.comm
-            comm.homes, comm.shared_limit, comm.adds = here.homes, here.shared_limit, here.adds  # by them figures differ
+            comm.homes, comm.shared_limit, comm.adds = here.homes, here.shared_limit, here.adds  # on which figures depend
             alike = {grid: _alike(grid, comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
             a, b, c = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B, self.C))
             replace(self, grid=alike[self.grid]).run(a, b, c, 1, int(self.adds), Workspace())
@@ -337,7 +349,7 @@ class Plan:
         return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
 
     def explain(self) -> str:
-        """The plan in words, beside what it costs, the next best, and the lower bound."""
+        """The plan in words: how it multiplies, what it costs, the lower bound, and the next best ways."""
         (m, k), n = self.A.shape, self.B.shape[1]
         walked = "" if self.schedule in AT_ONCE else f", walking {self.walk.dimension}"
         panels = f" in panels of {self.panel}" if self.schedule == "summa" else ""
@@ -355,7 +367,7 @@ class Plan:
         ])  # fmt: skip
 
     def _way_of(self, i: int) -> str:
-        """Where one of A, B and C lies, travels to, and is multiplied."""
+        """The layouts that A, B or C (0, 1 or 2) goes through: as given, native, and as the local products take it."""
         given, native, needed = (self.A, self.B, self.C)[i].layout, self.native[i], (self.roles.A, self.roles.B, self.roles.C)[i]
         steps = [given] if self.stays[i] else [given, native]
         steps += [] if steps[-1] == needed else [needed]
@@ -363,4 +375,5 @@ class Plan:
 
 
 def _alike(grid: ProcessGrid, comm: Communicator) -> ProcessGrid:
+    """The same grid over another communicator of as many ranks."""
     return ProcessGrid.trusted(grid.shape, comm, grid.ranks, grid.axes)

@@ -1,7 +1,7 @@
-"""The choice: every way to multiply two matrices as they lie, priced; the cheapest is a plan's.
+"""The choice: every way to multiply two matrices from the layouts in which they come, priced; a plan takes the cheapest.
 
-A way is the rule on the matrices' own grid, or a table on a grid of its own, with A, B and C brought there and back. Its price
-counts the words of the product and of the conversions by the rank that receives most, its messages, and idle ranks.
+A way is the rule on the matrices' own grid, or a table on a grid of its own, to which A and B are brought, and C back. Its price
+counts, for the rank that receives most, the words of the product and of the conversions; and messages, and idle ranks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ALGORITHMS = (*ON_GRID, *NAMED)
 SCHEDULES = (*ON_GRID, "shared")
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relabelled
-WORTH = 2**16  # words of conversion from which that is tried: loading the assignment takes longer than less would
-SWIFT = 256  # ranks from which the assignment itself takes its time: WORTH then grows with their square
-WIDE = 8  # bytes of the elements that OpenBLAS multiplies faster into a wide block of C than into a tall one, both by rows
+WORTH = 2**16  # words of conversion from which that is tried: to import SciPy's assignment takes longer than to send fewer
+SWIFT = 256  # ranks up to which the assignment itself takes little time: beyond, WORTH grows with their square
+WIDE = 8  # itemsize with which OpenBLAS is faster at a wide block of C than at a tall one, both stored by rows
 LARGE = 4096  # ranks from which conversions are priced by sizes alone
 
 
@@ -43,7 +43,7 @@ class Way:
     """One way to multiply, and its price.
 
     table   None: by the rule on the matrices' own grid, with `roles` and `schedule`
-    order   of the communicator's ranks on the table's grid;  stays: which of A, B and C need not be brought there
+    order   the communicator's rank at each place of the table's grid;  stays: which of A, B and C need no conversion
     words   a rank receives for the product;  moved: for the conversions;  price: in multiples of the lower bound
     """
 
@@ -58,7 +58,7 @@ class Way:
     stays: tuple[bool, bool, bool] = (True, True, True)
 
     def told(self, itemsize: int) -> str:
-        """In words, its volume in bytes."""
+        """The way in words, with the bytes that a rank receives."""
         grid = " on its own grid" if self.table is None else " on " + " x ".join(map(str, self.table.shape))
         schedule = "" if self.schedule == self.algorithm else f" by {self.schedule}"
         received, moved = (round(words * itemsize) for words in (self.words, self.moved))
@@ -66,7 +66,8 @@ class Way:
 
 
 def ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    """All ways that the words allow, cheapest first; looked for once where many ranks of one process ask the same."""
+    """All ways that the arguments allow, cheapest first. Ranks that are threads of one process ask the same: only the first
+    searches, the others wait and find the result kept."""
     with _one_at_a_time:
         return _ways(q, algorithm, shape, schedule)
 
@@ -90,7 +91,8 @@ def cheapest_native(q: Sizes, algorithm: str) -> tuple[Table, np.ndarray]:
 
 
 def native(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, np.ndarray]]:
-    """All that are looked at, cheapest first; lean: with fewer ranks along k, too, where sums of C need less memory."""
+    """All tables and orders of ranks that are looked at, cheapest first; lean: also those with fewer ranks along k, which need less
+    memory as less of C is summed."""
     tables = _tables(q, algorithm, None, None, lean)
     ways = [(table, order) for table in tables for order in fillings(table.shape, q.homes)]
     return sorted(ways, key=lambda way: _native_price(q, *way))
@@ -101,22 +103,23 @@ def native(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, np
 
 def direct(q: Question, algorithm: str, schedule: str | None = None) -> list[Way]:
     """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
-    told = schedule or (algorithm if algorithm in ON_GRID else None)
-    first = _by_roles(q, told, told == "shared")
-    if told is not None or not q.readable:
+    asked = schedule or (algorithm if algorithm in ON_GRID else None)
+    first = _by_roles(q, asked, asked == "shared")
+    if asked is not None or not q.readable:
         return [first]
-    second = _by_roles(q, told, True)
+    second = _by_roles(q, asked, True)
     return [first] if second.roles == first.roles else [first, second]
 
 
-def _by_roles(q: Question, told: str | None, shared: bool) -> Way:
+def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
+    """The rule with the cheapest roles. asked: the schedule, if the caller names one; shared: words that are copied count."""
     sizes = q.A.place.sizes
     wanted = None if q.C is None else q.C.layout
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
     chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), q.seen if shared else None)
-    name = how = told or q.schedule(given, chosen, sizes)
+    name = how = asked or q.schedule(given, chosen, sizes)
     if how == "cannon" and any(role == "-" for _, role in chosen.carries):
-        how = "summa"  # each rank would begin with other addends: copies of C would differ in their last bits
+        how = "summa"  # by Cannon ranks add in different orders: copies of C would differ in their last bits
     price = q.priced(how, boxes.of(chosen.carries, sizes), _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
     return Way(name, how, chosen, None, (), words, 0.0, price)
 
@@ -171,8 +174,8 @@ def _table_weighed(q: Sizes, table: Table, order: Order) -> float:
 def _weighed(
     q: Sizes, schedule: str, words: float, given: tuple, met: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
-    """The words by which a product is priced: what a rank receives, more where that comes from other nodes; where ranks share
-    memory, half of what it copies: a word in a message is copied as it goes and as it comes."""
+    """The words by which a product is priced: those that a rank receives, of which those from other nodes count more. Where ranks
+    share memory, half the words that it copies: a word in a message is copied twice, as it is sent and as it is received."""
     if not q.readable and q.homes is None:
         return words
     lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
@@ -185,43 +188,44 @@ def _weighed(
 
 
 def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
-    """Boxes whose own layouts need no board, but to which A and B come by it with one copy, where by messages it is two."""
+    """Boxes again, with the schedule "shared", where no face is read in place if A, B and C lie in the box's own layouts: but from
+    other layouts A and B come there with one copy in shared memory, and with two by messages."""
     others = (t for t in tables if q.fits and t.algorithm == box.ALGORITHM.name and t.schedule != "shared")
     return [replace(table, schedule="shared") for table in others]
 
 
 def _straight(tables: Iterable[Table]) -> list[Table]:
-    """Boxes to which A and B come in one round of messages, each face at once, instead of in a share that others gather then."""
+    """Boxes again, to which A and B come as whole faces in one round of messages, instead of in shares that are then gathered."""
     return [t.straight for t in tables if t.schedule == "gather" and t.algorithm == box.ALGORITHM.name]
 
 
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
-    """The tables with their conversions, as the ranks come."""
+    """The ways by these tables, conversions counted, with ranks in each order of `_orders`."""
     kept = KeptOf(q)
     return [_way(q, kept, _turned(q, kept, table, order), order) for table in tables for order in _orders(q, table)]
 
 
 def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
-    """A box with its faces cut the third time along whichever dimension keeps more of them in place."""
+    """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved."""
     if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE:
         return table
     other = replace(table, A=turned(table.A), B=turned(table.B), C=turned(table.C))
     better = {}
-    for name, one, two in zip("ABC", kept(table), kept(other), strict=False):
-        here, there = (kept.words(face, order, name == "C").max() for face in (one, two))
-        better[name] = getattr(other if there < here else table, name)
+    for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
+        words, turned_words = (kept.words(each, order, name == "C").max() for each in (face, turned_face))
+        better[name] = getattr(other if turned_words < words else table, name)
     return replace(table, **better)
 
 
 def _orders(q: Question, table: Table) -> list[np.ndarray]:
-    """Fillings of the table's grid; A's own where its grid has that shape."""
+    """The orders of ranks on the table's grid that are tried: A's own alone, if its grid has the same shape."""
     if q.A.place.shape == table.shape:
         return [np.array(q.A.place.order)]
     return fillings(table.shape, q.homes)
 
 
 class KeptOf:
-    """What ranks keep of A, B and C on the way to a table's layouts; each pair of layouts is looked at once."""
+    """What ranks hold already of A, B and C in a table's layouts. Each pair of layouts is compared once."""
 
     def __init__(self, q: Question) -> None:
         self.q = q
@@ -241,7 +245,7 @@ class KeptOf:
         return self.known[key]
 
     def words(self, kept: Kept, order: np.ndarray, back: bool) -> np.ndarray:
-        """Words each rank receives on the way there, or back."""
+        """Words each rank receives on the way to the table's layout, or back from it."""
         key = (id(kept), order.tobytes(), back)
         if key not in self.found:
             self.found[key] = kept.returning(order) if back else kept.arriving(order)
@@ -267,11 +271,12 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
 
 
 def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
-    """A and B from wherever they lie to where they are read: what a rank has of them is copied once, if it is read at all."""
-    to, returning, stays = _moves(q, kept, table, order)
-    read = float(to.max())
+    """The way by which A and B, in any layouts, are written to shared memory and read there: a rank copies its blocks once, unless
+    they need not move or all ranks see the matrix as it is."""
+    arriving, returning, stays = _moves(q, kept, table, order)
+    read = float(arriving.max())
     each = zip(kept(table), stays, q.seen, strict=False)
-    written = sum(float(one.user.elements.max()) for one, stay, seen in each if not (stay or seen))
+    written = sum(float(matrix.user.elements.max()) for matrix, stay, seen in each if not (stay or seen))
     moved = float(returning.max())
     copied = (written + roles.READ * read) / 2 + moved
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + copied, not stays[2])
@@ -280,19 +285,19 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
 
 
 def _at_home(q: Question, table: Table, order: tuple[int, ...]) -> bool:
-    """Whether A, B and C lie as the table wants them, axes named alike."""
+    """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
     pairs = [(X, layout) for X, layout in ((q.A, table.A), (q.B, table.B), (q.C, table.C)) if X is not None]
     place = Place(table.axes, table.shape, order, q.ranks)
     return all(X.layout == layout and X.place == place for X, layout in pairs)
 
 
 def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
-    """Words each rank receives of A and B, words of C, and which of the three can stay as they are."""
+    """Words each rank receives of A and B on the way there, words of C on the way back, and which of the three need not move."""
     each = kept(table)
-    to = [kept.words(one, order, False) for one in each]
-    back = [kept.words(one, order, True) for one in each]
+    to = [kept.words(matrix, order, False) for matrix in each]
+    back = [kept.words(matrix, order, True) for matrix in each]
     lying = [X for X in (q.A, q.B, q.C) if X is not None]
-    stay = [not (there.any() or here.any() or X.layout.partial) for there, here, X in zip(to, back, lying, strict=True)]
+    stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, lying, strict=True)]
     arriving = to[0] * (not stay[0]) + to[1] * (not stay[1])
     if q.C is None:
         return arriving, np.zeros(1), (stay[0], stay[1], True)
@@ -302,7 +307,7 @@ def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[
 def _by_node(
     q: Question, kept: KeptOf, table: Table, order: np.ndarray, stays: tuple[bool, bool, bool], there: np.ndarray, back: np.ndarray
 ) -> float:
-    """The words of conversions as they are priced: those from other nodes count more."""
+    """The words of conversions as they are priced: those from other nodes count machine.distance times."""
     assert q.homes is not None
     far = [one.far(order, q.homes) for one in kept(table)]
     far_there = far[0][0] * (not stays[0]) + far[1][0] * (not stays[1])
@@ -312,7 +317,7 @@ def _by_node(
 
 
 def _by_sizes(q: Question, table: Table) -> float:
-    """Words of conversion if nothing is kept."""
+    """Words of the conversions, if no rank holds anything of what it needs."""
     m, n, k = q.mnk
     a, b = (prod(table.sizes[axis] for axis in layout.axes) for layout in (table.A, table.B))
     c = 0 if q.C is None else ceil(m * n / prod(q.C.place.sizes[axis] for axis in q.C.layout.axes))
@@ -320,7 +325,7 @@ def _by_sizes(q: Question, table: Table) -> float:
 
 
 def _relabelled(q: Question, found: list[Way]) -> list[Way]:
-    """The best few tables with ranks where they keep most, if that may pay."""
+    """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way."""
     if q.ranks > FEW:
         return []
     again, kept, best = [], KeptOf(q), found[0].price
@@ -335,7 +340,7 @@ def _relabelled(q: Question, found: list[Way]) -> list[Way]:
 
 
 def runners_up(found: Sequence[Way], itemsize: int, count: int = 3) -> tuple[str, ...]:
-    """The next cheapest ways, one a grid and schedule, in words."""
+    """The next cheapest ways, in words; of those with one algorithm, schedule and grid shape, the cheapest."""
     seen: dict[tuple, str] = {}
     for way in found:
         seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way.told(itemsize))

@@ -23,7 +23,7 @@ from pdla.model.machine import Machine
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the rank that pays most pays, when A, B and C lie in the algorithm's own layouts.
+    """What a product costs when A, B and C lie in the algorithm's own layouts: of each figure the most that any rank has.
 
     grid, ranks_used  the grid's shape and size;  seconds: None without a machine
     bytes_received, messages, peak_memory (bytes of workspace), lower_bound (bytes that some rank must receive)
@@ -45,9 +45,9 @@ def predict_matmul(
     dtype: object = "float64", algorithm: str = "auto", memory_limit: int | None = None,
     machine: Machine | str | None = None,
 ) -> Prediction:  # fmt: skip
-    """The best way to multiply m x k by k x n on at most P ranks, each matrix where it suits; no communicator.
+    """The best way to multiply m x k by k x n on at most P ranks, with each matrix in the layout that suits; needs no communicator.
 
-    Figures are those of dry runs of the very plan. Where no machine is given it is made for PDLA_MACHINE's, and tells no time.
+    Figures are those of dry runs of the very plan. Without a machine the plan is made for PDLA_MACHINE's, and `seconds` is None.
     Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
     """
     m, n, k, P = exact(m, n, k, P)
@@ -70,7 +70,7 @@ def predict_matmul(
         plan = making.make(*asked(*found[0], found[0][0].schedule))
     else:
         shapes: dict[tuple[int, ...], tuple[Table, np.ndarray]] = {}
-        for table, order in found:  # once a shape: all of its schedules are tried
+        for table, order in found:  # each shape once: `lean` tries all of its schedules
             shapes.setdefault(table.shape, (table, order))
         plan = making.fitting((plan for way in shapes.values() for plan in making.lean(*asked(*way, None))), memory_limit)
     cost = plan.predicted
@@ -85,8 +85,8 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
 
     grid  (pr, pc) with 2-D blocks for gather, shared, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the stationary
           forms; (pr, pc, depth) for tesseract with B in every layer
-    Cannon's is the most that any rank receives: what SUMMA sends, a block for the skew, and another where a rank begins
-    inside a part: of A where pc is no multiple of pr, of B where pr is none of pc.
+    Cannon's is the most that any rank receives: SUMMA's words, one block of A and one of B for the skew, and another where a rank
+    begins in the middle of a part: of A unless pc is a multiple of pr, of B unless pr is one of pc.
     Raises PlanError for an unknown name, and for sizes and grids that it does not take.
     """
     if algorithm not in (*NAMED, *SCHEDULES):
@@ -105,7 +105,7 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
 
 
 def _visits(ring: int, across: int) -> int:
-    """Parts that come to a rank on a Cannon ring, beside a ring of `across` ranks; the rank to which most come."""
+    """How many parts come to a rank on a Cannon ring of `ring` ranks, where the other operand's ring has `across`; at most."""
     steps = lcm(ring, across)
     mine, theirs = steps // ring, steps // across
     late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))

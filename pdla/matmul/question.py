@@ -1,4 +1,4 @@
-"""What is asked of the choice: the product's sizes, the ranks and their machine, and how A, B and C lie."""
+"""What the choice of a plan depends on: the product's sizes, the ranks and their machine, and how A, B and C lie."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pdla.matrix import DistMatrix
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
-SHARED_BELOW = 48 * 2**20  # bytes of a rank's own up to which others read them in place: beyond, panels need less memory
-GATHER_BELOW = 16 * 2**20  # bytes of gathered panels up to which all come at once: beyond, panels are faster and smaller
+SHARED_BELOW = 48 * 2**20  # bytes of A and B that a rank puts in shared memory, at most: beyond, panels need less memory
+GATHER_BELOW = 16 * 2**20  # bytes that a rank gathers and sums at once, at most: beyond, panels are faster, and need less memory
 
 
 @dataclass(frozen=True)
 class Operand:
-    """What a plan knows of a matrix: all but its elements."""
+    """What a plan knows of a matrix: everything but its elements. It is the same on every rank."""
 
     shape: Shape
     layout: Layout
@@ -39,12 +39,12 @@ class Operand:
         return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype, X.gaps, X.common is not None)
 
     def like(self, X: DistMatrix) -> bool:
-        """Whether X lies like this one."""
+        """Whether X is of this shape, and is cut and stored in this way."""
         alike = X.transposed == self.transposed and (X.common is not None) == self.shared
         return X.shape == self.shape and alike and self.cut_like(X)
 
     def cut_like(self, X: DistMatrix) -> bool:
-        """Whether X is cut as this one, on its grid; mostly they are the very same."""
+        """Whether X has this layout on this grid. `is` comes first, as they are mostly the very same objects."""
         return (X.layout is self.layout or X.layout == self.layout) and (X.grid is self.grid or X.grid == self.grid)
 
     def lying(self) -> Lying:
@@ -62,14 +62,14 @@ class Lying:
 
 
 def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
-    """The layouts of A, B and C, without the cuts that cut nothing."""
+    """The layouts of A, B and C without the cuts along axes of one rank; None where there is none."""
     return tuple(None if X is None else roles.cutting(X, sizes) for X in given)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """A product's m, n, k; how many ranks there are; bytes an element has; the machine; bytes that the ranks of a node may
-    share; the node of each rank (none: all on one)."""
+    """A product's m, n, k; how many ranks there are; bytes of an element; the machine; bytes that the ranks of a node may share;
+    the node of each rank (empty: all run on one)."""
 
     mnk: tuple[int, int, int]
     ranks: int
@@ -80,17 +80,17 @@ class Sizes:
 
     @property
     def readable(self) -> int:
-        """Bytes that every rank may read where they lie."""
+        """Bytes of memory that all ranks may share; 0 where they run on several nodes."""
         return self.shared if self.homes is None else 0
 
     @property
     def seen(self) -> tuple[bool, bool]:
-        """Which of A and B all ranks see as they lie: they are not copied to be read."""
+        """Which of A and B lie in memory that all ranks see (DistMatrix.shared), and need not be copied to be read."""
         return False, False
 
     @property
     def fits(self) -> bool:
-        """Whether ranks may read A and B where they lie, in memory that all of them share."""
+        """Whether A and B can be read in memory that all ranks share: what does not lie there already fits in."""
         (m, n, k), (a, b) = self.mnk, self.seen
         return (a and b) or 0 < self.readable >= (m * k * (not a) + k * n * (not b)) * self.itemsize
 
@@ -99,8 +99,8 @@ class Sizes:
         return received_lower_bound(*self.mnk, self.ranks)
 
     def schedule(self, given: tuple, met: roles.Roles, sizes: Mapping[str, int]) -> str:
-        """How operands laid out so should meet: read in place where the ranks can and memory allows, else all at once where
-        gathers and sums are short; panels do nothing for what is redistributed before."""
+        """The schedule for operands in the layouts `given`: "shared" where ranks can read in place and memory allows; else "gather"
+        where little is gathered and summed; else "summa". What is redistributed before does not count: panels do not help it."""
         lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
         read, own = roles.gathered(lying, layouts, self.mnk, sizes, self.seen)
         if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes, self.seen)[0]:
@@ -114,13 +114,13 @@ class Sizes:
         return np.unique(self.nodes, return_inverse=True)[1] if len(set(self.nodes)) > 1 else None
 
     def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
-        """The price of a box that receives so many words, in its own messages and `more`; of what is read in place only addends."""
+        """The price of a box that receives `words`, in the messages of the product and `more`; what is read in place needs none."""
         own = used.k - 1 if schedule == "shared" else boxes.messages(used)
         excess, begun, work = boxes.excess(*self.mnk, used, self.ranks), own + more, prod(self.mnk) / self.ranks
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 
     def anywhere(self, moved: float) -> float:
-        """So many words of any ranks, as they are priced: more where there are other nodes."""
+        """Words that come from ranks anywhere, as they are priced: those from other nodes, by their share, count more."""
         if self.homes is None:
             return moved
         return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))

@@ -1,4 +1,4 @@
-"""The one rule: each grid axis takes a role in C(m, n) += A(m, k) B(k, n), and the role says what it must find.
+"""The one rule: each grid axis takes a role in C(m, n) += A(m, k) B(k, n), and the role says how A, B and C must lie along it.
 
     the axis carries   A must be     B must be     C comes as
     m                  cut along m   whole         cut along m
@@ -22,16 +22,16 @@ from typing import NamedTuple
 from pdla.cuts import Block, Cut, Cuts
 from pdla.layout import Layout, axes_of, effective, extra_axes
 
-READ = 0.25  # of a copy: what it costs to read a word of another rank's in place, as the local product does in any case
+READ = 0.25  # the cost of reading a word of another rank's block in place, in copies of a word: the local product reads it anyway
 
 Sizes = tuple[tuple[str, int], ...]
 Nest = tuple[Cut, ...]
-Seen = tuple[bool, bool]  # of A and of B: whether all ranks see it as it lies
+Seen = tuple[bool, bool]  # for A and for B: whether it lies in memory that all ranks see, as it is
 
 
 @dataclass(frozen=True)
 class Roles:
-    """What each axis carries, and the layouts in which A, B and C meet for the local products."""
+    """What each axis carries, and the layouts that A, B and C must have for the local products."""
 
     carries: tuple[tuple[str, str], ...]
     A: Layout
@@ -46,9 +46,10 @@ class Roles:
 def choose(
     A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes, shared: Seen | None = None
 ) -> tuple[Roles, float]:
-    """The cheapest roles for operands laid out so, and their words; C=None leaves its layout to the roles.
+    """The roles by which a rank receives the fewest words from these layouts of the operands, and how many; C=None leaves C's
+    layout to the roles.
 
-    shared: A and B may be read in place: the cheapest are those that copy least; which of the two all ranks see as they lie.
+    shared  if given, A and B are read in shared memory, and the roles are those by which a rank copies the fewest words
     """
     size = dict(sizes)
     A, B = (cutting(X, size) for X in (A, B))
@@ -67,12 +68,13 @@ def choose(
 
 
 def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
-    """Without the cuts along axes of one rank."""
+    """The layout without the cuts along axes of one rank, and without partial sums."""
     return Layout(effective(X.rows, size), effective(X.cols, size))
 
 
 def _arrangements(A: Layout, B: Layout, C: Layout | None, carries: Mapping[str, str]):
-    """Layouts of A, B and C for these roles: each dimension nested as one or the other matrix that has it is."""
+    """The layouts of A, B and C that these roles allow and that are tried: of the two matrices that have a dimension, the cuts are
+    nested as one or the other's are."""
     sources = {
         "m": (A.rows, C.rows if C else ()),
         "k": (A.cols, B.rows),
@@ -104,7 +106,7 @@ class Move(NamedTuple):
 
 
 def moves(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> Iterator[Move]:
-    """What a rank receives when A and B come as given and C is to go as given."""
+    """What a rank receives when A and B come in the layouts `given`, are multiplied in `layouts`, and C goes to its given one."""
     (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
     for elements, X, x in ((m * k, A, a), (k * n, B, b)):
         yield Move(moved(elements, X, x, size), tuple(axis for axis in X.axes if axis not in x.axes))
@@ -119,22 +121,23 @@ def moves(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
 
 
 def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
-    """The words of these moves."""
+    """The words that a rank receives in all: see `moves`."""
     return sum(move.words for move in moves(given, layouts, mnk, size))
 
 
 def gathered(
     given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen
 ) -> tuple[float, float]:
-    """Words of A and B that come by gathers alone, in panels or read in place, and words of a rank's own that others gather, but
-    for what they see as it lies."""
+    """Of A and B where an all-gather is enough to bring them to `layouts`: the words that a rank receives, and the words of its own
+    blocks that others need, without those that all ranks see as they are."""
     return _coming(given, layouts, mnk, size, seen, lambda X, x: bool(extra_axes(X, x, size)))
 
 
 def read_in_place(
     given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen
 ) -> tuple[float, float]:
-    """Words of A and B that a rank reads of others', if all that moves is read where it lies, and its own that it writes there."""
+    """The words of A and B that a rank reads in shared memory, if all that has to move is read there; and the words that it writes
+    there first, its own blocks of what not all ranks see as it is."""
     return _coming(given, layouts, mnk, size, seen, lambda X, x: True)
 
 
@@ -144,15 +147,15 @@ def _coming(
     mnk: tuple[int, int, int],
     size: Mapping[str, int],
     seen: Seen,
-    so: Callable[[Layout, Layout], bool],
+    counts: Callable[[Layout, Layout], bool],
 ) -> tuple[float, float]:
     m, n, k = mnk
     come = own = 0.0
-    for elements, X, x, there in zip((m * k, k * n), given, layouts, seen, strict=False):
+    for elements, X, x, as_it_is in zip((m * k, k * n), given, layouts, seen, strict=False):
         words = moved(elements, X, x, size)
-        if words and so(X, x):
+        if words and counts(X, x):
             come += words
-            own += 0 if there else elements / prod(size[axis] for axis in X.axes)
+            own += 0 if as_it_is else elements / prod(size[axis] for axis in X.axes)
     return come, own
 
 
@@ -164,8 +167,9 @@ def added(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
 def copied(
     given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], in_place: Seen | None
 ) -> float:
-    """Words that a rank copies: of all that moves as it goes and as it comes, of addends of C as they are added, too. in_place: of
-    A and B its own blocks, where they move and are not seen as they lie, and a part of what it reads of others'."""
+    """Words that a rank copies. Each word that moves is copied as it is sent and as it is received, an addend of C also as it is
+    added. in_place: A and B are read in shared memory; then only the rank's own blocks are copied, unless all see them as they
+    are, and a word that it reads counts as READ of a copy."""
     total = sum(move.words * (3 if move.addends else 2) for move in moves(given, layouts, mnk, size))
     if in_place is not None:
         read, own = read_in_place(given, layouts, mnk, size, in_place)
@@ -174,7 +178,7 @@ def copied(
 
 
 def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layout]:
-    """The axes over which C's addends are scattered rather than summed everywhere, outer first, and C's layout then."""
+    """The axes over which C's addends are reduce-scattered rather than all-reduced, outermost first, and C's layout afterwards."""
     if wanted is None:
         return c.partial, native(c)
     rows, cols, scattered = c.rows, c.cols, []
@@ -187,14 +191,15 @@ def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layou
 
 
 def native(c: Layout) -> Layout:
-    """Where C is left when nobody asks: each partial axis cuts its rows, innermost."""
+    """C's layout where none is asked for: each axis of its partial sums cuts its rows, innermost."""
     return Layout((*c.rows, *(Block(axis) for axis in c.partial)), c.cols)
 
 
 def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
-    """Words received between two layouts of a matrix, for balanced blocks, by the rank that has least of what it needs.
+    """Words received from one layout of a matrix to another, for balanced blocks, by the rank that holds least of what it needs.
 
-    A dimension cut in two unlike ways has ranks whose two shares do not meet; one cut in one way only has none.
+    Where both layouts cut a dimension further than the cuts that they have in common, some rank's old and new shares of it do not
+    meet at all: it keeps nothing.
     """
     need = kept = elements / prod(size[axis] for axis in new.axes)
     for before, after in ((old.rows, new.rows), (old.cols, new.cols)):

@@ -1,9 +1,10 @@
 """Shared: ranks of one node write their blocks of A and B into memory that all of them read, and multiply there.
 
-Nothing is sent: a rank copies its own block once, where by messages each of the others would. In whatever layouts A and B come, on
-whatever grids, their blocks are put where the product reads them. What a rank reads of others' is counted as received, and is what
-it would receive by messages; the workspace is the ranks' own blocks, whatever the grid. A matrix that all ranks see as it is
-(DistMatrix.shared) is not copied at all: the product begins when all have come, and ends when all have read.
+Nothing of A and B is sent: a rank copies its own block once, where by messages each of the others would copy it. The part of a
+matrix that one rank multiplies is a *face*. In whatever layouts A and B come, on whatever grids, their blocks are written to
+the faces that need them. What a rank reads of others' blocks is counted as received: as many bytes as by messages. The workspace
+is the ranks' own blocks, whatever the grid. A matrix that all ranks see as it is (DistMatrix.shared) is not copied at all: the
+product begins when all ranks have come to it, and ends when all have read.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from pdla.matrix import DistMatrix
 from pdla.redistribute import incoming
 
 Place = tuple[Selection, Selection]
-Views = tuple[Any, Any, list[Callable[[], None]]]  # what is multiplied, and what writes this rank's pieces
-KEPT = 2  # places of a board at which a turn's views are kept: small turns alternate between two
+Views = tuple[Any, Any, list[Callable[[], None]]]  # the two factors, and functions that write this rank's pieces
+KEPT = 2  # places of a board for which views are kept: small turns alternate between two
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of this rank's block (None: all of it), and the face that it goes into: where that begins, its shape as stored."""
+    """A part of this rank's block, `here` (None: all of it), and where it goes: to the place `there` of the face of this shape, as
+    stored, that begins at byte `begin` of the board."""
 
     begin: int
     shape: Shape
@@ -43,7 +45,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Read:
-    """What a rank reads of others': bytes, from how many ranks, and along which axes those lie."""
+    """What a rank reads of others' blocks: bytes, from how many ranks, and the axes along which these differ from it."""
 
     size: int
     peers: int
@@ -52,7 +54,8 @@ class Read:
 
 @dataclass(frozen=True)
 class Written:
-    """An operand's faces on the board: where the one begins that this rank reads, its shape as stored; the pieces it writes."""
+    """An operand whose faces are written to the board: at which byte the face that this rank reads begins, its shape as stored, and
+    the pieces that this rank writes."""
 
     begin: int
     shape: Shape
@@ -62,7 +65,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Seen:
-    """The face of a matrix that all ranks see as it is: where it is in that."""
+    """An operand that all ranks see as it is: which rows and columns of it are this rank's face."""
 
     there: Place
     read: Read
@@ -73,7 +76,8 @@ Faces = Written | Seen
 
 @dataclass(frozen=True)
 class Script:
-    """The faces of A and B (None: each rank has its own already, or it is a part of its block), and the bytes of the board."""
+    """The faces of A and B (None: each rank's face is its block, or a part of it), the bytes that they take on the board, and what
+    makes of each operand the matrix whose blocks are read: the operand itself, or its parts where each rank has its face."""
 
     A: Faces | None
     B: Faces | None
@@ -90,7 +94,7 @@ class Script:
 
     @cached_property
     def seen(self) -> bool:
-        """Whether ranks read what is another's, who must not write there meanwhile."""
+        """Whether ranks read another rank's matrix where it lies, so that it must not be written to before all have read."""
         return any(isinstance(faces, Seen) for faces in (self.A, self.B))
 
 
@@ -99,7 +103,8 @@ def _as_it_is(X: DistMatrix) -> DistMatrix:
 
 
 def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
-    """X's faces in the layout it is multiplied in, all of one size, from `offset` of the board on; and where they end."""
+    """X's faces in the layout in which it is multiplied, one after another from byte `offset` of the board on, each with room for
+    the largest; and the byte where they end."""
     if _at_hand(X, layout, grid):
         return None, offset
     read = _read(X, layout, grid)
@@ -121,7 +126,7 @@ def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tup
 
 
 def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
-    """What of its face this rank reads of others'."""
+    """What of its face this rank reads from other ranks' blocks."""
     others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
     gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
     axes = ",".join(gathered) if gathered else grid.comm.axis
@@ -129,7 +134,7 @@ def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
 
 
 def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
-    """Whether each rank has what it multiplies of X: its block, or a part of that."""
+    """Whether each rank's face of X is its own block, or a part of it."""
     if X.grid != grid:
         return False
     return X.layout.same_cuts(layout, X.shape, grid.sizes) or extra_axes(layout, X.layout, grid.sizes) is not None
@@ -140,7 +145,8 @@ def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
 
 
 def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
-    """What this rank writes: of several with the same block the first does. `begin`: where the face of some coordinates begins."""
+    """The pieces that this rank writes; of ranks with the same block only the first writes. begin: the byte of the board at which
+    the face of the rank at given coordinates begins."""
     if not X.first:
         return
     rows, cols = X.indices
@@ -153,13 +159,14 @@ def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[M
 
 
 def _all(selection: Selection, n: int) -> bool:
+    """Whether all of n positions are selected."""
     return isinstance(selection, slice) and selection == slice(0, n)
 
 
 @dataclass(frozen=True)
 class Lying:
-    """A matrix's block as seen, all of it where that can be, and whether it is stored the other way: not the matrix, which may
-    come to its end before a turn."""
+    """A matrix's local block; the whole matrix where all ranks see it (else None); and whether they are stored transposed. A turn
+    keeps this and not the matrix, so that the matrix can be garbage-collected before it."""
 
     xp: Any
     block: Any
@@ -172,7 +179,7 @@ class Lying:
         return Lying(X.xp, X.stored, whole, X.transposed)
 
     def face(self, faces: Faces | None, memory: Any, writes: list[Callable[[], None]]) -> Any:
-        """Its face as seen; and what puts this rank's pieces of all faces in their places."""
+        """This rank's face, to be multiplied; functions that write this rank's pieces of all faces are appended to `writes`."""
         if faces is None:
             return self.block
         if isinstance(faces, Seen):
@@ -192,9 +199,9 @@ class Lying:
 
 
 class Turn:
-    """A product of given blocks at the board. Run again it takes the same views: what they lie in is looked at once.
+    """The product of two given matrices at the board. When it is run again it uses the same views of its memory.
 
-    bound  whether a and b themselves are read, at every run: not copies of parts of them
+    bound  whether every run reads the blocks of a and b themselves, and no copies of parts made here
     """
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
@@ -223,7 +230,7 @@ class Turn:
                 if sink is not None:
                     sink.add(left, right)
                     sink.end()
-            finally:  # a rank that fails here and goes on must not be a turn behind the others
+            finally:  # a rank that goes on after a failure here must not be a turn behind the others
                 if script.seen:
                     board.finish()
                 else:

@@ -1,7 +1,8 @@
 """A-, B- and C-stationary: one matrix stays where it is, panels of the other two move past it.
 
-The matrix that stays should be the largest: C stays while k is walked, A while n, B while m. A box with one rank along the
-dimension that the stationary matrix lacks. Schatz, van de Geijn and Poulson, SIAM J. Sci. Comput. 38 (2016).
+The matrix that stays should be the largest: C stays while k is walked, A while n is, B while m is. Each is a box with one rank
+along the walked dimension, which the matrix that stays does not have. Schatz, van de Geijn and Poulson, SIAM J. Sci. Comput. 38
+(2016).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pdla.model.machine import Machine
 
 
 def stationary(name: str, walked: str) -> Algorithm:
-    """The algorithm whose boxes have one rank along the walked dimension, which is not the stationary matrix's."""
+    """The algorithm of this name, whose boxes have one rank along the walked dimension."""
 
     def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
         return cheapest(m, n, k, ranks, machine, 4, Box(ranks, ranks, ranks)._replace(**{walked: 1}))

@@ -1,4 +1,4 @@
-"""SUMMA: panels are broadcast along the grid rows and columns, and the next three travel while this one is multiplied.
+"""SUMMA: panels are broadcast along the grid's rows and columns, and while one is multiplied the next three travel.
 
 Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs four panels of A and of B.
 For A B^T and A^T B the same loop walks n or m: panels of one operand are broadcast, panels of C reduced to their owners.
@@ -28,7 +28,7 @@ class Feed:
         self.rooms = cycle([stream.room(width) for _ in range(1 + AHEAD)] if stream.moves else [])
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
-        """Send or receive a panel; afterwards it is there, as seen."""
+        """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""
         stream, comm = self.stream, self.stream.comm
         if comm is None:
             panel = stream.cut(positions)
@@ -40,7 +40,7 @@ class Feed:
 
 
 class Drain:
-    """Panels of C: the one that is computed, and those under way to be summed at their owners."""
+    """Panels of C: the one that is computed, and those that are being summed at their owners."""
 
     def __init__(self, stream: Stream, width: int) -> None:
         self.stream = stream
@@ -60,7 +60,7 @@ class Drain:
         self.under_way.append((comm.reduce(panel, owner, out), out, positions))
 
     def finish(self) -> None:
-        """End what was started first, and put the sum in its place."""
+        """Wait for the oldest sum under way; on the panel's owner, put it into C."""
         pending, out, positions = self.under_way.popleft()
         pending.wait()
         if out is not None:
@@ -75,7 +75,7 @@ def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meetin
 
 
 def started(start: Callable[[Meeting], Any], panels: Iterable[Meeting]) -> Iterator[tuple[Meeting, Any]]:
-    """The panels and what `start` makes of them; before one is given, the next are started."""
+    """Each panel with what `start` gives for it; before a panel is given, the next AHEAD have been started."""
     coming: deque[tuple[Meeting, Any]] = deque()
     for panel in panels:
         coming.append((panel, start(panel)))

@@ -1,6 +1,7 @@
-"""What an algorithm asks for, as a table: a grid, what each axis carries, where A, B and C lie, and how panels move.
+"""An algorithm as a table: a grid, what each axis carries, the layouts of A, B and C, and how panels move.
 
-Everything else follows by the rule: what the carried axes do not cut is gathered, C's addends are summed where C lies.
+Everything else follows by the rule: A and B are gathered along axes that cut them but carry no dimension of theirs, and C's
+addends are summed to C's layout.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Table:
         return boxes.of(self.carries, self.sizes)
 
     def words(self, m: int, n: int, k: int) -> float:
-        """Words a rank receives from its native layouts on: each face less the share held of it; exact where sizes divide."""
+        """Words a rank receives, starting from native layouts: of each face all but its own share; exact where sizes divide."""
         size, box = self.sizes, self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
 
@@ -62,7 +63,8 @@ class Table:
 
     @property
     def roles(self) -> Roles:
-        """The layouts in which the local blocks meet: of each nest, the cuts along axes that carry its dimension."""
+        """The roles of the axes: A, B and C are multiplied in the native layouts, without the cuts along axes that carry another
+        dimension than the one that they cut."""
         role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
 
         def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
@@ -76,14 +78,14 @@ class Table:
 
     @property
     def straight(self) -> Table:
-        """The same with A and B whole where they meet, instead of in shares that are gathered first."""
+        """The same table, where A and B are brought to the layouts in which they are multiplied, so that none is gathered there."""
         met = self.roles
         return replace(self, A=met.A, B=met.B)
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A named algorithm: the grid shapes worth a look for a product on so many ranks, and the tables of one shape."""
+    """A named algorithm: the grid shapes worth a look for a product's m, n, k, ranks and machine; and the tables for one shape."""
 
     name: str
     shapes: Callable[[int, int, int, int, Machine], Iterable[tuple[int, int, int]]]
@@ -91,7 +93,8 @@ class Algorithm:
 
 
 def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str = "k") -> Table:
-    """The table of a box: each face cut by its own two axes, and by the third one along the walked dimension if it has it."""
+    """The table of a box: each of A, B and C is cut by the axes of its own two dimensions, and by the third axis, too: along the
+    walked dimension if it has that, else along its rows."""
     A = Layout("m", ("k", "n")) if walked == "k" else Layout(("m", "n"), "k")
     B = Layout("k", ("n", "m")) if walked == "n" else Layout(("k", "m"), "n")
     C = Layout("m", ("n", "k")) if walked == "n" else Layout(("m", "k"), "n")
@@ -99,7 +102,7 @@ def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str 
 
 
 def turned(face: Layout) -> Layout:
-    """A box's face with its third cut, if it has one, along the other dimension."""
+    """The layout of A, B or C in a box with its third cut, if it has one, moved to the other dimension."""
     rows, cols = face.rows, face.cols
     if len(rows) + len(cols) < 3:
         return face

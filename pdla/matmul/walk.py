@@ -1,7 +1,7 @@
-"""Walking one dimension: what panels need to know.
+"""Walking one dimension: which matrices move along it, over which axes, and in which layouts.
 
 SUMMA and Cannon walk m, n or k. The two matrices that have the walked dimension may move along it (A and B are broadcast
-or shifted, C is reduced or carried on); the third stays. What has to be gathered along other dimensions comes first.
+or shifted, C is reduced or passed on); the third stays. What has to be gathered along other dimensions is gathered first.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pdla.layout import Layout, axes_of, effective, shares
-from pdla.matmul.operands import Memo, Stream, assemble
+from pdla.matmul.operands import Memo, Stream, assemble, meetings
 from pdla.matmul.roles import Roles, cutting
 from pdla.matrix import DistMatrix
 
-DIMENSIONS = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}  # of A, B, C: which of their two is walked
+# Which dimension of A, B and C is the walked one: 0 the rows, 1 the columns, None neither.
+DIMENSIONS = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The walked dimension; axes along which A, B and C move; the layout in which each sets out (C: comes to rest)."""
+    """The walked dimension; the axes along which A, B and C move panel by panel (none: it stays); the layouts from which A and B
+    set out, and at which C arrives; and the words that all of the panels have."""
 
     dimension: str
     axes_a: tuple[str, ...]
@@ -40,7 +42,8 @@ def _with(layout: Layout, dimension: int, cuts: tuple) -> Layout:
 
 
 def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]):
-    """Axes over which an operand can move along the dimension, and the layout in which it does."""
+    """The axes over which an operand can move along the dimension (none: it has to be gathered), and the layout that it must have
+    before the walk."""
     if dimension is None:
         return (), needed
     before, after = _cuts(given, dimension, sizes), _cuts(needed, dimension, sizes)
@@ -51,7 +54,8 @@ def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mappi
 
 
 def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]):
-    """Axes over which addends of C can be summed panel by panel where they are wanted, and C's layout afterwards."""
+    """The axes over which addends of C can be summed panel by panel, each panel at the rank that is to hold it; and C's layout
+    after the walk, where sums over other axes may be left."""
     if dimension is None:
         return (), c
     axes, layout = _streamed(wanted, Layout(c.rows, c.cols), dimension, sizes)
@@ -79,22 +83,23 @@ def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, si
 def choose(
     A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk, dimension: str | None = None
 ) -> Walk:
-    """The walk along a dimension; None: the one on which most words move panel by panel, ties to k, then n."""
+    """The walk along a dimension; None: along that on which most words move panel by panel, ties to k, then n."""
     A, B, wanted = (cutting(X, sizes) for X in (A, B, wanted))
     return max((_walk(d, A, B, wanted, roles, sizes, mnk) for d in dimension or "knm"), key=lambda walk: walk.words)
 
 
 def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
-    """Indices in a row of the walked dimension that one rank holds of each matrix which has it, at most: no panel is wider."""
+    """The width of the widest panel there can be: the most indices of the walked dimension that a share by the one and a share by
+    the other matrix that has it have in common."""
     n = mnk["mnk".index(walked.dimension)]
     matrices = zip((walked.A, walked.B, walked.C), DIMENSIONS[walked.dimension], strict=True)
     nests = [(X.rows, X.cols)[which] for X, which in matrices if which is not None]
-    runs = ([part.stops - part.starts for _, part in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
-    return int(min(max(lengths.max(initial=0) for lengths in held) for held in runs))
+    xs, ys = ([held for _, held in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
+    return max((meeting.width for meeting in meetings(xs, ys)), default=0)
 
 
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):
-    """Collective: A, B and C as streams on the walked dimension (C's block is where it comes to rest); idle ranks: None."""
+    """Collective: A, B and C as streams along the walked dimension, A and B gathered as `walk` needs them; None on idle ranks."""
     a, b = assemble(a, walk.A, memo), assemble(b, walk.B, memo)
     for axes in (walk.axes_a, walk.axes_b, walk.axes_c):
         if axes:

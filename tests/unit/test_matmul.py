@@ -776,3 +776,17 @@ def test_buffers_are_kept_within_the_limit():
         assert np.array_equal(C.gather(), before + 3 * (A.gather() @ B.gather()))
 
     pdla.run(4, program)
+
+
+def test_a_limit_narrows_panels_of_cyclic_matrices_no_further_than_those_of_blocks():
+    """A panel has indices of many runs: one of a matrix dealt out row by row is no narrower than one of a matrix in blocks."""
+
+    def program(comm):
+        grid, panels = ProcessGrid((2, 2), comm=comm), []
+        for layout in (LAYOUT, Layout(Cyclic("row", 1), Cyclic("col", 1))):
+            A = pdla.zeros((512, 512), grid, layout)
+            whole = pdla.plan_matmul(A, A, algorithm="summa", panel=128).predicted.peak_workspace
+            panels.append(pdla.plan_matmul(A, A, algorithm="summa", panel=128, memory_limit=whole // 2).panel)
+        assert panels == [64, 64]
+
+    pdla.dry_run(4, program)
