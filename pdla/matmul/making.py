@@ -170,9 +170,11 @@ def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tupl
     tell, without narrower ones being run, whether any width can keep the limit.
     """
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
+    if peak <= limit or thinnest == plan.panel:
+        return peak, plan
     (m, k), n = plan.A.shape, plan.B.shape[1]
     width = min(plan.panel, walk.widest(plan.walk, (m, n, k), plan.grid.sizes))
-    while plan.schedule == "summa" and peak > limit and width > thinnest:
+    while peak > limit and width > thinnest:
         half = replace(plan, panel=max(width // 2, thinnest))
         below = peak_of(half)
         bytes_an_index = (peak - below) / (width - half.panel)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pdla.layout import Layout, axes_of, effective, shares
+from pdla.cuts import Block
+from pdla.layout import Layout, axes_of, effective, share, shares
 from pdla.matmul.operands import Memo, Stream, assemble, meetings
 from pdla.matmul.roles import Roles, cutting
 from pdla.matrix import DistMatrix
@@ -94,6 +95,8 @@ def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) ->
     n = mnk["mnk".index(walked.dimension)]
     matrices = zip((walked.A, walked.B, walked.C), DIMENSIONS[walked.dimension], strict=True)
     nests = [(X.rows, X.cols)[which] for X, which in matrices if which is not None]
+    if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
+        return min(len(share(n, nest, sizes, dict.fromkeys(axes_of(nest), 0))) for nest in nests)
     xs, ys = ([held for _, held in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
     return max((meeting.width for meeting in meetings(xs, ys)), default=0)
 
