@@ -118,7 +118,7 @@ class amid:
         begun.reset(self.token)
         if error is not None and self.comm.failed is None:
             told = PdlaError(
-                f"went on after an error amid {self.what} that others did not have, or not there "
+                f"went on after an error amid {self.what} that other ranks did not have, or had elsewhere "
                 f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
             )
             place = f"going on after an error amid {self.what}, in verb {self.verbs[0]}"

@@ -174,7 +174,7 @@ def connected(comm: Any) -> Any:
             _tell(comm, "arrays go by NCCL")
             return made
         if config.settings.gpu_mpi == "nccl":
-            raise DeviceError(f"PDLA_GPU_MPI=nccl, but {fault}: auto does without where it must")
+            raise DeviceError(f"PDLA_GPU_MPI=nccl, but {fault}: auto goes without it where it must")
         _tell(comm, f"no NCCL here ({fault})")
     comm.aware = aware(comm)
     return comm

@@ -107,7 +107,7 @@ class MPIComm(Communicator):
         """Where each rank sends to each other: for those ranks that are sent to only after a message has come, the number of that
         message in `recvs`; otherwise empty.
 
-        Between nodes a switch's queue overflows where all ranks send to one at once, and packets that are lost are sent again only
+        Between nodes a link's queue overflows where all ranks send to one at once, and packets that are lost are sent again only
         after 200 ms. No rank waits for ever: the message to the rank d places further on waits only for the one from d - at_once
         places back, and so on, down to distances of at most at_once, whose messages are sent at once.
         """

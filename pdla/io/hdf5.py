@@ -45,8 +45,8 @@ def _dataset(file: Any, name: str | None) -> Any:
     file.visititems(lambda key, item: names.extend([key] if isinstance(item, kind) else []))
     if name is None and len(names) == 1:
         return file[names[0]]
-    asked = "which dataset? Give dataset=name" if name is None else f"no dataset {name!r} in the file"
-    raise ValueError(f"{asked}; it has {', '.join(names) or 'none'}")
+    asked = "which dataset? Give dataset=name" if name is None else f"no dataset {name!r}"
+    raise ValueError(f"{asked}; the file has {', '.join(names) or 'none'}")
 
 
 # ---------------------------------------------------------------------------------------------- reading

@@ -134,7 +134,7 @@ def parsed(subscripts: str, count: int) -> Chain:
         raise ShapeError(f"einsum({subscripts!r}) names {len(operands)} matrices, {count} are given")
     for letter in letters:
         if letters.count(letter) != 2:
-            raise ShapeError(f"einsum({subscripts!r}): {letter!r} is there {letters.count(letter)} times; {TAKEN}")
+            raise ShapeError(f"einsum({subscripts!r}): {letter!r} occurs {letters.count(letter)} times; {TAKEN}")
     here, left, chain = result[0], dict(enumerate(operands)), []
     while (number := next((i for i, word in left.items() if here in word), None)) is not None:
         word = left.pop(number)

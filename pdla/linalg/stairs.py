@@ -99,7 +99,7 @@ def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stair
 
 
 def _apart(one: IndexSet, other: IndexSet) -> bool:
-    """Whether one ends before the other begins, or one is empty: a quick test that most pairs of many ranks' blocks pass."""
+    """Whether one ends before the other begins, or one is empty: a quick test, true of most pairs of many ranks' blocks."""
     return not (one.starts.size and other.starts.size and one.starts[0] < other.stops[-1] and other.starts[0] < one.stops[-1])
 
 
