@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
     with together(comm, path):
-        if _version(path) != before:  # with another header its elements would be at other places than were read
+        if _version(path) != before:  # in a file with another header the elements are at other places than those that were read
             raise FileError(f"{path}: written to, or replaced, while it was loaded")
     return A
 

@@ -77,7 +77,7 @@ class Cover:
         return Block(rows, cols)
 
     def sums(self, n: int, place: int) -> list[Block]:
-        """The parts of those tiles whose addends, from the c parts of k, are summed here: each c-th row."""
+        """The parts of the place's tiles that it holds once the c parts of k have been added up: every c-th row of each."""
         return [self._sum(tile, place) for tile in self.tiles(n, place)]
 
     def _sum(self, tile: Block, place: int) -> Block:
@@ -95,7 +95,7 @@ class Cover:
         return [(i, self._sum(self._tile(n, giver, *marks[:, i].tolist()), giver)) for i in chosen]
 
     def flops(self, n: int, k: int) -> float:
-        """Multiplications and additions of a rank."""
+        """Multiplications and additions of each rank."""
         return n * (n + 1) * k / self.v / self.c
 
     def words(self, n: int, k: int) -> float:
