@@ -1,4 +1,4 @@
-"""Every knob of pdla: read from PDLA_* environment variables once, here."""
+"""All settings of pdla, which are read once, here, from PDLA_* environment variables."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
 ARRAYS = ("numpy", "cupy")
-ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON")  # read by pdla/native, before Python runs
-LAUNCHERS = (  # what names of variables begin with that MPI's launchers set
+ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON")  # variables that pdla/native reads in C
+LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
     "PMI", "PRTE_", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM", "PALS",
     "OMPI_COMM", "OMPI_UNIVERSE", "OMPI_MCA_ess", "OMPI_MCA_orte", "MV2_COMM",
 )  # fmt: skip
@@ -20,32 +20,32 @@ OWN = ("timeout", "threads", "progress", "tf32")  # settings that may differ bet
 
 @dataclass(frozen=True)
 class Settings:
-    """What the environment asks for.
+    """The settings, each with its variable.
 
-    check    PDLA_CHECK: agree on the arguments of collective calls (1) or trust them (0).
-    timeout  PDLA_TIMEOUT: seconds a rank waits for others before it prints its stack and ends the job; 0: for ever.
-    threads  PDLA_THREADS: BLAS threads a rank; 0: the cores of the node shared out among its ranks.
-    blas     PDLA_BLAS: the library that multiplies on the host, with Fortran's names and 32-bit sizes, by its path or as the loader
-             finds it; empty: NumPy's and SciPy's.
+    check    PDLA_CHECK: compare the arguments of collective calls between ranks (1) or trust them (0).
+    timeout  PDLA_TIMEOUT: seconds that a rank waits for others before it prints its stack and ends the job; 0: for ever.
+    threads  PDLA_THREADS: BLAS threads of each rank; 0: an equal share of its node's cores.
+    blas     PDLA_BLAS: the BLAS library that multiplies on the host, with Fortran's names and 32-bit sizes: its path, or a name
+             that the loader finds; empty: the one of NumPy and SciPy.
     panel    PDLA_PANEL: width of a SUMMA panel, in indices; 0: chosen by the plan.
     bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, scatter, chain (pdla/comm/broadcast.py).
-    bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by size.
-    progress PDLA_PROGRESS: seconds between two looks of the thread that lets MPI work on messages between nodes while a rank
-             computes, so much longer as there are ranks to a core; 0: no such thread.
-    crowded  PDLA_CROWDED: processes to a core, where others than this job's ranks on this node take the cores, too: above 1 ranks
-             sleep between polls, as they do anyway where they outnumber their node's cores.
-    shared   PDLA_SHARED: let ranks of one node read A and B in memory that they share (1), or send messages (0).
-    subcomms PDLA_SUBCOMMS: sub-communicator families kept for reuse on one communicator.
-    plans    PDLA_PLANS: plans of multiplications kept for reuse on one communicator, and as many routes of matrices and triangles.
-    keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls; the same on every
-             rank, as what ranks share all of them give back at once.
-    pblas_flops PDLA_PBLAS_FLOPS: operations a process, all repetitions of a call of PBLAS together, from which it is worth a plan.
+    bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by the size of what is broadcast.
+    progress PDLA_PROGRESS: seconds between two calls of MPI by the thread that moves messages between nodes while a rank computes;
+             multiplied by the ranks to a core, if there are more than one; 0: no such thread.
+    crowded  PDLA_CROWDED: processes to a core, if not only this job's ranks on this node take its cores. Above 1 ranks sleep
+             between polls, as they always do where they outnumber their node's cores.
+    shared   PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send messages (0).
+    subcomms PDLA_SUBCOMMS: families of sub-communicators that are kept for reuse on one communicator.
+    plans    PDLA_PLANS: plans of products kept for reuse on one communicator, and as many routes of matrices and triangles.
+    keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls. The same on every rank, as
+             ranks must free together what they share.
+    pblas_flops PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from which it gets a plan.
     machine  PDLA_MACHINE: the machine that plans are made for: a TOML file (`python -m pdla.bench calibrate --out` writes one), or
-             one that pdla brings, by name; empty: a machine of round figures.
-    array    PDLA_ARRAY: what matrices are made of: numpy, or cupy: on the GPU of each rank.
-    gpu_mpi  PDLA_GPU_MPI: give MPI device memory (on), bring it to the host first (off), use NCCL instead (nccl), or find out which
-             works (auto).
-    tf32     PDLA_TF32: let the GPU round float32 factors to 10 bits of mantissa and multiply in tensor cores (1).
+             the name of one that comes with pdla; empty: a machine of round figures.
+    array    PDLA_ARRAY: the arrays of matrices: numpy, or cupy, on each rank's GPU.
+    gpu_mpi  PDLA_GPU_MPI: give MPI device memory (on), copy to the host first (off), use NCCL instead (nccl), or use the best of
+             these that works (auto).
+    tf32     PDLA_TF32: let the GPU round float32 factors to 10 bits of mantissa, and multiply them in tensor cores (1).
     """
 
     check: bool = True
@@ -69,7 +69,7 @@ class Settings:
 
 
 def read(environ: Mapping[str, str]) -> Settings:
-    """Settings from PDLA_* variables. A value that cannot be read, and a name that is almost one of these, raise ValueError."""
+    """Settings from PDLA_* variables. ValueError for a value that cannot be read, and for a name that is almost one of these."""
     _spelt(environ)
     default = Settings()
 
@@ -99,8 +99,8 @@ def read(environ: Mapping[str, str]) -> Settings:
         panel=int(number("PANEL", int, default.panel)),
         bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
-        progress=min(float(number("PROGRESS", float, default.progress)), 1e6),  # nobody can sleep for ever
-        crowded=min(float(number("CROWDED", float, default.crowded)), 1e3),  # nor so many times as long
+        progress=min(float(number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
+        crowded=min(float(number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
         shared=bool(number("SHARED", int, default.shared)),
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
         plans=int(number("PLANS", int, default.plans)),
@@ -114,7 +114,7 @@ def read(environ: Mapping[str, str]) -> Settings:
 
 
 def _spelt(environ: Mapping[str, str]) -> None:
-    """Names that are like none of ours are somebody else's."""
+    """ValueError for a variable whose name is nearly one of pdla's; other names are taken for another program's."""
     known = (*(field.name.upper() for field in fields(Settings)), *ELSEWHERE)
     for name in environ:
         own = name.removeprefix("PDLA_")
@@ -126,11 +126,12 @@ def _spelt(environ: Mapping[str, str]) -> None:
 
 
 def _asked() -> Settings:
-    """The environment's. Where a module of pdla is the program what is wrong is one line: nobody is there to catch an exception."""
+    """The settings of this environment. A ValueError is printed as one line where a module of pdla is the program, as no caller
+    could catch it."""
     try:
         return read(os.environ)
     except ValueError as error:
-        if sys.argv[:1] != ["-m"]:  # what stands there while `python -m pdla.bench` imports pdla
+        if sys.argv[:1] != ["-m"]:  # which is there while `python -m pdla.bench` imports pdla
             raise
         sys.stderr.write(f"pdla: {error}\n")
         raise SystemExit(2) from error
@@ -141,7 +142,7 @@ settings = _asked()
 
 @contextmanager
 def override(**changes) -> Iterator[None]:
-    """Change settings for the length of a with-block, in this process, by one thread: `with override(check=False): ...`."""
+    """Change settings for a with-block, in the whole process, so from one thread only: `with override(check=False): ...`."""
     global settings
     before = settings
     settings = replace(before, **changes)

@@ -150,7 +150,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
     with amid(comm, "from_global"):
         said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
         if said is None:
-            raise ShapeError(f"from_global: a dry run as rank {comm.rank} knows not what {root=} deals out: give it rank={root}")
+            raise ShapeError(f"from_global: a dry run as rank {comm.rank} has no array from {root=}: give dry_run rank={root}")
         shape, dtype = said
         alone = ProcessGrid.trusted((1,), comm, [root])
         base = whole if whole is not None else comm.xp.empty((0, 0), dtype)

@@ -1,5 +1,5 @@
-"""Exceptions. Every one raised by a collective call is raised on every rank, with the same text, unless the call says otherwise, or
-what is wrong on one rank is what knows the others: its grid, or its only matrix."""
+"""Exceptions. An error in a collective call is raised on every rank, with the same text, unless the call's documentation says
+otherwise, or one rank has given no valid grid or matrix, by which alone it could reach the others."""
 
 
 class PdlaError(Exception):
@@ -39,13 +39,13 @@ class FileError(PdlaError, OSError):
 
 
 class NoMPIError(PdlaError, RuntimeError):
-    """mpi4py or an MPI library is missing, or MPI is not running (not initialised yet, or finalised), or is a parent's."""
+    """mpi4py or an MPI library is missing; MPI is not initialised yet, or finalised; or this process was forked from a rank."""
 
 
 class DeviceError(PdlaError, RuntimeError):
-    """CuPy or a GPU is missing where arrays are to lie on one, or the library that PDLA_BLAS names; or an array lies elsewhere than
-    matrices do."""
+    """CuPy or a GPU is missing where PDLA_ARRAY asks for it; the library that PDLA_BLAS names is missing or does not fit; or an
+    array lies elsewhere than this rank's matrices do, on the host or on a GPU."""
 
 
 class HandleError(PdlaError, LookupError):
-    """A number, given to pdla.h's functions, that stands for no such thing."""
+    """A handle given to one of pdla.h's functions that is no grid, or no matrix, as the function needs."""

@@ -180,8 +180,10 @@ class DistMatrix:
             return
         if not is_number(value):
             raise ShapeError(f"A[i:j, k:l] = a {type(value).__name__}: give a number or a DistMatrix, or write to its .local")
-        if self.layout.partial or not has(self.dtype, value):
-            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: partial sums, and this dtype, have no place for it")
+        if self.layout.partial:
+            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: redistribute A to a layout without partial sums first")
+        if not has(self.dtype, value):
+            raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: {self.dtype} cannot represent it; cast A first")
         part._write(self.xp.filled(part.stored.shape, self.dtype, lambda x: x.fill(value)))
 
     def _write(self, block: Any) -> None:

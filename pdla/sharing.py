@@ -33,5 +33,5 @@ def _check(X: DistMatrix) -> None:
     layout, grid = X.layout, X.grid
     copied = [axis for axis, p in grid.sizes.items() if p > 1 and axis not in layout.axes]
     if layout.partial or copied or not layout.contiguous:
-        why = "has partial sums" if layout.partial else f"has copies along {', '.join(copied)}" if copied else "deals out in turn"
+        why = "has partial sums" if layout.partial else f"has copies along {', '.join(copied)}" if copied else "is cyclic"
         raise LayoutError(f"shared() of {X.described}: its layout {why}; redistribute to blocks first, as Layout('row', 'col')")

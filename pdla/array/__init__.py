@@ -1,4 +1,4 @@
-"""Local arrays: one small namespace a kind of array, all with the same functions.
+"""Local arrays: for each kind of array a module, all with the same functions.
 
 `namespace(x)` gives the module that handles x, `chosen()` the one that PDLA_ARRAY names. An algorithm calls it `xp` and
 never asks which one it is:
@@ -6,33 +6,35 @@ never asks which one it is:
 empty(shape, dtype)        a new C-ordered array, contents undefined
 host(x)                    x as NumPy's array: itself or a copy
 copy(target, source)       target[...] = source, any strides; conjugate=True conjugates on the way
-copies(pairs)              many of them at once
-land(target, box)          the same for what a message has brought
-add, maximum(target, source)   target += source, which may be narrower; the larger of both, into target
+copies(pairs)              many copies at once, each of one (target, source)
+land(target, box)          copy what a message has brought from the box in which it has arrived
+add, maximum(target, source)   target += source, which may be of a narrower dtype; the larger of both, into target
 combine(target, beta, source)   target = beta * target + source; beta = 0 never reads target
+scale(target, beta)        target *= beta; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
-squares(a, c)              whether square(a, c, alpha) computes c's lower triangle = alpha a a^T, and writes to nothing above it
-take(x, rows, cols)        x[rows][:, cols]: a view where both are slices
-takes(x, places)           many of them at once
-put(x, rows, cols, source) the reverse
-picked(x, rows, cols)      single elements, by row and column; place(x, rows, cols, source) the reverse
+squares(a, c)              whether square(a, c, alpha) can compute the lower triangle of c = alpha a a^T; it writes nothing above it
+take(x, rows, cols)        x[rows][:, cols]: a view where both are slices, else a copy
+takes(x, places)           many of these at once, for pairs (rows, cols)
+put(x, rows, cols, source) the reverse of take
+picked(x, rows, cols)      a copy of single elements, by row and column; place(x, rows, cols, source): the reverse
 add_at(x, rows, source)    x[rows] += source, where a row may come many times
-uniform(rows, cols, key)   random numbers told by row, column and key
-drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py tells
-finish()                   wait until all that was asked for is done
-joining()                  a function: the thread that calls it uses the device of the one that asked for it
+uniform(rows, cols, key)   random numbers that depend on row, column and key alone
+drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py describes
+finish()                   wait until all work that was asked for is done
+joining()                  a function; a thread that calls it then uses the same device as the thread that called joining()
 
-and the layers' work, each function one pass over memory where there are kernels for it (composed.py has the formulas):
+and the work of neural networks' layers, each function one pass over memory where there is a kernel for it (composed.py has the
+formulas):
 
-gelu(x, slope, bias)       GeLU of each element of x + bias, and its slope where it is wanted
+gelu(x, slope, bias)       GeLU of each element of x + bias, and its derivative if `slope`
 product_sums(x, y)         x y, element by element, and its sums over the rows
 column_sums(x, y)          the sums over the rows of x y, and of x
 moments(x)                 each row's sum, and the sum of squares about its mean
-recentre(squares, ...)     turns squares about a rank's mean into those about all ranks'
-normalise(x, ...)          x without its rows' means, over their deviations, with gain and offset
+recentre(squares, ...)     turns sums of squares about the mean of a rank's features into those about the mean of all
+normalise(x, ...)          x less its rows' means, over their standard deviations, with gain and offset
 row_sums(x, y, gain, out)  the sums of each row of x gain y, and of x gain
-norm_gradient(dy, ...)     what normalise passes back
-exponentials(x, top, places, sums)   exp(x - top), its rows' sums, and what is at their places
+norm_gradient(dy, ...)     the gradient of normalise's input, from that of its result
+exponentials(x, top, places, sums)   exp(x - top), its rows' sums, and one element of each row of x - top
 softmax_gradient(powers, ...)        the gradient of cross-entropy, in place
 """
 
@@ -58,10 +60,10 @@ def namespace(x: Any) -> ModuleType:
 
 
 def chosen(number: int = 0) -> ModuleType:
-    """The module that PDLA_ARRAY names. number  of this rank among those of its node, which share the node's devices in turn.
+    """The module that PDLA_ARRAY names. number: of this rank on its node, whose devices its ranks get in turn.
 
-    The device becomes the calling thread's. DeviceError, on this rank, without CuPy or without a device; or without the library
-    that PDLA_BLAS names.
+    The calling thread uses that device from now on. DeviceError, on this rank, if CuPy or a device is missing, or the library that
+    PDLA_BLAS names.
     """
     if config.settings.blas:
         blas.named(config.settings.blas)

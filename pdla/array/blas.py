@@ -1,9 +1,9 @@
-"""BLAS by pointer: the products that SciPy carries, called on NumPy arrays where they lie.
+"""BLAS by pointer: SciPy's BLAS routines, called on NumPy arrays without a copy.
 
 `numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
-its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are bound
-at the first product: importing scipy.linalg takes longer than everything else in pdla. PDLA_BLAS names another library, whose
-routines are called in the same way; then nothing is left to NumPy that BLAS can do.
+its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are loaded
+at the first product, as importing scipy.linalg takes longer than all else in pdla. PDLA_BLAS names another library, whose routines
+are called in the same way; then NumPy multiplies only what BLAS cannot.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
 ARGUMENTS = {"gemm": 13, "syrk": 10}
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
-_threads: int | None = None  # what the library is to be held to, as soon as it is loaded
+_threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited
 
 
 @cache
 def _routine(name: str, library: str = "") -> Any:
-    """The C function of a routine: SciPy's, or that of a library."""
+    """A routine as a C function, from the library of this name, or from SciPy."""
     made = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * ARGUMENTS[name[1:]])
     function = made(_exported(named(library), name)) if library else made(_carried(name))
     if _threads is not None:
@@ -38,7 +38,7 @@ def _routine(name: str, library: str = "") -> Any:
 
 
 def _carried(name: str) -> int:
-    """The address of SciPy's."""
+    """The address of SciPy's routine of this name."""
     from scipy.linalg import cython_blas
 
     capsule = cython_blas.__pyx_capi__[name]
@@ -51,14 +51,15 @@ def _carried(name: str) -> int:
 
 @cache
 def named(library: str) -> Any:
-    """A library by its name. Raises DeviceError where it is none, takes 64-bit sizes, or lacks a routine: amid a product only the
-    ranks would hear of it that have something to multiply.
+    """A library, loaded by its name. DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine: all is tested now,
+    since later, in a product, only ranks that have something to multiply would notice.
     """
     try:
         loaded = ctypes.CDLL(library)
     except OSError as error:
         raise DeviceError(f"PDLA_BLAS={library!r}: {error}: give a BLAS library, by its path or as the loader finds it") from None
-    x, factor, sizes = np.ones(1), np.full(1, 2.0), (ctypes.c_int * 2)(1, -1)  # as 64 bits below 0: nothing is scaled
+    # n = 1 in 32 bits; read as 64 bits it is negative, so that nothing is scaled.
+    x, factor, sizes = np.ones(1), np.full(1, 2.0), (ctypes.c_int * 2)(1, -1)
     scale = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_exported(loaded, "dscal"))
     scale(ctypes.addressof(sizes), _address(factor), _address(x), ctypes.addressof(sizes))
     if x[0] != 2:
@@ -76,7 +77,9 @@ def _exported(loaded: Any, name: str) -> int:
 
 
 def orientation(x: Any) -> tuple[bytes, int] | None:
-    """How Fortran sees x^T: b"N" where x has unit stride along rows, b"T" along columns; and the leading dimension."""
+    """How a BLAS is given x^T in Fortran order: b"N" where x has unit stride within rows, b"T" within columns; and the leading
+    dimension. None: x has neither, or its leading dimension is too long.
+    """
     size = x.itemsize
     row, col = x.strides
     m, n = x.shape
@@ -88,19 +91,21 @@ def orientation(x: Any) -> tuple[bytes, int] | None:
 
 
 def taken(x: Any, dtype: np.dtype) -> bool:
-    """Whether x is a factor where it lies: BLAS wants a unit stride; NumPy, which multiplies the other dtypes, wants none."""
+    """Whether x can be a factor in a product of this dtype without a copy: BLAS needs a unit stride; NumPy, which multiplies the
+    dtypes that BLAS lacks, takes any strides.
+    """
     return x.dtype == dtype and (dtype.char not in ROUTINES or orientation(x) is not None)
 
 
 def plain(a: Any, b: Any, c: Any) -> bool:
-    """Whether these are three arrays without gaps, of one dtype and of sizes that BLAS takes."""
+    """Whether these are three arrays without gaps, of the same dtype, one of BLAS's, and of sizes that BLAS takes."""
     kind = c.dtype
     gapless = a.flags.forc and b.flags.forc and c.flags.forc
     return gapless and kind.char in ROUTINES and a.dtype is kind is b.dtype and 0 < a.size <= LIMIT and 0 < b.size <= LIMIT
 
 
 def adds(a: Any, b: Any, c: Any) -> bool:
-    """Whether BLAS adds such products to c in place."""
+    """Whether BLAS can add the product of a and b to c in place."""
     return _fits(a, b, c) and orientation(c) is not None
 
 
@@ -109,12 +114,14 @@ def _fits(a: Any, b: Any, c: Any) -> bool:
 
 
 def aside(c: Any, beta: complex) -> bool:
-    """Where it does not, whether products are made in memory besides: NumPy adds nothing, and loops where no stride is a unit."""
+    """Whether a product that BLAS cannot add to c is made in extra memory first: NumPy's matmul cannot add, and for BLAS's dtypes
+    it is a slow loop if c has no unit stride.
+    """
     return beta != 0 or c.dtype.char in ROUTINES
 
 
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
-    """c = alpha a b + beta c in place, for factors that are `taken`. False where BLAS does not add to c."""
+    """c = alpha a b + beta c in place, for factors that are `taken`. False, and nothing done, where BLAS cannot write to c."""
     into = orientation(c) if _fits(a, b, c) else None
     if into is None:
         return False
@@ -125,7 +132,7 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: comp
 
 
 def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
-    """Fortran computes c^T = b^T a^T, each in its own memory read as Fortran order."""
+    """c = alpha a b + beta c as c^T = alpha b^T a^T + beta c^T: in Fortran order, which BLAS reads, each array is transposed."""
     m, n = c.shape
     sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta, char)
@@ -136,14 +143,14 @@ def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
 
 
 def squares(a: Any, c: Any) -> bool:
-    """Whether BLAS computes the triangle of a a^T in c, which lies by rows, from a where it lies."""
+    """Whether BLAS can compute the triangle of a a^T in c, without copies: c must have unit stride within rows."""
     into = orientation(c) if c.dtype.char in SQUARES and c.dtype.isnative else None
     by_rows = into is not None and into[0] == b"N"
     return by_rows and a.dtype == c.dtype and a.size > 0 and max(a.shape) <= LIMIT and orientation(a) is not None
 
 
 def square(a: np.ndarray, c: np.ndarray, alpha: complex) -> None:
-    """c's lower triangle = alpha a a^T, of what BLAS `squares`: Fortran reads c as its transpose, whose upper triangle that is."""
+    """c's lower triangle = alpha a a^T, for a and c that BLAS `squares`; in Fortran order, where c is transposed, the upper one."""
     (how, lda), (_, ldc), (n, k) = orientation(a), orientation(c), a.shape  # type: ignore[misc]
     sizes = (ctypes.c_int * 4)(n, k, lda, ldc)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, 0, c.dtype.char)
@@ -159,7 +166,7 @@ def _address(x: np.ndarray) -> int:
 
 @lru_cache(maxsize=256)
 def scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
-    """Both scalars in memory, and where: what a BLAS is given."""
+    """Both scalars in memory, as a BLAS takes them, and the address of the first."""
     both = np.array([alpha, beta], char)
     return both, _address(both)
 
@@ -168,10 +175,10 @@ def scalars(alpha: complex, beta: complex, char: str) -> tuple[np.ndarray, int]:
 
 
 def _limit(loaded: Any, to: Any) -> None:
-    """Set the threads of the BLAS that are loaded.
+    """Set the number of threads of the BLAS libraries that are loaded.
 
-    threadpoolctl heeds one thread of a process, the first that set OpenBLAS's, and no other one until told that it is done: a
-    rank's thread that loads SciPy's BLAS would set nothing.
+    threadpoolctl lets only the first thread that has set OpenBLAS's number set it again, until that thread's claim is cleared:
+    else another thread, such as a rank's that loads SciPy's BLAS, would set nothing.
     """
     from threadpoolctl import OpenBLASController
 
@@ -191,13 +198,15 @@ def _hold(threads: int) -> None:
 
 
 def share_cores(ranks: int) -> int:
-    """BLAS threads for each of `ranks` ranks on this machine: its cores shared out, or this process's own if bound."""
+    """BLAS threads for each of `ranks` ranks on this machine: an equal share of its cores or, where this process is bound to some
+    cores, as many as these.
+    """
     mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     return mine if mine < all_cores else max(1, all_cores // ranks)
 
 
 def hold(threads: int) -> None:
-    """Hold every BLAS of this process to so many threads, those loaded now and SciPy's when it comes."""
+    """Limit every BLAS of this process to so many threads: those loaded now, and SciPy's when it is loaded."""
     global _threads
     _threads = threads
     _hold(threads)
@@ -205,8 +214,8 @@ def hold(threads: int) -> None:
 
 @contextmanager
 def held(threads: int) -> Iterator[None]:
-    """Hold every BLAS to so many threads for the length of a with-block; what is loaded is looked at once, which takes longer
-    than all else that a short run of threads does."""
+    """Limit every BLAS to so many threads for a with-block. What is loaded is searched for once only: that takes longer than
+    all else in a short run of the threads world."""
     global _threads
     before, loaded = _threads, _loaded()
     had = loaded.info()
@@ -217,5 +226,5 @@ def held(threads: int) -> Iterator[None]:
     finally:
         _threads = before
         _limit(loaded, had)
-        if _routine.cache_info().currsize > routines:  # SciPy's may have come meanwhile
+        if _routine.cache_info().currsize > routines:  # SciPy's may have been loaded in the block
             _hold(max((library["num_threads"] for library in had), default=share_cores(1)))

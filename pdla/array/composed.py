@@ -1,8 +1,8 @@
-"""The layers' work on whole arrays, composed of NumPy's functions: for arrays of any kind, and what kernels are compared with.
+"""The work of neural networks' layers, composed of NumPy's functions: for arrays of any kind, and as a reference for kernels.
 
-Arrays are (m, n): tokens, and this rank's part of the features or of the vocabulary. Sums over a row, which other ranks have
-parts of, are (m, 1). What is said to be spent may be written to. Sums are of the dtype `summing`: in bfloat16 1 added to 256 is
-256, and a square that float16 has no number for is soon come by.
+Arrays are (m, n): m tokens, and this rank's n of the features or of the vocabulary. Sums over a row, to which other ranks have
+addends, are (m, 1). An argument that is said to be spent may be written to. Sums have the dtype `summing`: in bfloat16 256 + 1 is
+256, and in float16 squares soon overflow.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def widened(x: Any) -> Any:
 
 
 def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """GeLU of each element of x + bias (1, n), x times the normal distribution's integral up to x; and its slope, where it is
-    wanted, else None. bias=None: of x; else x is spent."""
+    """GeLU of each element of x + bias, and its derivative if `slope`, else None. GeLU(t) is t times the normal distribution
+    function at t. bias is (1, n), and then x is spent; None: 0."""
     if bias is not None:
         x += bias
-    dtype, x = x.dtype, widened(x)  # in 16 bits what is left of 1 where x is below 0 would be rounding
+    dtype, x = x.dtype, widened(x)  # in 16 bits 1 + erf would be mere rounding error for negative x
     number = x.dtype.type
     integral = number(0.5) + number(0.5) * erf(x * number(sqrt(0.5)))
     density = x * np.exp(x * x * number(-0.5)) * number(1 / sqrt(2 * pi)) if slope else None
@@ -56,7 +56,7 @@ def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def moments(x: Any) -> tuple[Any, Any]:
-    """Each row's sum, and the sum of the squares of what is left of it without its own mean: no digits are lost."""
+    """Each row's sum, and the sum of squares about the row's own mean, in which no digits cancel."""
     x = widened(x)
     sums = x.sum(axis=1, keepdims=True)
     left = x - sums / max(x.shape[1], 1)
@@ -65,9 +65,10 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 
 def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
-    """Turn squares about the mean of this rank's n features, of sum `own`, into those about the mean of all, of sum `sums`.
+    """Turn the sums of squares about the mean of this rank's n features into those about the mean of all `count`, which can be
+    added over ranks. own, sums: the sum of this rank's features, and of all.
 
-    Chan, Golub, LeVeque, Algorithms for computing the sample variance, 1983, (2.1): added over ranks they are the squares of all.
+    Chan, Golub, LeVeque, Algorithms for computing the sample variance, 1983, (2.1).
     """
     apart = own / max(n, 1) - sums / count
     apart *= apart
@@ -78,8 +79,8 @@ def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
 def normalise(
     x: Any, sums: Any, squares: Any, count: int, eps: float, gain: Any, offset: Any, keep: bool
 ) -> tuple[Any, Any, Any]:
-    """(x - sums / count) scale gain + offset, where scale = 1 / sqrt(squares / count + eps); what gain multiplies, where it is to
-    be kept, else None; and scale. sums=None and offset=None: 0."""
+    """(y, normal, scale): scale = 1 / sqrt(squares / count + eps), normal = (x - sums / count) scale, None unless `keep`, and
+    y = normal gain + offset. sums=None, offset=None: 0."""
     scale = 1 / np.sqrt(squares / count + eps)
     normal = x * scale if sums is None else x - sums / count
     if sums is not None:
@@ -100,8 +101,8 @@ def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
 
 
 def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count: int) -> Any:
-    """(dy gain - (sums[0] + normal sums[-1]) / count) scale: what `normalise` passes back, given what `row_sums` made and ranks
-    summed; of one sum the first is 0."""
+    """(dy gain - (sums[0] + normal sums[-1]) / count) scale: the gradient of normalise's x, given that of its y. sums: what
+    `row_sums` gives, added up over ranks; if it has one sum only, the first is 0."""
     means = sums / count
     less = normal * means[-1]
     if len(sums) == 2:
@@ -116,8 +117,8 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
 
 
 def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
-    """exp(x - top). Its sum over each row into sums[0], and into sums[1] (x - top) at the row's place, 0 where that is not in
-    0 ... n - 1."""
+    """exp(x - top). Writes its sum over each row to sums[0], and to sums[1] each row's x - top at column places[row], or 0 where
+    that is none of 0 ... n - 1."""
     powers = x - top
     np.exp(powers, out=powers)
     sums[0] = widened(powers).sum(axis=1)
@@ -128,7 +129,7 @@ def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
 
 
 def softmax_gradient(powers: Any, sums: Any, places: np.ndarray, ignored: np.ndarray, count: int) -> None:
-    """Turn the exponentials into (powers / sums - 1 at the row's place) / count, and rows that are ignored into 0; sums (m,)."""
+    """Turn `exponentials` into (powers / sums - 1 at the row's place) / count, in place, and ignored rows into 0. sums is (m,)."""
     powers *= (1 / count / sums).reshape(-1, 1)
     rows = _there(places, powers)
     powers[rows, places[rows]] -= 1 / count

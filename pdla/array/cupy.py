@@ -1,7 +1,7 @@
-"""CuPy blocks: the functions of pdla/array/numpy.py on a GPU. Local GEMM through cuBLAS, copies through cuda/pack.cu; the layers'
-own work: fused.py; random matrices: philox.py.
+"""CuPy arrays: the functions of pdla/array/numpy.py on a GPU. The local GEMM is cuBLAS's, copies are cuda/pack.cu's; the work of
+neural networks' layers is in fused.py, random matrices are in philox.py.
 
-All of them return when the work is on CuPy's current stream. A thread uses one device, which `use` chooses.
+All functions return as soon as their work is on CuPy's current stream. A thread uses one device, which `use` chooses.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from pdla.indices import Selection
 
 name = "cupy"
 
-_TILE, _BLOCK = 32, (32, 8)  # of pack.cu
+_TILE, _BLOCK = 32, (32, 8)  # as in pack.cu
 _NOT_READY = 600  # cudaErrorNotReady
 _WIDE = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-_MOST = 32  # rectangles in a launch of pack.cu
+_MOST = 32  # the most rectangles in a launch of pack.cu
 _WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
 _FIELDS = ("from", "to", "rows", "cols", "from_row", "from_col", "to_row", "to_col",
@@ -51,7 +51,7 @@ _RECTANGLES = np.dtype([("of", [(field, np.int64) for field in _FIELDS], _MOST),
 
 
 def use(number: int) -> None:
-    """Make one of this machine's devices, in turn by number, the calling thread's; DeviceError where there is none."""
+    """Let the calling thread use this machine's device `number`, modulo their count; DeviceError where there is none."""
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -60,7 +60,7 @@ def use(number: int) -> None:
 
 
 def joining() -> Callable[[], Any]:
-    """What another thread is to call so that it uses the device of this one."""
+    """A function for another thread to call, so that it uses this thread's device."""
     return cupy.cuda.Device().use
 
 
@@ -73,7 +73,7 @@ def memory(size: int) -> Any:
 
 
 def over(memory: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-    """An array over the beginning of memory. It lives as long as any view of it, whose `base` it is."""
+    """An array over the beginning of memory. It is the `base` of all views of it, and lives as long as any of them."""
     return cupy.ndarray(shape, dtype, memory.data)
 
 
@@ -82,7 +82,7 @@ def look(memory: Any, begin: int, shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def pinned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array of the host's in memory that the device reads and writes, too."""
+    """An array in pinned memory of the host, which the device can read and write, too."""
     memory = cupy.cuda.alloc_pinned_memory(max(1, prod(shape) * np.dtype(dtype).itemsize))
     return np.ndarray(shape, dtype, memory)
 
@@ -107,7 +107,7 @@ def contiguous(x: Any) -> bool:
 
 
 class Move(NamedTuple):
-    """A rectangle's way: target[to_rows, to_cols] = source[from_rows, from_cols], None: all. Either may be the host's, pinned."""
+    """The copy of a rectangle: target[to] = source[at], each (rows, cols), None for all. Arrays may be in pinned host memory."""
 
     target: Any
     source: Any
@@ -125,7 +125,7 @@ def copy(target: Any, source: Any, conjugate: bool = False) -> None:
 
 
 def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
-    """Also from and to pinned arrays: as many as fit in a launch at once."""
+    """Copies, also from and to pinned arrays, as many in a launch as fit."""
     by_kernel: dict[str, list[Move]] = {}
     for target, source in pairs:
         move = _rectangle(target, source)
@@ -141,7 +141,8 @@ def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
 
 
 def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
-    """Copy what has arrived; from a pinned box past the work on the current stream since `after`; last: all is there on return."""
+    """Copy what has arrived in a box. From a pinned box that waits only for the event `after`, not for later work on the current
+    stream; last: return when all copies from it are done."""
     if not isinstance(box, np.ndarray):
         copy(target, box)
         return
@@ -160,7 +161,7 @@ class Mark:
 
     @property
     def done(self) -> bool:
-        """Whether all that was asked for before is. Raises what the device has failed with, which CuPy's `done` does not tell."""
+        """Whether all work before the event is done. Raises the error if the device has failed, which CuPy's `done` does not."""
         status = cupy.cuda.runtime.eventQuery(self.event.ptr)
         if status not in (0, _NOT_READY):
             cupy.cuda.runtime.check_status(status)
@@ -168,15 +169,15 @@ class Mark:
 
 
 def mark() -> Mark:
-    """An event: `done` when all that was asked for on the current stream is. Any thread may look."""
+    """An event that is `done` when all work on the current stream so far is. Any thread may ask."""
     return Mark()
 
 
 @contextmanager
 def beside(use: str, after: Any) -> Iterator[Any]:
-    """Make a stream of its own the current one, which does nothing before an event has passed."""
+    """A with-block in which the stream of this `use` is the current one; it begins when the event `after` has passed."""
     before, stream = cupy.cuda.get_current_stream(), _stream(use, cupy.cuda.runtime.getDevice())
-    stream.use()  # no with-block of CuPy's, which forgets a stream that the program has made current by `use`
+    stream.use()  # not CuPy's with-block, which would not restore a stream that the program has made current by `use`
     try:
         stream.wait_event(after.event)
         yield stream
@@ -190,12 +191,12 @@ def _stream(use: str, device: int) -> Any:
 
 
 def bus() -> str:
-    """Where in its machine the calling thread's device is plugged in: its PCI bus's number."""
+    """The PCI bus id of the calling thread's device, which tells it from others of its machine."""
     return cupy.cuda.Device().pci_bus_id
 
 
 def _rectangle(target: Any, source: Any) -> Move | None:
-    """The copy of one array into another as one of matrices; None where it is not."""
+    """The copy of one array into another as the copy of a matrix; None where it cannot be one."""
     if target.shape != source.shape:
         return None
     if target.ndim == 2:
@@ -206,14 +207,14 @@ def _rectangle(target: Any, source: Any) -> Move | None:
 
 
 def _kernel(to: np.dtype, source: np.dtype, computing: bool) -> str:
-    """The kernel that copies from one dtype to another; "" where there is none. computing: it conjugates or sums."""
+    """The kernel that copies from one dtype to another; "" where there is none. computing: it must conjugate or add."""
     if to == source and not computing:
         return _WORDS.get(to.itemsize, "")
     return f"pack_{to}_{source}" if any(str(to) in family and str(source) in family for family in _CASTS) else ""
 
 
 def _launch(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: complex | None = None) -> None:
-    """Move rectangles between arrays of the kernel's dtypes; beta: into beta times what is there."""
+    """Copy rectangles between arrays of the kernel's dtypes; with beta, add each to beta times its target."""
     full = [move for move in moves if prod(_size(move))]
     for group in (full[at : at + _MOST] for at in range(0, len(full), _MOST)):
         memory, lists = _uploaded(group)
@@ -226,7 +227,7 @@ def _launch(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: c
         rectangles["count"] = len(group)
         how = np.bool_(conjugate), np.bool_(beta is not None), _scalar(kernel)(beta or 0)
         launch("pack.cu", kernel, blocks(tiles), _BLOCK, rectangles, *how)
-        del memory  # what is on the stream after this may have it
+        del memory  # freed for later work on this stream only
 
 
 def _size(move: Move) -> tuple[int, int]:
@@ -235,7 +236,7 @@ def _size(move: Move) -> tuple[int, int]:
 
 
 def _uploaded(group: Sequence[Move]) -> tuple[Any, list[int]]:
-    """All lists of positions of some moves, brought to the device at once: the memory, and each one's address, 0: none."""
+    """Bring all moves' lists of positions to the device at once: the memory, and by list its address, 0 for None."""
     given = [None if at is None else np.asarray(at, np.int64) for move in group for at in (*move.at, *move.to)]
     lists = [at for at in given if at is not None]
     if not lists:
@@ -246,7 +247,7 @@ def _uploaded(group: Sequence[Move]) -> tuple[Any, list[int]]:
 
 
 def _described(move: Move, lists: Sequence[int]) -> dict[str, int]:
-    """A rectangle as the kernel takes it: its rows and columns so that those of the target are neighbours in memory."""
+    """A move as the kernel takes it, transposed if need be, so that neighbours in a row of the target are neighbours in memory."""
     (m, n), (target, source) = _size(move), (move.target, move.source)
     to = [stride // target.dtype.itemsize for stride in target.strides]
     at = [stride // source.dtype.itemsize for stride in source.strides]
@@ -259,7 +260,7 @@ def _described(move: Move, lists: Sequence[int]) -> dict[str, int]:
 
 
 def _neighbours(length: int, stride: int) -> tuple[bool, int]:
-    """How far apart in memory the elements of a dimension are."""
+    """A key by which dimensions are compared: how far apart in memory the elements of one are; of length 1: the farthest."""
     return length == 1, abs(stride)
 
 
@@ -324,7 +325,7 @@ def put(x: Any, rows: Selection, cols: Selection, source: Any) -> None:
 
 
 def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any] | None]:
-    """The view of x that slices make, and the lists of positions in it, None: there are none."""
+    """x cut by those of rows and cols that are slices, and the lists (rows, cols) of positions in that; None: no lists."""
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols], None
     part = x[rows if isinstance(rows, slice) else slice(None), cols if isinstance(cols, slice) else slice(None)]
@@ -340,7 +341,7 @@ def place(x: Any, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
 
 
 def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
-    """Add each row of source to the row of target with its number; any number of them to one, in no certain order."""
+    """target[rows[i]] += source[i] for each i, where rows may repeat, in no certain order."""
     cupy.add.at(target, cupy.asarray(rows), source)
 
 
@@ -355,8 +356,8 @@ def reinterpret(x: Any, conjugate: bool) -> Any:
 def gemm(a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Callable[..., Any] = empty) -> None:
     """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
-    a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. These are summed in float32 in any case.
-    room  gives arrays of a shape and a dtype: for products that cuBLAS does not make
+    a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. Products of 16-bit floats are summed in float32.
+    room  room(shape, dtype) gives an array: for a product that cuBLAS cannot make
     """
     if c.size == 0:
         return
@@ -370,13 +371,13 @@ def gemm(a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Ca
 
 
 def squares(a: Any, c: Any) -> bool:
-    """Halves of halves by gemm are as fast."""
+    """Never: gemm, on the triangle halved again and again, is as fast."""
     return False
 
 
 @cache
 def _types(factors: str, sums: str) -> tuple[int, int, str, str] | None:
-    """cuBLAS's types of factors and sums, the dtype of the scalars, and what it computes in; None where it cannot."""
+    """cuBLAS's types of the factors and of the result, the scalars' dtype, and its compute type; None if it has no such product."""
     runtime = cupy.cuda.runtime
     singles = {"float16": runtime.CUDA_R_16F, "bfloat16": runtime.CUDA_R_16BF, "float32": runtime.CUDA_R_32F}
     if factors in singles and sums in (factors, "float32"):
@@ -393,7 +394,7 @@ def _types(factors: str, sums: str) -> tuple[int, int, str, str] | None:
 
 
 def _cublas(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
-    """The product as cuBLAS computes it: c^T = b^T a^T, each read in Fortran's order. False where it cannot."""
+    """c = alpha a b + beta c by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
     from cupy_backends.cuda.libs import cublas
 
     types, into = _types(str(a.dtype), str(c.dtype)), blas.orientation(c)
@@ -421,7 +422,7 @@ def _cublas(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
 
 @contextmanager
 def _wide_sums(cublas: Any, handle: int) -> Iterator[None]:
-    """Into 16-bit floats cuBLAS may add parts of sums that it has already rounded to them, unless it is told not to."""
+    """A with-block in which cuBLAS adds parts of sums in float32 before it rounds them to 16-bit floats; else it may not."""
     mode = cublas.getMathMode(handle)
     cublas.setMathMode(handle, mode | _WIDE)
     try:
@@ -431,7 +432,7 @@ def _wide_sums(cublas: Any, handle: int) -> Iterator[None]:
 
 
 def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
-    """x, or a copy of it, that a BLAS can read, and how."""
+    """x, or a copy of it if it has no unit stride, and its `orientation`."""
     how = blas.orientation(x)
     if how is None:
         x = cupy.ascontiguousarray(x)
@@ -443,16 +444,16 @@ def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:
 
 
 def finish() -> None:
-    """Return when all that was asked for on the current stream is done."""
+    """Return when all work on the current stream is done."""
     cupy.cuda.get_current_stream().synchronize()
 
 
 def overlap(x: Any, y: Any) -> bool:
-    """Whether two arrays have elements in common, as parts of one array need not; True where that is too hard to tell."""
+    """Whether two arrays share any element in memory; True, too, where that would take too long to find out."""
     return bool(x.size and y.size) and numpy.overlap(_outline(x), _outline(y))
 
 
 def _outline(x: Any) -> np.ndarray:
-    """An array of NumPy's where x lies, not to be read: NumPy asks for addresses alone."""
+    """A NumPy array with x's addresses and strides, by which NumPy compares memory; it must not be read."""
     where = {"data": (x.data.ptr, False), "shape": x.shape, "strides": x.strides, "typestr": f"|V{x.itemsize}", "version": 3}
     return np.asarray(SimpleNamespace(__array_interface__=where))

@@ -1,4 +1,5 @@
-"""Random matrices that are the same however they are cut up: NumPy's Philox, keyed by seed and part, counted by tile."""
+"""Random matrices that are the same however they are cut up: each tile is drawn by NumPy's Philox, whose key is the seed and whose
+counter is the tile's place."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ TILE = 1 << 14  # elements of a tile at most: 128 KiB of float64, which stays in
 
 @dataclass(frozen=True)
 class Draw:
-    """A random matrix of so many columns; a tile is as wide as it or 128 columns, and drawn whole, by rows.
+    """A random matrix of so many columns. A tile has as many columns, but at most 128, and is always drawn whole, row by row.
 
     distribution  "uniform" on [low, high), "integers" from low to high - 1, or "normal" with mean 0 and deviation 1.
     """
@@ -38,11 +39,11 @@ class Draw:
 
     @property
     def parts(self) -> int:
-        """Of a number: a complex one's real and imaginary parts have keys of their own."""
+        """Parts of a number: a complex one's real and imaginary parts are drawn with different keys."""
         return 2 if self.dtype.kind == "c" else 1
 
     def fill(self, block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
-        """Write the elements of these rows and columns."""
+        """Write the matrix's elements in these rows and columns into block."""
         columns = list(tiles(cols, self.width))
         for i, here, within in tiles(rows, self.height):
             for j, there, across in columns:
@@ -67,7 +68,8 @@ class Draw:
 
 
 def tiles(held: IndexSet, size: int) -> Iterator[tuple[int, slice, np.ndarray]]:
-    """Tiles that meet the held indices: number, positions in the block (ascending, so a slice), positions in the tile."""
+    """The tiles, of `size` indices each, that have some of the held indices: (the tile's number, their positions among those held,
+    which are in a row and so a slice, their positions in the tile)."""
     indices = held.indices()
     numbers = indices // size
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()

@@ -1,4 +1,4 @@
-"""The dtypes that users give, by name too, and which numbers they have."""
+"""Dtypes as users give them, by name too, and which numbers they can represent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pdla.errors import ShapeError
 
 
 def dtype_of(given: Any) -> np.dtype:
-    """NumPy's dtype of what is given. "bfloat16" is one once ml_dtypes is imported: here, where NumPy does not know a name."""
+    """What a user gives, as NumPy's dtype. NumPy knows "bfloat16" only once ml_dtypes is imported: done for an unknown name."""
     try:
         return np.dtype(given)
     except TypeError:
@@ -23,17 +23,17 @@ def dtype_of(given: Any) -> np.dtype:
 
 
 def numeric(dtype: np.dtype) -> bool:
-    """Whether elements are numbers: those of ml_dtypes are of kind V, as are NumPy's records."""
+    """Whether elements are numbers. ml_dtypes' numbers are of kind V, as are NumPy's records, which are none."""
     return dtype.kind in "biufcV" and dtype.type is not np.void
 
 
 def has_fractions(dtype: np.dtype) -> bool:
-    """Whether elements are floats, real or complex: ml_dtypes has integers of kind V, too."""
+    """Whether elements are floats, real or complex. Of ml_dtypes' dtypes, all of kind V, some are integers."""
     return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
 
 
 def promoted(*dtypes: np.dtype) -> np.dtype:
-    """The dtype of a product of matrices of these, NumPy's; ShapeError where it knows none."""
+    """The dtype of a product of matrices of these dtypes, as NumPy promotes them; ShapeError where NumPy has none."""
     try:
         return np.result_type(*dtypes)
     except TypeError:
@@ -42,7 +42,7 @@ def promoted(*dtypes: np.dtype) -> np.dtype:
 
 
 def check_numbers(call: str, dtype: np.dtype) -> None:
-    """Raises ShapeError unless elements are numbers."""
+    """ShapeError unless elements of this dtype are numbers. call: what the text begins with."""
     if not numeric(dtype):
         raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
 
@@ -52,7 +52,8 @@ def is_number(x: Any) -> bool:
 
 
 def has(dtype: np.dtype, number: Any) -> bool:
-    """Whether a dtype has this number, or one near it: NumPy would drop imaginary parts and fractions, and wrap integers around."""
+    """Whether a dtype can represent this number, floats by rounding it: otherwise NumPy would drop imaginary parts and fractions,
+    and wrap integers around."""
     number = number.item() if isinstance(number, np.generic) else number
     if isinstance(number, complex) or has_fractions(dtype):
         return dtype.kind == "c" or not isinstance(number, complex)
@@ -60,5 +61,6 @@ def has(dtype: np.dtype, number: Any) -> bool:
 
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:
-    """Whether addends have the same sum in both: integers wrap around elsewhere in another dtype, or not at all."""
+    """Whether addends can be cast from one dtype to the other before they are summed. Integers cannot: they wrap around at another
+    number in another dtype, or not at all."""
     return one.newbyteorder("=") == other.newbyteorder("=") or (has_fractions(one) and has_fractions(other))

@@ -1,6 +1,7 @@
-"""The layers' work on CuPy's arrays, each function of pdla/array/composed.py in one launch of a kernel of cuda/.
+"""The work of neural networks' layers on CuPy's arrays: the functions of pdla/array/composed.py, each by one launch of a kernel of
+cuda/.
 
-The kernels are there for float32 and float64; arrays of other dtypes go the composed way.
+There are kernels for float32 and float64; for arrays of other dtypes these functions call composed.py's.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from pdla.array import composed, numpy
 from pdla.array.launch import THREADS, blocks, launch
 
 _WARP = 32
-_ROWS = 256  # of a tile of columns.cu, which has 16 bytes a row for each thread of a warp
-_SHORT = 4096  # bytes of a row that a warp takes; longer ones take a block
+_ROWS = 256  # rows of a tile of columns.cu, in which each thread of a warp has 16 bytes of a row
+_SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row takes a block
 
 
 def _ready(*arrays: Any, into: Any = None) -> list[Any]:
-    """The arrays without gaps, None: None; none at all where the kernels do not know their dtype, or `into`, which is written to,
-    has gaps."""
+    """The arrays, copied where they have gaps, and None for None. An empty list if there is no kernel for them: for their dtypes,
+    or because `into`, which is to be written to, has gaps."""
     given = [x for x in (*arrays, into) if x is not None]
     if str(given[0].dtype) not in ("float32", "float64") or any(x.dtype != given[0].dtype for x in given):
         return []
@@ -49,7 +50,7 @@ def erf(x: Any) -> Any:
 
 
 def gelu(x: Any, slope: bool, bias: Any = None) -> tuple[Any, Any]:
-    """GeLU of each element of x + bias, and its slope, where it is wanted, else None. Where there is a bias x is spent."""
+    """GeLU of each element of x + bias, and its derivative if `slope`, else None. With a bias x is spent."""
     ready = _ready(x, bias)
     if not ready:
         return composed.gelu(x, slope, bias, erf)
@@ -62,7 +63,7 @@ def gelu(x: Any, slope: bool, bias: Any = None) -> tuple[Any, Any]:
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> Any:
-    """A number from [0, 1) for each row and column, the one that NumPy's `uniform` gives, bit by bit."""
+    """A number from [0, 1) for each row and column, equal bit by bit to that of pdla/array/numpy.py's `uniform`."""
     m, n = len(rows), len(cols)
     made = cupy.empty((m, n), np.float64)
     if made.size:
@@ -94,7 +95,7 @@ def column_sums(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _summed(x: Any, y: Any, product: Any, both: bool) -> Any:
-    """The sums over the rows of x y, and behind them of x, where both are wanted: of tiles, then of the tiles' sums."""
+    """The sums over the rows of x y, and, if `both`, those of x behind them: first within tiles, then of the tiles' sums."""
     m, n = x.shape
     parts = max(1, -(-m // _ROWS))
     sums = cupy.empty((parts, n * (1 + both)), x.dtype)

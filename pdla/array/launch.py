@@ -9,10 +9,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-GRID = 1 << 16  # blocks of a launch at most
-THREADS = 256  # of a block
+GRID = 1 << 16  # the most blocks of a launch
+THREADS = 256  # threads of a block
 
-_NULL = np.uint64(0)  # CuPy makes of None no argument, rather than this one
+_NULL = np.uint64(0)  # a null pointer, which CuPy does not make of None
 
 
 def launch(source: str, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], *args: Any) -> None:
@@ -32,5 +32,5 @@ def _module(source: str, device: int) -> Any:
 
 
 def blocks(count: int) -> tuple[int]:
-    """The grid of a kernel whose blocks take so many pieces of work in turn."""
+    """The grid of a kernel for `count` pieces of work, which its blocks take in turn."""
     return (min(GRID, count),)

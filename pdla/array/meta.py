@@ -1,4 +1,4 @@
-"""Arrays without data: a shape and a dtype. What a dry run computes with, at no cost whatever the size."""
+"""Arrays without data: a shape and a dtype. Dry runs compute with them, at no cost whatever the size."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ name = "meta"
 
 
 class Meter(Protocol):
-    """Who wants to know what work would have been done."""
+    """Is told what work would be done on arrays with data; a `Clock` is one."""
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> None: ...
 
@@ -43,7 +43,7 @@ metered: ContextVar[Meter | None] = ContextVar("pdla_meter", default=None)
 
 
 def _touch(*arrays: Any) -> None:
-    """Elementwise work that reads and writes these."""
+    """Tell the meter of elementwise work that reads and writes these arrays."""
     meter = metered.get()
     if meter is not None:
         meter.touch(sum(x.nbytes for x in arrays))
@@ -51,20 +51,20 @@ def _touch(*arrays: Any) -> None:
 
 @lru_cache(maxsize=1024)
 def _ghost(shape: tuple[int, ...]) -> np.ndarray:
-    """One element that looks like an array of this shape, to be indexed."""
+    """An array of this shape that is one element of memory, by which NumPy tells the shape of x[key]."""
     return _seen_as(shape, (0,) * len(shape))
 
 
 @lru_cache(maxsize=1024)
 def _in_order(shape: tuple[int, ...]) -> np.ndarray:
-    """The same, whose elements lie in C order, to be looked at other ways round; there is nothing in it to be read."""
+    """The same with the strides of C order, by which NumPy tells the strides of views. It must not be read."""
     return _seen_as(shape, [prod(shape[i + 1 :]) for i in range(len(shape))])
 
 
 def _seen_as(shape: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
     try:
         return np.lib.stride_tricks.as_strided(np.empty(1, np.bool_), shape, strides, writeable=False)
-    except (ValueError, OverflowError) as error:  # as NumPy calls it where there are addresses for all bytes, but no memory
+    except (ValueError, OverflowError) as error:  # more bytes than there are addresses; for fewer NumPy raises MemoryError
         raise MemoryError(f"no array of {' x '.join(map(str, shape))} fits any memory") from error
 
 
@@ -72,10 +72,10 @@ _broadcast = lru_cache(maxsize=4096)(np.broadcast_shapes)
 
 
 class Meta(np.lib.mixins.NDArrayOperatorsMixin):
-    """An array that has shape and dtype and no elements; NumPy's elementwise functions and operators give Metas.
+    """An array with a shape and a dtype, but no elements; NumPy's elementwise functions and operators on it give Metas.
 
-    lying  how the elements of a view would lie, as a likeness of it; None: in C order, without gaps
-    base   of a view the array whose memory it would have, which lives as long; else None
+    lying  an array (`_in_order`) with the strides that a view would have; None: C order, without gaps
+    base   of a view: the array whose memory it would share, which it keeps alive; else None
     """
 
     __slots__ = ("__weakref__", "base", "dtype", "lying", "shape")
@@ -131,7 +131,8 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         if method != "__call__" or ufunc.nout != 1 or ufunc.signature:
             return NotImplemented
         shapes = [x.shape for x in inputs if isinstance(x, (Meta, np.ndarray))]
-        alike = (x if isinstance(x, (int, float, complex)) else np.empty(0, _dtype(x)) for x in inputs)  # NumPy knows its dtypes
+        # NumPy tells the dtype of the result from numbers and empty arrays.
+        alike = (x if isinstance(x, (int, float, complex)) else np.empty(0, _dtype(x)) for x in inputs)
         made = Meta(_broadcast(*shapes), ufunc(*alike).dtype)
         _touch(made, *(x for x in inputs if isinstance(x, Meta)))
         return made
@@ -196,7 +197,7 @@ def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> M
 
 
 def contiguous(x: Meta) -> bool:
-    """Whether it would be."""
+    """Whether the array with data would be in C order without gaps."""
     return x.lying is None
 
 
@@ -271,7 +272,7 @@ def reinterpret(x: Meta, conjugate: bool) -> Meta:
 def gemm(a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0, room: Callable[..., Meta] = empty) -> None:
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
-    if c.size and a.shape[1]:  # memory besides, as NumPy's takes it
+    if c.size and a.shape[1]:  # extra memory is taken where pdla/array/numpy.py's gemm takes it
         besides = [room(x.shape, c.dtype) for x in (a, b) if not blas.taken(x, c.dtype)]
         if not blas.adds(a, b, c) and blas.aside(c, beta):
             besides.append(room(c.shape, c.dtype))
@@ -312,7 +313,7 @@ def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Meta:
 
 
 def finish() -> None:
-    """Nothing is ever under way."""
+    """Nothing to wait for."""
 
 
 def overlap(x: Meta, y: Meta) -> bool:

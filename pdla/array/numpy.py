@@ -1,4 +1,4 @@
-"""NumPy blocks: allocation, copying, and the local GEMM, accumulating in place through BLAS."""
+"""NumPy arrays: allocation, copying, and the local GEMM, which BLAS accumulates in place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pdla.array.draw import Draw
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"
-STRIP = 2**16  # elements of another dtype in which numbers are added up at a time
+STRIP = 2**16  # elements that are converted at a time where numbers are added up in another dtype
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -35,23 +35,23 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def memory(size: int) -> np.ndarray:
-    """So many bytes, to put arrays over."""
+    """`size` bytes, for arrays to be laid over: see `over` and `look`."""
     return np.empty(size, np.uint8)
 
 
 def over(memory: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array over the beginning of memory. Its `base` lives as long as it or any view of it does."""
+    """An array over the beginning of memory. All views of it have the same `base`, which lives as long as any of them."""
     dtype = np.dtype(dtype)
     return np.frombuffer(memory.data, np.uint8, prod(shape) * dtype.itemsize).view(dtype).reshape(shape)
 
 
 def look(memory: np.ndarray, begin: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Memory from a byte on, seen as an array."""
+    """An array over memory, from byte `begin` on."""
     return np.ndarray(shape, dtype, memory, begin)
 
 
 def at(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int, int]) -> np.ndarray:
-    """Somebody else's memory as an array; strides in bytes, none below 0."""
+    """Memory at an address as an array, which does not own it; strides in bytes, none below 0."""
     if not prod(shape):
         return np.empty(shape, dtype)
     size = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + dtype.itemsize
@@ -60,7 +60,7 @@ def at(address: int, shape: tuple[int, int], dtype: np.dtype, strides: tuple[int
 
 
 def apart(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether no two elements of a matrix are in one place; of one that has some."""
+    """Whether no two elements of a matrix, which is not empty, are at the same place in memory."""
     (rows, cols), (down, across) = shape, map(abs, strides)
     common = gcd(down, across) or 1
     return rows <= across // common or cols <= down // common
@@ -101,7 +101,7 @@ def copies(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
 
 
 def land(target: np.ndarray, box: np.ndarray) -> None:
-    """Copy what has arrived in a box of its own to where it belongs."""
+    """Copy a message from the box in which it has arrived to where it belongs."""
     copy(target, box)
 
 
@@ -137,7 +137,7 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols]
     found = strips.find(x, rows, cols)
-    if found is None:  # in C order, or it is copied again to travel: NumPy's x[:, cols] lies by columns
+    if found is None:  # in C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order
         return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
     part = np.empty(found.shape, x.dtype)
     copies((here, there) for there, here in found.beside(part))
@@ -165,12 +165,12 @@ def picked(x: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
 
 
 def place(x: np.ndarray, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
-    """Write single elements, by row and column: of an array of as many, or a number to all."""
+    """Write single elements, by row and column: from an array of as many, or one number to all."""
     x[rows, cols] = source
 
 
 def add_at(target: np.ndarray, rows: np.ndarray, source: np.ndarray) -> None:
-    """Add each row of source to the row of target with its number; any number of them to one."""
+    """target[rows[i]] += source[i] for each i, where rows may repeat."""
     np.add.at(target, rows, source)
 
 
@@ -185,10 +185,10 @@ def gemm(
     """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
-    room  gives arrays of a shape and a dtype: for a factor that is not taken as it is, for products that are not added in place
+    room  room(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place
     """
-    numpys = alpha == 1 and beta == 0 and not config.settings.blas  # its library is SciPy's; a call of it costs a fifth
-    if numpys and blas.plain(a, b, c):  # most products: it saves the smallest ones what follows
+    numpys = alpha == 1 and beta == 0 and not config.settings.blas  # NumPy has the same BLAS as SciPy, at a fifth of a call's cost
+    if numpys and blas.plain(a, b, c):  # most products; small ones are spared the checks below
         np.matmul(a, b, out=c)
         return
     if c.size == 0:
@@ -223,18 +223,18 @@ def erf(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray, slope: bool, bias: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray | None]:
-    """GeLU of each element of x + bias, and its slope, where it is wanted, else None. Where there is a bias x is spent."""
+    """GeLU of each element of x + bias, and its derivative if `slope`, else None. With a bias x is spent."""
     return composed.gelu(x, slope, bias, erf)
 
 
 def uniform(rows: np.ndarray, cols: np.ndarray, key: int) -> np.ndarray:
-    """A number from [0, 1) for each row and column, told by both and the key alone: by splitmix64's mixing of counters."""
+    """A number from [0, 1) for each row and column, which depends on these and the key alone: splitmix64's mixing of counters."""
     keyed = _mixed(rows.astype(np.uint64) + mixed_key(key))
     return (_mixed(keyed[:, None] + cols.astype(np.uint64) * _GOLDEN) >> np.uint64(11)) * 2.0**-53
 
 
 def mixed_key(key: int) -> np.uint64:
-    """What `uniform` adds to rows for a key."""
+    """What `uniform` adds to row numbers for this key."""
     return _mixed(np.array([key % 2**64], np.uint64))[0]
 
 
@@ -255,23 +255,23 @@ def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> np.ndarray:
 
 
 def significant(x: np.ndarray) -> bytes:
-    """The bytes of its elements, without those that x86's long doubles leave unused."""
+    """The bytes of x's elements, without those that x86's long doubles leave unused."""
     x = np.ascontiguousarray(x)
     if x.dtype.char not in "gG" or np.finfo(np.longdouble).nmant != 63:
         return x.tobytes()
-    x = x.astype(x.dtype.newbyteorder("="), copy=False)  # in another byte order they are the first
+    x = x.astype(x.dtype.newbyteorder("="), copy=False)  # in the other byte order the unused bytes are the first
     return x.view(np.longdouble).view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, :10].tobytes()
 
 
 def finish() -> None:
-    """Return when all that was asked for is done: here, at once."""
+    """Return when all work that was asked for is done; here it always is."""
 
 
 def joining() -> Callable[[], None]:
-    """What another thread is to call so that it uses the device of this one: here, there is none."""
+    """A function for another thread to call, so that it uses this thread's device; here it does nothing."""
     return finish
 
 
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two arrays have elements in common, as parts of one array need not; True where that is too hard to tell."""
+    """Whether two arrays share any element in memory; True, too, where that would take too long to find out."""
     return np.may_share_memory(x, y, max_work=10_000)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Random matrices on CuPy's arrays, bit by bit those of NumPy's `drawn`, by the kernels of cuda/philox.cu."""
+"""Random matrices in CuPy's arrays, by the kernels of cuda/philox.cu: bit by bit those of pdla/array/numpy.py's `drawn`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pdla.array.launch import THREADS, blocks, launch
 from pdla.indices import IndexSet
 
 _KINDS = "float32", "float64", "complex64", "complex128"
-_DRAWS = {"uniform": 4, "normal": 4, "integers": 8}  # numbers of a block of Philox
+_DRAWS = {"uniform": 4, "normal": 4, "integers": 8}  # how many numbers one block of Philox's output gives
 
 
 def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
-    """A new array of these rows and columns of a random matrix: what no kernel draws comes from the host."""
+    """A new array of these rows and columns of a random matrix; where no kernel can draw it, it is drawn on the host."""
     scalars = _scalars(draw)
     if not scalars:
         return cupy.asarray(numpy.drawn(rows, cols, draw))
@@ -34,7 +34,7 @@ def drawn(rows: IndexSet, cols: IndexSet, draw: Draw) -> Any:
 
 
 def _scalars(draw: Draw) -> tuple[Any, ...]:
-    """Where a kernel's numbers begin and how far they reach; none where there is no kernel that draws them."""
+    """The lowest number that a kernel draws, and the length of the range; empty where no kernel can draw these numbers."""
     if str(draw.dtype) in _KINDS and draw.distribution == "normal":
         return np.float64(0), np.float64(1)
     if str(draw.dtype) in _KINDS and draw.distribution == "integers":
@@ -49,13 +49,13 @@ def _scalars(draw: Draw) -> tuple[Any, ...]:
 
 
 def _packed(held: IndexSet, size: int, step: int) -> Any:
-    """Of each index its tile, times TILE, and where in the tile it begins."""
+    """For each index (its tile's number) * TILE + its offset in the tile, where `step` is the distance of neighbours."""
     indices = held.indices()
     return cupy.asarray(indices // size * TILE + indices % size * step)
 
 
 def _redraw(made: Any, rows: IndexSet, cols: IndexSet, draw: Draw, count: np.uint64) -> None:
-    """Bring from the host the tiles in which NumPy passes over some bits: that shifts all numbers after them."""
+    """Draw on the host the tiles in which NumPy rejects some of the random bits, which shifts all numbers after them."""
     down, across = list(tiles(rows, draw.height)), list(tiles(cols, draw.width))
     numbers = [cupy.asarray(np.array([tile for tile, _, _ in held], np.int64)) for held in (down, across)]
     flags = cupy.empty(len(down) * len(across), np.uint8)

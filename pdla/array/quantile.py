@@ -1,7 +1,7 @@
-"""The normal distribution's quantile, from sums, products, quotients and roots alone: these are rounded alike on every processor
-and on a GPU, so that random matrices are the same everywhere, bit by bit. A library's logarithm is not.
+"""The quantile function of the normal distribution, by sums, products, quotients and square roots alone. These are rounded alike on
+every processor and GPU, and a library's logarithm is not: so random matrices are equal everywhere, bit by bit.
 
-Wichura, Algorithm AS 241: the percentage points of the normal distribution, 1988: rational functions, right to about 1e-16.
+Wichura, Algorithm AS 241: the percentage points of the normal distribution, 1988: rational functions, accurate to about 1e-16.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from math import log, sqrt
 
 import numpy as np
 
-# Numerators and denominators, the highest power first: near the middle, in the tails, and far out in them.
+# (Numerator, denominator), each from the highest power down: near the middle, in the tails, and far out in the tails.
 _MIDDLE = (
     (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
      1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080e0),
@@ -34,7 +34,7 @@ _LOG2, _HALF = log(2), sqrt(0.5)
 
 
 def normal(uniform: np.ndarray) -> np.ndarray:
-    """The quantiles of numbers from [0, 1) in steps of 2^-53, each taken in the middle of its step: none is 0, or infinite."""
+    """The quantiles of numbers from [0, 1), multiples of 2^-53. Half a step is added to each: so no quantile is 0 or infinite."""
     q = uniform - 0.5
     q += 2.0**-54  # both exact
     x = _ratio(_MIDDLE, 0.180625 - q * q)

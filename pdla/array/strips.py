@@ -1,7 +1,7 @@
-"""Block-cyclic parts of a NumPy array, copied as strips: NumPy takes lists of positions element by element.
+"""Copies block-cyclic parts of a NumPy array strip by strip, as NumPy takes lists of positions element by element.
 
-Positions in runs of one width at one distance are a dimension in two, runs and places in a run, of which NumPy makes a view.
-Most lists are one such group, or three, where the first and the last run are shorter.
+If positions are runs of equal width at equal distances, their dimension can be seen as two, (run, place in the run), so that they
+are a view. Most lists are one such group of runs, or three where the first and the last run are shorter.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from numpy.lib.stride_tricks import as_strided
 from pdla.indices import Selection
 
 ALL = slice(None)
-LARGE = 2**15  # elements from which to look for strips costs less than it gains
-WIDE, FEW = 8, 4  # runs of at least so many positions on average, and groups of runs in all
+LARGE = 2**15  # elements of a part from which on looking for strips costs less than it gains
+WIDE, FEW = 8, 4  # the least average width of runs, and the most groups of runs
 
 
 class Strips(NamedTuple):
-    """So many runs of `width` positions, each beginning `step` after the one before; the first at `start`."""
+    """`runs` runs of `width` positions; the first begins at `start`, each other one `step` after the one before."""
 
     start: int
     step: int
@@ -29,7 +29,7 @@ class Strips(NamedTuple):
     width: int
 
     def within(self, x: np.ndarray, dimension: int) -> np.ndarray:
-        """x at these positions, the dimension in two."""
+        """A view of x at these positions of a dimension, which becomes two: runs and places in a run."""
         shape, strides = list(x.shape), list(x.strides)
         here = strides[dimension]
         shape[dimension : dimension + 1] = self.runs, self.width
@@ -41,14 +41,19 @@ Group = tuple[Strips, Strips]  # positions in an array, and in the part of it
 
 
 class Part(NamedTuple):
-    """Some rows and columns of an array: their number, the array's part that slices leave, and what makes up each list."""
+    """Some rows and columns of an array.
+
+    shape  how many rows and columns
+    x      the array, with those rows or columns cut out that are given by a slice
+    lists  for each dimension that is given by a list: (dimension, groups of the list)
+    """
 
     shape: tuple[int, int]
     x: np.ndarray
     lists: list[tuple[int, list[Group]]]
 
     def beside(self, part: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pieces of the array and of `part`, of that shape, which are each other's."""
+        """Views of the array and of `part`, an array of `shape`, in pairs that have the same elements."""
         for groups in product(*(groups for _, groups in self.lists)):
             there, here = self.x, part
             for (d, _), (in_x, in_part) in zip(self.lists, groups, strict=True):
@@ -57,8 +62,8 @@ class Part(NamedTuple):
 
 
 def find(x: np.ndarray, rows: Selection, cols: Selection) -> Part | None:
-    """x[rows][:, cols], not both slices, as strips; None where it is small, or a list is not made up of a few groups."""
-    # The last dimension first: those before it keep their numbers as it becomes two.
+    """x[rows][:, cols] as strips, where not both are slices; None if it is small, or a list is not a few groups of runs."""
+    # The last dimension first: so those before it keep their numbers when it becomes two.
     lists = {d: positions for d, positions in ((1, cols), (0, rows)) if not isinstance(positions, slice)}
     sliced = x[tuple(chosen if isinstance(chosen, slice) else ALL for chosen in (rows, cols))]
     m, n = (len(lists.get(d, range(size))) for d, size in enumerate(sliced.shape))
@@ -69,7 +74,7 @@ def find(x: np.ndarray, rows: Selection, cols: Selection) -> Part | None:
 
 
 def _groups(positions: np.ndarray) -> list[Group]:
-    """Ascending positions as runs of equal width and distance; none where there are more than a few such groups."""
+    """Ascending positions as groups of runs of equal width and distance; empty if that takes more than FEW groups."""
     first = np.concatenate(([0], np.flatnonzero(np.diff(positions) != 1) + 1))
     if len(positions) < WIDE * len(first):
         return []

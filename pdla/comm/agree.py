@@ -1,13 +1,13 @@
-"""Agreement: the ranks of a collective call say the same thing, or all of them raise the same error.
+"""Agreement: the ranks of a collective call make the same call, or all of them raise the same error.
 
-with agreed(comm, "matmul"): checks of one rank's own arguments; what fails on one rank fails on all.
-agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise, quoting each.
+with agreed(comm, "matmul"): each rank checks its own arguments; an error on one rank is an error on all.
+agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise an error that quotes each call.
 
-PDLA_CHECK=0 turns both into nothing.
+With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank alone.
 
-with amid(comm, "a product"): messages. A rank that an error takes out of it and that goes on would take messages of this call for
-those of the next. So before its next words or messages it asks whether all ranks have failed as far in it; where not, these are an
-error from then on.
+with amid(comm, "a product"): ranks exchange messages. A rank that leaves it by an error and goes on would take messages of this
+call for those of the next. So before its next agreement or message it asks whether all ranks have failed at the same place of this
+call; if not, the next one is an error, too, and so are all that follow.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
 
 
 def agree(comm: Communicator, call: str, error: Exception | None = None) -> None:
-    """Collective: raise on every rank unless all give the same `call` and none brings an error.
+    """Collective: raise on every rank unless all give the same `call` and no rank gives an error.
 
-    A rank's own error is raised again everywhere as the nearest class of pdla's or Python's that is made from one text,
-    with the ranks it came from; differing calls raise AgreementError.
+    One rank's error is raised on every rank, with the numbers of the ranks that gave it, as the nearest of its classes that is
+    pdla's or Python's own and is made from a text alone; calls that differ raise AgreementError.
     """
     comm.in_step()
     if (verbs := begun.get()) is not None:
@@ -47,7 +47,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
 
 
 def _tell(comm: Communicator, call: str, error: Exception | None) -> NoReturn:
-    """Collective: the errors of all ranks, or their calls, which differ."""
+    """Collective: raise the errors of all ranks or, where there are none, AgreementError, which quotes their calls."""
     said = comm.share((call, None if error is None else (_plain(type(error)), str(error) or type(error).__name__)))
     failures: dict[str, list[int]] = {}
     for rank, (_, failure) in enumerate(said):
@@ -61,7 +61,7 @@ def _tell(comm: Communicator, call: str, error: Exception | None) -> NoReturn:
 
 
 def who_said(words: Sequence[str]) -> dict[str, list[int]]:
-    """The ranks that said each, in the order of the first of them."""
+    """For each text the ranks that said it, in the order of the first of them. words: by rank."""
     ranks: dict[str, list[int]] = {}
     for rank, word in enumerate(words):
         ranks.setdefault(word, []).append(rank)
@@ -69,9 +69,9 @@ def who_said(words: Sequence[str]) -> dict[str, list[int]]:
 
 
 def _plain(kind: type[Exception]) -> type[Exception]:
-    """The nearest base class that travels, and is made from a text alone: NumPy's and users' errors need not be.
+    """The nearest base class that can be pickled and is made from a text alone, as NumPy's and users' errors may not be.
 
-    Not StopIteration, which means another thing where `agreed` raises it.
+    Never StopIteration, which would mean something else when raised in the generator `agreed`.
     """
     return next(
         base
@@ -81,14 +81,14 @@ def _plain(kind: type[Exception]) -> type[Exception]:
 
 
 def name(ranks: list[int]) -> str:
-    """A few ranks, in words."""
+    """Ranks in words, at most eight of them by number."""
     some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
     return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
 
 
 @contextmanager
 def agreed(comm: Communicator, call: str) -> Iterator[None]:
-    """Collective: run one rank's checks or local work; an error in it on some rank is an error on every rank."""
+    """Collective: a with-block of a rank's own checks or local work: an error in it on any rank is raised on every rank."""
     error: Exception | None = None
     try:
         yield
@@ -101,7 +101,7 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
 
 
 class amid:
-    """Collective: a with-block in which ranks exchange messages, the same on every rank."""
+    """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank."""
 
     __slots__ = ("comm", "token", "verbs", "what")
 
@@ -118,7 +118,7 @@ class amid:
         begun.reset(self.token)
         if error is not None and self.comm.failed is None:
             told = PdlaError(
-                f"went on after an error amid {self.what} that others did not have, or not there "
+                f"went on after an error amid {self.what} that other ranks did not have, or had elsewhere "
                 f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
             )
             place = f"going on after an error amid {self.what}, in verb {self.verbs[0]}"
@@ -126,6 +126,7 @@ class amid:
 
 
 def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
-    """Collective, where this rank has failed amid messages: all must have, as far in the same; else an error on all that come."""
+    """Called by a rank that has failed amid messages: raise `error` unless all ranks have, in the same verb of the same call. Ranks
+    that are in another call meanwhile get an error, too."""
     if not comm.same(place):
         _tell(comm, place, error)

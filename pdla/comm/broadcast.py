@@ -1,11 +1,11 @@
-"""Ways to broadcast x from one rank to all: who sends which piece to whom, and who sends it on.
+"""Ways to broadcast x from one rank, the root, to all: which rank sends which piece to whom, and who sends it on.
 
 mpi      the MPI library's own way; in the other worlds: flat
 flat     the root sends x to every rank: P - 1 times x through its link
-scatter  the root sends each rank a piece, and the ranks exchange pieces: 2 x through every link (van de Geijn 1991)
-chain    the ranks in a row, each sends chunk after chunk on: x through every link, after P - 2 chunks of delay
+scatter  the root sends each rank a piece, and the ranks exchange pieces: twice x through every link (van de Geijn 1991)
+chain    the ranks stand in a row, and each sends x on in chunks: once x through every link, after a delay of P - 2 chunks
 
-Whichever it is, every rank but the root receives x once, in all x.nbytes.
+In every way each rank but the root receives x once, x.nbytes bytes in all.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any, NamedTuple
 
 from pdla.cuts import block_bounds
 
-LONG = 128 << 10  # bytes from which a chain is faster between nodes
+LONG = 128 << 10  # bytes of x from which on a chain is faster between nodes
 
 
 def best(nbytes: int, ranks: int, nodes: int) -> str:
-    """The fastest way for so many bytes to so many ranks on so many nodes, by bench/broadcasts.py."""
+    """The fastest way for so many bytes, ranks and nodes, as bench/broadcasts.py has measured."""
     if ranks == 2:
         return "flat"
     return "chain" if nodes > 1 and nbytes >= LONG else "mpi"
 
 
 class Messages(NamedTuple):
-    """One rank's part: what it sends at once and receives, by rank, in order; recvs[i] is sent on to the ranks onward[i]."""
+    """One rank's part: the pieces that it sends at once, as (to, piece), and those that it receives, as (from, piece); recvs[i] is
+    sent on to the ranks onward[i]."""
 
     sends: Sequence[tuple[int, Any]]
     recvs: Sequence[tuple[int, Any]]
@@ -34,9 +35,9 @@ class Messages(NamedTuple):
 
 
 def messages(way: str, x: Any, rank: int, size: int, root: int, chunk: int) -> Messages:
-    """The part of `rank` of `size`. Pieces, and chunks of so many bytes, are cut along the first dimension of x.
+    """The part of `rank` of `size` ranks. x is cut along its first dimension into pieces, or into chunks of about `chunk` bytes.
 
-    chunk = 0: so long that the row of ranks costs at most an eighth more than a single link, and at least 64 KiB.
+    chunk = 0: so long that the delay adds at most an eighth to the time of x on one link, but at least 64 KiB.
     """
     if size == 1 or not x.size:
         return Messages((), (), {})
@@ -53,7 +54,7 @@ def _flat(x: Any, rank: int, size: int, root: int) -> Messages:
 
 
 def _scatter(x: Any, rank: int, size: int, root: int) -> Messages:
-    """The root keeps one piece, which it sends to all; the others send the piece that they were sent to all others."""
+    """The root sends its own piece to all, and to each rank that rank's piece, which it sends on to all but the root."""
     pieces = [x[slice(*block_bounds(len(x), size, r))] for r in range(size)]
     others = [r for r in range(size) if r not in (rank, root)]
     if rank == root:

@@ -1,8 +1,8 @@
-"""The time that events are given: the machine's own, or, in a dry run on a described machine, the time it would be there.
+"""The times of events: this machine's, or in a dry run those that the machine described by a `Machine` would have.
 
-A `Clock` is one rank's. Work moves it on by what the work takes; waiting moves it to when a message is there. Messages are
-handled one after another on each of a rank's links; a latency later a message's bytes take the link, while the next one is
-handled. Other ranks are taken to do at each time what this one does.
+A `Clock` belongs to one rank. Work moves it forward by the time of the work; a wait moves it to the time at which a message is
+there. On each of a rank's links messages are handled one after another; a latency after that a message's bytes occupy the link,
+while the next message is handled. Other ranks are assumed to do at each time what this one does.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def now() -> float:
 
 
 class Link:
-    """Until when its messages are being handled, and until when their bytes take it."""
+    """handled: the time at which all its messages are handled; free: the time at which all their bytes have passed."""
 
     def __init__(self) -> None:
         self.handled = self.free = 0.0
 
 
 class Clock:
-    """One rank's time on a machine, in seconds, and until when its links are taken.
+    """One rank's time on a machine, in seconds, and the times at which its links are free.
 
-    Links keep a time of their own, which stands still while the rank computes and nobody moves its messages on: it is `lag`
-    behind.
+    Links have a time of their own, which is `lag` behind the rank's: it stands still in the share of computing time in which
+    messages do not move (1 - machine.overlap).
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -43,15 +43,15 @@ class Clock:
         self.outbound = {False: Link(), True: Link()}
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> None:
-        """So many local products of these sizes."""
+        """`count` local products of these sizes, in one call."""
         self._work(self.machine.gemm(m, n, k, dtype, count))
 
     def touch(self, size: int, steps: int = 1) -> None:
-        """Elementwise work that reads and writes so many bytes, in so many steps."""
+        """Elementwise work that reads and writes `size` bytes in all, in so many steps."""
         self._work(self.machine.touch(size, steps))
 
     def erf(self, count: int, itemsize: int) -> None:
-        """The error function of so many elements."""
+        """The error function of `count` elements."""
         self._work(self.machine.error_function(count, itemsize))
 
     def _work(self, seconds: float) -> None:
@@ -60,11 +60,11 @@ class Clock:
         self.lag += (1 - self.machine.overlap) * seconds
 
     def received(self, size: int, far: bool, messages: int = 1) -> float:
-        """When messages that are sent now, of so many bytes together, will be here, in the links' time."""
+        """The links' time at which messages sent to this rank now, of `size` bytes in all, have arrived. far: from another node."""
         return self._through(self.inbound[far], size, far, messages)
 
     def sent(self, size: int, far: bool, messages: int = 1) -> float:
-        """When messages that this rank sends now will have left, in the links' time."""
+        """The links' time at which messages that this rank sends now, of `size` bytes in all, have left. far: to another node."""
         return self._through(self.outbound[far], size, far, messages)
 
     def _through(self, link: Link, size: int, far: bool, messages: int) -> float:
@@ -76,5 +76,5 @@ class Clock:
         return link.free
 
     def wait(self, until: float) -> None:
-        """Until a moment of the links' time."""
+        """Wait until this moment of the links' time."""
         self.time = max(self.time, until + self.lag)

@@ -1,7 +1,7 @@
-"""Memory that the ranks of one node have in common: each maps a file that has no name any more.
+"""Memory that the ranks of one node have in common: each rank maps the same file, whose name has been removed.
 
-Nobody has to free it together with the others, as a window of MPI's: a rank's part in it ends with the last array over it, and
-the memory with the last rank's.
+Unlike an MPI window it need not be freed by all ranks together: a rank's map ends with the last array over it, and the memory is
+freed with the last map.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ _ALONE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 def mapped(comm: Communicator, size: int) -> np.ndarray:
-    """Collective over comm, all on one node: so many bytes, or PdlaError on every rank.
+    """Collective over comm, whose ranks are on one node: `size` bytes that all of them see; PdlaError, on every rank, if there is
+    not enough memory.
 
-    Each rank asks for its part of them, in order: pages lie near who asks, and what is not there is told of at once, not by a
-    signal to whoever writes to it. By then the file has no name: a rank that is killed leaves nothing behind.
+    The ranks reserve one part of it each: so pages lie near the rank that will use them, and a lack of memory is an error now, not
+    a signal at the first write. The file has lost its name by then: so a rank that is killed leaves nothing behind.
     """
-    size = max(size, 1)  # there are no maps of nothing
+    size = max(size, 1)  # an empty file cannot be mapped
     first, path = comm.rank == 0, comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
     _together(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
     with ExitStack() as ends:
         try:
             file = _together(comm, size, lambda: _opened(path, size, ends))
         finally:
-            if first:  # all have it open, or have failed
+            if first:  # by now every rank has opened it, or has failed
                 os.unlink(path)
         _together(comm, size, lambda: _take(file, *block_bounds(size, comm.size, comm.rank)))
         return _together(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
 
 
 def _opened(path: str, size: int, ends: ExitStack) -> int:
-    """The file, where there is room for all of it: what was half taken would be missed elsewhere."""
+    """The file, opened, if there is room for all of it: else ranks would take what memory there is before they fail."""
     file = os.open(path, os.O_RDWR)
     ends.callback(os.close, file)
     if room() < size:
@@ -59,7 +60,7 @@ def _take(file: int, start: int, stop: int) -> None:
 
 
 def _together(comm: Communicator, size: int, step: Callable[[], T]) -> T:
-    """Collective: what a step gives this rank; the system's error on one rank is an error on all."""
+    """Collective: the result of `step` on this rank; an OSError on one rank is a PdlaError on all."""
     fault, made = "", None
     try:
         made = step()
@@ -67,7 +68,7 @@ def _together(comm: Communicator, size: int, step: Callable[[], T]) -> T:
         fault = f"{error.strerror} (rank {comm.rank})"
     if faults := [said for said in comm.share(fault) if said]:
         raise PdlaError(
-            f"{size} bytes of memory in common: {faults[0]}; it is taken of {SHARED}: make that larger, leave out .shared(), or "
+            f"{size} bytes of memory in common: {faults[0]}; it comes from {SHARED}: make that larger, leave out .shared(), or "
             "set PDLA_SHARED=0"
         )
     return made  # type: ignore[return-value]

@@ -1,8 +1,9 @@
-"""What the last rank waited for: the path of work and messages that leads, without a gap, from a run's start to its end.
+"""The critical path: the work and messages that lead, without a gap, from the start of a run to its end.
 
-Each rank's `Lane` keeps its work, and what ended each of its waits. From the end of the last rank back: its work; the message
-that it had waited for before that, through the link that was slower; whoever was last to ask for that message; his work; and
-so on (Yang and Miller, ICDCS 1988). Whatever is not on this path could be slower, a little, without making the run longer.
+Each rank's `Lane` keeps its work, and what ended each of its waits. The path is found backwards from the end of the rank that ends
+last: its work; the message that it waited for before that work, on the slower of the message's two links; the rank that was the
+last of the two to ask for that message; that rank's work; and so on (Yang and Miller, ICDCS 1988). Whatever is not on this path
+could take a little longer without making the run longer.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from pdla.model.machine import Machine
 
 @dataclass(eq=False, slots=True)
 class Letter:
-    """A message between two ranks (of the world), from when one of them asks for it.
+    """A message between two ranks (numbered as in the world), made when the first of them asks for it.
 
-    order      which of those that set out at one moment comes first;  set_out: when both ranks had asked for it, seconds
+    order      decides which of the messages that set out at the same moment comes first
+    set_out    when both ranks had asked for it, in seconds
     cause      the rank that asked last, or the message that was sent on as this one
-    slower     its time on whichever of the two links kept it longer;  done: when it was there, inf before
-    left, came what is to be done then on the sender's side, and on the receiver's
+    slower     its passage on the one of the two links that took longer
+    done       when it had arrived; inf before that
+    left, came called when it has left the sender, and when it has arrived at the receiver
     """
 
     call: str
@@ -45,9 +48,9 @@ class Letter:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Passage:
-    """A message's time with a rank that handles it, or on a link, in the links' seconds; `behind` what it came, if it waited.
+    """The time in which a rank handles a message, or its bytes pass a link (`kind`), in seconds of the links' time.
 
-    A message on a link has come behind another one there, or behind its own handling.
+    behind  the passage whose end this one had to wait for: another message's or, on a link, the message's own handling; None: none
     """
 
     letter: Letter
@@ -60,7 +63,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A rank's wait and what ended it: a message, or the last rank to come to a meeting; `lag` of its links meanwhile."""
+    """A rank's wait, and what ended it: a message, or the number of the rank that came last to a meeting. lag: of its links."""
 
     start: float
     end: float
@@ -72,10 +75,10 @@ class Wait:
 class Step:
     """A piece of the path, in seconds from the start.
 
-    kind    "computing"; "handling": of a message; "latency": it is about to move; "near" or "far": it moves, within a node or
-            between nodes
-    what    of work: "gemm", "elementwise" or "erf"; else the verb
-    rank    whose work it is; of a message, who receives it;  source: who sends it, else -1
+    kind    "computing"; of a message: "handling"; "latency", before its bytes move; "near" or "far", while they move within a node
+            or between nodes
+    what    of computing: "gemm", "elementwise" or "erf"; of a message: the verb
+    rank    the rank that computes, or receives the message;  source: the rank that sends it; -1 for computing
     """
 
     kind: str
@@ -88,7 +91,10 @@ class Step:
 
 
 class Lane(Clock):
-    """One rank's clock, which keeps what moved it on: `work`, and `waits` in between."""
+    """One rank's clock, which keeps what has moved it forward: `work`, and `waits` in between.
+
+    last  (inbound, far) -> the passages of the last message on that link: its handling, and its bytes
+    """
 
     def __init__(self, machine: Machine, rank: int) -> None:
         super().__init__(machine)
@@ -118,19 +124,19 @@ class Lane(Clock):
         self.work.append(Step("computing", self.rank, self.doing, name, start, self.time))
 
     def rest(self, until: float, cause: int | Letter) -> None:
-        """Wait for a moment that `cause` brought, if it is still to come."""
+        """Wait until this moment, if it is still to come; `cause` ended the wait."""
         if until > self.time:
             self.waits.append(Wait(self.time, until, cause, self.lag))
             self.time = until
 
-    # ------------------------------------------------------------------ links: their time is this rank's without its lag
+    # ------------------------------------------------------------------ links, whose time is this rank's less its lag
 
     def links(self, at: float) -> float:
-        """The links' time at a moment since the last wait."""
+        """The links' time at a moment of this rank's time; a past one must be within the work since the last wait."""
         return at - self.lag + (1 - self.machine.overlap) * max(0.0, self.time - at)
 
     def moment(self, time: float) -> float:
-        """When the links' time is `time`, if this rank works no more from now on."""
+        """This rank's time when the links' time is `time`, if the rank does no more work from now on."""
         overlap = self.machine.overlap
         if overlap == 1:
             return time
@@ -141,7 +147,7 @@ class Lane(Clock):
         return start - (start - lag - time) / overlap
 
     def carry(self, letter: Letter, inbound: bool) -> Passage:
-        """The message's time on one of the links, behind those that are on it, when it has been handled."""
+        """Put a message on one of this rank's links, behind the messages there; gives the passage of its bytes."""
         far, asked = letter.far, self.links(letter.set_out)
         link = (self.inbound if inbound else self.outbound)[far]
         handled_before, moved_before = self.last.get((inbound, far), (None, None))
@@ -156,15 +162,15 @@ class Lane(Clock):
         self.last[inbound, far] = handling, moving
         return moving
 
-    # ------------------------------------------------------------------ what it did
+    # ------------------------------------------------------------------ what the rank did
 
     def wait_before(self, at: float) -> Wait | None:
-        """The last wait that was over by then."""
+        """The last wait that had ended by this moment."""
         i = bisect_right(self.waits, at, key=lambda wait: wait.end)
         return self.waits[i - 1] if i else None
 
     def worked(self, start: float, end: float) -> Iterator[Step]:
-        """The work between two moments, last first; a step is cut where one of them falls into it."""
+        """The work between two moments, the last step first; steps that reach beyond a moment are cut there."""
         for i in range(bisect_left(self.work, end, key=lambda step: step.start) - 1, -1, -1):
             one = self.work[i]
             if one.end <= start:
@@ -174,17 +180,17 @@ class Lane(Clock):
 
 @dataclass(frozen=True)
 class Path:
-    """Steps, each begun when the one before it had ended: the first at the start of the run, the last ends with it."""
+    """Steps, each of which begins when the one before it ends: the first at the start of the run; the last ends with the run."""
 
     steps: tuple[Step, ...]
 
     @property
     def seconds(self) -> float:
-        """From start to end."""
+        """The length of the run."""
         return self.steps[-1].end if self.steps else 0.0
 
     def by_kind(self) -> dict[str, float]:
-        """Seconds computing, in messages near and far, and of latency."""
+        """Seconds of each kind of step: computing, handling, latency, near, far."""
         return self._sums("kind")
 
     def by_tag(self) -> dict[str, float]:
@@ -192,7 +198,7 @@ class Path:
         return self._sums("tag")
 
     def by_rank(self) -> dict[int, float]:
-        """Seconds on each rank: of its work, and of messages to it."""
+        """Seconds of each rank: its work, and messages to it."""
         return self._sums("rank")
 
     def _sums(self, key: str) -> dict[Any, float]:
@@ -202,7 +208,7 @@ class Path:
         return sums
 
     def __str__(self) -> str:
-        """The sums, and a line a step; steps of one kind in a row are one line."""
+        """The shares of the kinds, and a line for each step; consecutive steps that differ in their times only are one line."""
         sums = ", ".join(f"{kind} {seconds / (self.seconds or 1):.0%}" for kind, seconds in self.by_kind().items())
         head = f"{'start':>11}{'seconds':>11}  {'':<10}{'rank':>9}"
         return "\n".join([f"{self.seconds:.4g} s: {sums}", head, *map(_line, _merged(self.steps))])
@@ -242,7 +248,7 @@ def path(lanes: Sequence[Lane]) -> Path:
 
 
 def _queue(letter: Letter) -> Iterator[Passage]:
-    """A message's time on the link that kept it, and that of all it came behind."""
+    """A message's passage on its slower link, then those that it had to wait for, back to one that waited for none."""
     passage = letter.slower
     while passage is not None:
         yield passage
@@ -250,13 +256,13 @@ def _queue(letter: Letter) -> Iterator[Passage]:
 
 
 def _first(letter: Letter) -> Letter:
-    """Of those that the message queued behind, itself among them, the first."""
+    """The first message of the queue that a message waited in; itself, if it waited for no other one."""
     *_, passage = _queue(letter)
     return passage.letter
 
 
 def _carried(letter: Letter, until: float) -> Iterator[Step]:
-    """What a message that is there at a moment took, last first."""
+    """The steps of a message that arrives at `until`, and of those that it queued behind, last first."""
     moves = True
     for passage in _queue(letter):
         one, lane = passage.letter, passage.lane
@@ -271,7 +277,8 @@ def _carried(letter: Letter, until: float) -> Iterator[Step]:
 
 
 def _moved(kind: str, letter: Letter, lane: Lane, start: float, end: float) -> Iterator[Step]:
-    """A message's step, last first; the share of a rank's work in which its links stand still is that work's."""
+    """A message's step on a rank's link, cut up, last part first: where the link stands still as the rank works, the path has that
+    work instead."""
     step = Step(kind, letter.receiver, letter.call, letter.tag, start, end, letter.sender)
     if lane.machine.overlap < 1:
         for work in lane.worked(start, end):

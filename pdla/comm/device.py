@@ -1,9 +1,9 @@
-"""How arrays travel over MPI: out of and into memory without gaps, the host's or, where MPI takes it, a device's.
+"""How arrays travel over MPI: from and into memory without gaps, the host's or, if MPI takes device memory, a device's.
 
-Where it does not, a device's arrays go through pinned memory of the host, which the device reads and writes itself: one launch
-packs all short messages of a round; long ones are packed, sent and brought to the other device piece after piece, all three at
-the same time. MPI is given nothing that a device may still work on: a piece when the event after its packing has passed, so
-that no rank waits for what its device does before.
+If it does not, a device's arrays go through pinned memory of the host, which the device reads and writes itself: one launch packs
+all short messages of a round; long ones go piece by piece, so that packing, sending and unpacking overlap. MPI is never given
+memory that a device may still write to: a piece is sent once the event that was recorded after its packing has passed. So no rank
+has to wait for all the work of its device.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from pdla.comm.rounds import step
 from pdla.errors import DeviceError
 
 PIECE = 1 << 20  # bytes of a piece through pinned memory, at least: each is a launch
-SIZES = (1, 1 << 20)  # of the probe's messages, in float64: some MPIs go wrong with long ones only
-PATIENCE = 120.0  # seconds for a process that imports CuPy and starts MPI
+SIZES = (1, 1 << 20)  # elements of the probe's messages, float64: some MPIs get only long ones wrong
+PATIENCE = 120.0  # seconds after which a probe, which imports CuPy and starts MPI, is given up
 
 
 def least(xp: ModuleType, aware: bool) -> int:
-    """Bytes of a piece of the long messages of a communicator, whatever they are made of; 0: they travel whole."""
+    """Least bytes of a piece of long messages, on a communicator of such arrays; 0: messages travel whole. aware: whether MPI takes
+    device memory."""
     return PIECE if xp.name == "cupy" and not aware else 0
 
 
 def gapless(x: Array) -> Array:
-    """x, or memory for it that has no gaps."""
+    """x itself if it has no gaps, else a new array of its shape, contents undefined."""
     xp = namespace(x)
     return x if xp.contiguous(x) else buffer(xp, x.shape, x.dtype)
 
@@ -47,7 +48,7 @@ def gapless(x: Array) -> Array:
 
 
 class Landing:
-    """Where a message arrives, in `box`: `out` itself, or memory without gaps, out of which it is brought when it is there."""
+    """Receives a message for `out` in `box`: `out` itself, or memory without gaps, from which it is copied when it is complete."""
 
     by_piece = False
 
@@ -55,19 +56,20 @@ class Landing:
         self.out, self.box = out, gapless(out)
 
     def land(self, number: int) -> bool:
-        """A piece is in the box, the last to come unless `by_piece`; whether the message is in `out` now."""
+        """To be called when piece `number` is in the box (by_piece False: only for the last to come); whether all of the message is
+        in `out` now."""
         if self.box is not self.out:
             namespace(self.out).land(self.out, self.box)
         return True
 
 
 class Staged(Landing):
-    """The same for a device's array, through pinned memory: rows go on to the device while later ones come."""
+    """The same for a device's array, through pinned memory: rows go on to the device while later ones arrive."""
 
     by_piece = True
 
     def __init__(self, out: Array, after: Any) -> None:
-        """after: the event that ends the use of out."""
+        """after: the event after which nothing on the device uses `out` any more."""
         self.xp, self.after = namespace(out), after
         self.box = self.xp.pinned(out.shape, out.dtype)
         self.parts = _parts(out, self.box, whole=False)
@@ -76,7 +78,7 @@ class Staged(Landing):
 
     def land(self, number: int) -> bool:
         self.come.add(number)
-        while self.landed in self.come:  # pieces may come out of turn
+        while self.landed in self.come:  # pieces may come out of order
             target, box = self.parts[self.landed]
             self.landed += 1
             self.xp.land(target, box, self.after, self.landed == len(self.parts))
@@ -84,7 +86,7 @@ class Staged(Landing):
 
 
 def landings(outs: Sequence[Array], aware: bool) -> list[Landing]:
-    """Where messages into arrays arrive that nobody uses any more."""
+    """Landings for messages into these arrays; nothing is written to them before the device has done all that was asked so far."""
     made: list[Landing] = []
     after = None
     for out in outs:
@@ -99,7 +101,8 @@ def landings(outs: Sequence[Array], aware: bool) -> list[Landing]:
 
 
 def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
-    """Rows of an array and of its box, for each piece those that are complete with it; whole: that all of the piece is in."""
+    """Rows of x and of its box, for each piece of the message those that can be copied with it: those that are complete when it has
+    come or, if `whole`, those that must be packed before it can be sent."""
     if namespace(x).contiguous(x):
         x, box = x.reshape(-1), box.reshape(-1)
     length = step(box.nbytes, PIECE)
@@ -114,14 +117,14 @@ def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
 
 
 class Packed(NamedTuple):
-    """Elements without gaps, for MPI to read: each piece when its event has passed; no events: now."""
+    """Memory without gaps for MPI to read: each piece once its event has passed; no events: at once."""
 
     box: Array
     events: Sequence[Any]
 
 
 def packed(arrays: Sequence[Array], aware: bool) -> list[Packed]:
-    """The elements of arrays, all the host's or all of a device."""
+    """The arrays, all the host's or all of one device, in memory without gaps."""
     if not arrays:
         return []
     xp = namespace(arrays[0])
@@ -153,7 +156,8 @@ def _through_host(xp: ModuleType, arrays: Sequence[Array]) -> list[Packed]:
 
 
 def connected(comm: Any) -> Any:
-    """Collective: a communicator that brings devices' arrays as PDLA_GPU_MPI says: comm, or one over it that uses NCCL.
+    """Collective: the communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says: comm itself, or one over
+    its ranks that uses NCCL.
 
     DeviceError, on every rank, where NCCL is asked for and does not work.
     """
@@ -170,7 +174,7 @@ def connected(comm: Any) -> Any:
             _tell(comm, "arrays go by NCCL")
             return made
         if config.settings.gpu_mpi == "nccl":
-            raise DeviceError(f"PDLA_GPU_MPI=nccl, but {fault}: auto does without where it must")
+            raise DeviceError(f"PDLA_GPU_MPI=nccl, but {fault}: auto goes without it where it must")
         _tell(comm, f"no NCCL here ({fault})")
     comm.aware = aware(comm)
     return comm
@@ -182,10 +186,10 @@ def _tell(comm: Any, verdict: str) -> None:
 
 
 def aware(comm: Any) -> bool:
-    """Collective: whether to give MPI device memory: as PDLA_GPU_MPI says, or as a probe finds.
+    """Collective: whether to give MPI device memory: as PDLA_GPU_MPI says or, with "auto", as a probe finds.
 
-    A process on each node sends device arrays to itself: there a crash harms nobody. Then all ranks broadcast, sum, gather and
-    shift some, and compare what has come: some MPIs bring zeros.
+    A new process on each node sends device arrays to itself: if it crashes nothing else does. Then all ranks broadcast, sum,
+    gather and shift some, and check what has come: some MPIs bring zeros.
     """
     if config.settings.gpu_mpi != "auto":
         return config.settings.gpu_mpi == "on"
@@ -201,8 +205,8 @@ def aware(comm: Any) -> bool:
 
 @cache
 def _alone() -> str:
-    """What a process of its own dies of, sending device arrays to itself; empty: nothing. Once: it takes seconds, and communicators
-    may be many."""
+    """Why a new process that sends device arrays to itself has failed; empty: it has not. Run once in a job's process, as it takes
+    seconds."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
     command = [sys.executable, "-m", "pdla.comm.device"]
     try:
@@ -213,13 +217,13 @@ def _alone() -> str:
 
 
 def _together(comm: Any) -> str:
-    """Collective: which verbs bring this rank something else than was sent, in words."""
+    """Collective: which verbs have brought this rank something else than was sent, in words; empty: none."""
     wrong, rank, ranks = [], comm.rank, range(comm.size)
     for size in SIZES:
         sent = [np.arange(size) * 3.0 + 1 + r for r in ranks]
         x, total, shifted, all_ = (comm.xp.asarray(sent[rank]) for _ in range(4))
         parts = [all_ if r == rank else comm.xp.asarray(0 * sent[r]) for r in ranks]
-        expected = {  # first what every rank sends in: who cannot send fails before anybody waits
+        expected = {  # shift first: in it every rank sends, so a rank that cannot fails before any rank waits for it
             "shift": (comm.shift(comm.xp.asarray(sent[rank]), shifted), sent[rank - 1]),
             "bcast": (comm.bcast(x, comm.size - 1), sent[-1]),
             "allreduce": (comm.allreduce(total), sum(sent)),
@@ -235,7 +239,7 @@ def _same(came: Any, wanted: np.ndarray) -> bool:
 
 
 def _probe() -> int:
-    """What a process of its own does: send device arrays to itself; the exit status."""
+    """The probe's process: sends device arrays to itself; gives the exit status."""
     from pdla.comm import world
 
     comm: Any = world()

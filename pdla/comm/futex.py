@@ -1,4 +1,4 @@
-"""Sleeping until a word of shared memory changes, by Linux's futex; elsewhere for a nap, after which one looks again."""
+"""Sleeping until a word of shared memory changes, by Linux's futex; on other systems short naps, after which the caller looks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}  # of the system call
+_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}  # of the system call futex
 _NUMBER = _NUMBERS.get(os.uname().machine) if sys.platform == "linux" else None
 _WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1
 _NAP = 2e-4  # seconds
@@ -21,9 +21,9 @@ _call = ctypes.CDLL(None).syscall
 
 
 def sleep(address: int, value: int, seconds: float) -> bool:
-    """Sleep on the 32 bits at an address until somebody wakes those who do, or for so long; whether woken.
+    """Sleep until `wake` is called for this address, at most so many seconds; gives whether it was called.
 
-    Not at all where they are not `value`.
+    Returns at once if the 32 bits at the address are no longer `value`. Without a futex: sleeps for a nap, and gives False.
     """
     if _NUMBER is None:
         time.sleep(min(_NAP, seconds))
@@ -34,6 +34,6 @@ def sleep(address: int, value: int, seconds: float) -> bool:
 
 
 def wake(address: int) -> None:
-    """All who sleep on the word at an address, in any process."""
+    """Wake all that sleep on the word at this address, in any process."""
     if _NUMBER is not None:
         _call(_NUMBER, ctypes.c_void_p(address), _WAKE, _ALL, None, None, 0)

@@ -1,4 +1,4 @@
-"""How a job of MPI's ends whose ranks do not go on: within PDLA_TIMEOUT seconds, saying who waits where, or what was raised."""
+"""Ends an MPI job whose ranks cannot go on: after PDLA_TIMEOUT seconds, saying which rank waits where, or after an exception."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from types import TracebackType
 from pdla import config
 from pdla.comm.libmpi import MPI
 
-_HEARD = 0.5  # seconds in which the launcher passes on what was printed: an aborted job's last words may be lost
-_PATIENCE = 2.0  # seconds in which other ranks, too, can print where they wait
+_HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
+_PATIENCE = 2.0  # seconds for other ranks to print where they wait, too
 
 
 def say(text: str) -> None:
-    """A line on the true stderr, with this rank's number in the job."""
+    """Print a line on the process's stderr, whatever sys.stderr is, with this rank's number in the job."""
     line = f"[rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}] {text}\n"
-    with suppress(OSError):  # of a job that ends nobody may listen any more
+    with suppress(OSError):  # when the job ends, stderr may be closed already
         os.write(2, line.encode(errors="backslashreplace"))
 
 
 def give_up(call: str) -> None:
-    """End the job: this rank has waited too long."""
+    """End the job, since this rank has waited too long; prints its stack first."""
     say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
     faulthandler.dump_traceback(2)
     time.sleep(_PATIENCE)
@@ -36,7 +36,7 @@ def give_up(call: str) -> None:
 
 @contextmanager
 def watched(call: str) -> Iterator[None]:
-    """Give up where one of MPI's blocking calls takes longer than PDLA_TIMEOUT."""
+    """A with-block of blocking calls of MPI: `give_up` if they take longer than PDLA_TIMEOUT."""
     timer = threading.Timer(min(config.settings.timeout, threading.TIMEOUT_MAX), give_up, [call])
     if config.settings.timeout:
         timer.start()
@@ -47,7 +47,7 @@ def watched(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """End the job, this rank's exception printed."""
+    """Print this rank's exception, and end the job."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     say("".join(traceback.format_exception(kind, error, trace)))

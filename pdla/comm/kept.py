@@ -1,4 +1,4 @@
-"""What ranks have worked out of layouts alone, kept with the communicator for the next call of its kind."""
+"""Keeps with a communicator what follows from layouts alone, such as routes and scripts, for later calls with the same layouts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pdla.comm.base import Communicator
 
 
 def kept(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
-    """What was made for this key at the first call, on this rank. It lives as long as the communicator; the latest PDLA_PLANS do.
+    """What this rank made for this key at an earlier call, or makes now. The PDLA_PLANS used last are kept, as long as the
+    communicator lives.
 
-    `make` may be collective where calls are: all ranks make, find and drop the same.
+    `make` may be collective if the calls are: then all ranks make, find and drop the same.
     """
     found = vars(comm).setdefault("_kept", {})
     made = found.pop(key, None)

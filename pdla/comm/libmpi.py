@@ -1,4 +1,4 @@
-"""mpi4py, the one place that imports it, and which MPI it has found."""
+"""mpi4py, which is imported only here, and the MPI that it has found."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import threading
 from pdla import config
 from pdla.errors import NoMPIError
 
-# MPI begins in the import, where no thread of Python's runs, and waits for all ranks: one may have ended before it came there.
-_begins = bool(config.settings.timeout) and "mpi4py.MPI" not in sys.modules  # else a timer of the program's own goes on
+# The import starts MPI, which waits for all ranks, one of which may have ended already. No Python thread runs meanwhile, so that
+# faulthandler must watch it.
+_begins = bool(config.settings.timeout) and "mpi4py.MPI" not in sys.modules  # else a timer that the program has set keeps running
 if _begins:
     faulthandler.dump_traceback_later(min(config.settings.timeout, threading.TIMEOUT_MAX), exit=True, file=2)
 try:
@@ -37,7 +38,7 @@ os.register_at_fork(after_in_child=_fork)
 
 
 def check_own() -> None:
-    """Raise NoMPIError in a process that a rank has forked: it would take that rank's messages, and write to memory it shares."""
+    """NoMPIError in a process that was forked from a rank: it would take that rank's messages, and write to memory it shares."""
     if _forked:
         raise NoMPIError(
             f"this process was forked from rank {MPI.COMM_WORLD.Get_rank()}, and is no rank itself: let that rank do what needs "
@@ -46,13 +47,13 @@ def check_own() -> None:
 
 
 def version() -> dict[str, str]:
-    """What this MPI and mpi4py call themselves; not collective."""
+    """The names and versions of this MPI and mpi4py; not collective."""
     version = ".".join(map(str, MPI.Get_version()))
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 
 
 def check_running() -> None:
-    """Raise NoMPIError before MPI's initialisation and after its end, and as `check_own` does."""
+    """NoMPIError before MPI is initialised, after it is finalised, and where `check_own` raises it."""
     check_own()
     if not MPI.Is_initialized() or MPI.Is_finalized():
         raise NoMPIError("MPI is not running: call pdla after MPI_Init and before MPI_Finalize")

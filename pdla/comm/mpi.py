@@ -1,9 +1,9 @@
 """Ranks as processes, over MPI.
 
-A round of messages is posted when its verb is called, all receives first. Arrays travel as bytes in C order: contiguous
-ones where they lie, strided ones through a buffer. Waiting is a loop of tests, which lets other processes run where the
-ranks of a node outnumber its cores, and which ends the job, stacks printed, after PDLA_TIMEOUT seconds. Where ranks are on
-several nodes a thread of each lets MPI work while the rank computes.
+A round of messages is posted when its verb is called, all receives first. Arrays travel as bytes in C order: contiguous ones
+without a copy, strided ones through a buffer. Waiting is a loop of tests, which lets other processes run where the ranks of a node
+outnumber its cores, and which after PDLA_TIMEOUT seconds prints stacks and ends the job. Where ranks are on several nodes a thread
+of each rank lets MPI work while the rank computes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError, PdlaError
 from pdla.model.machine import Machine
 
-AT_ONCE = 512 << 10  # bytes on their way to one rank from others, where each sends to each; or two messages
+AT_ONCE = 512 << 10  # where each rank sends to each: bytes on their way to one rank at a time, but at least two messages
 
 
 class MPIComm(Communicator):
-    """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator nobody else sends on."""
+    """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator on which nothing else is sent."""
 
     aware = False  # whether MPI is given device memory
 
@@ -47,7 +47,8 @@ class MPIComm(Communicator):
         self.xp, self.adds = xp, xp is numpy
         self.mpi, self.node, self.homes = mpi, here, homes
         self._progress = progress(here, xp) if self.nodes > 1 else None
-        # On crowded cores each step of a tree waits for its rank's turn: 8 ranks on 2 cores take 8 times as long.
+        # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its rank gets a core, and 8 ranks
+        # on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
         self._board: NodeBoard | None = None
         self._under_way: dict[int, Round] = {}
@@ -76,12 +77,12 @@ class MPIComm(Communicator):
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        """Sends go out in ring order from this rank on, so that not all ranks begin with rank 0; where each goes to each, few at
-        a time.
+        """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0; where each
+        rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
         """
         landings = device.landings([out for _, out in recvs], self.aware)
         arrays = {id(x): x for _, x in sends}
-        # Before anything is posted: where memory runs out here, nothing is left that MPI writes to.
+        # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
         packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
@@ -103,10 +104,12 @@ class MPIComm(Communicator):
         return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
 
     def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
-        """Where this rank sends to each other one and each to it: to whom only when a message has come, and which of `recvs`.
+        """Where each rank sends to each other: for those ranks that are sent to only after a message has come, the number of that
+        message in `recvs`; otherwise empty.
 
-        Between nodes a link's queue overflows where all send to one at once, and what is lost is sent again after 200 ms. Nobody
-        waits for ever: the rank that has received least has at least been sent to by those that need as little.
+        Between nodes a link's queue overflows where all ranks send to one at once, and packets that are lost are sent again only
+        after 200 ms. No rank waits for ever: the message to the rank d places further on waits only for the one from d - at_once
+        places back, and so on, down to distances of at most at_once, whose messages are sent at once.
         """
         place = {source: i for i, (source, _) in enumerate(recvs)}
         if not len(sends) == len(recvs) == len(dict(sends)) == len(place) == self.size - 1:
@@ -119,11 +122,11 @@ class MPIComm(Communicator):
         return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._least(to))]
 
     def _least(self, rank: int) -> int:
-        """Bytes of a piece of long messages from and to a rank; 0: they travel whole."""
+        """Least bytes of a piece of long messages from and to this rank; 0: messages travel whole."""
         return device.least(self.xp, self.aware) or (FAR_PIECE if self._far(rank) else 0)
 
     def _arrivals(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
-        """The numbers of `landings` in order of arrival."""
+        """Begin to wait for a round that has been posted; gives the numbers of `landings` in order of arrival."""
         self._under_way[id(round_)] = round_
         if self._progress is not None:
             self._progress.begin(round_)
@@ -143,18 +146,19 @@ class MPIComm(Communicator):
             self._progress.finish(round_)
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """x of `root` into x of every rank, the way that PDLA_BCAST says. Each other rank receives x.nbytes."""
+        """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
         self._one_of("bcast", root=root)
         self._number()
         received = 0 if self.rank == root else x.nbytes
-        far = received if self._far(root) else 0  # MPI does not say which way the bytes took
+        far = received if self._far(root) else 0  # as if straight from root: MPI does not say which way its bytes take
         event = ("bcast", self.axis, received, int(self.rank != root), "mpi", far)
         return Pending(self._broadcast(x, root), lambda: x, event)
 
     def _broadcast(self, x: Array, root: int) -> Iterator[int]:
-        """MPI's own. All ranks begin collectives in the same order, those for pieces, too, so the root waits for its device."""
+        """By MPI's own broadcast, one for each piece. All ranks must begin collectives in the same order, so the root waits here
+        until its device has packed a piece."""
         landings = [] if self.rank == root else device.landings([x], self.aware)
         box, events = (landings[0].box, []) if landings else device.packed([x], self.aware)[0]
         parts = pieces(box, device.least(self.xp, self.aware))
@@ -178,9 +182,10 @@ class MPIComm(Communicator):
     def _until(
         self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None
     ) -> None:  # fmt: skip
-        """Wait until `ready` says so, which lets MPI work, on `round_` too; between polls `pause` is told how many there were.
+        """Wait until `ready` is true; pause(polls) is called between polls, with the number of polls so far.
 
-        Where no message is waited for MPI is asked for one: other ranks may wait for what it still sends for this rank.
+        ready   also lets MPI work on round_, if one is given
+        Where no message is waited for MPI is polled for one: other ranks may wait for what MPI is still sending for this rank.
         """
         if ready():
             return
@@ -222,7 +227,7 @@ class MPIComm(Communicator):
         mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
         mine[: len(payload)] = np.frombuffer(payload, np.uint8)
         self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]))
-        said = [pickle.loads(row.data) for row in everyone]  # what lies behind its end a pickle leaves alone
+        said = [pickle.loads(row.data) for row in everyone]  # which ignores the zeros behind the end of a pickle
         if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
             raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
         return said
@@ -234,17 +239,17 @@ class MPIComm(Communicator):
         self._together("barrier", "barrier")
 
     def _together(self, verb: str, call: str, size: int = 0) -> int:
-        """All ranks have come to this verb; gives the largest of their sizes."""
+        """Collective: the largest of the ranks' sizes, once all have come to this verb; AgreementError if some come to another."""
         alike, largest = self._meet(f"the verb {verb}", call, size)
         if not alike:
             raise AgreementError(f"{self._describe(call)}: other ranks are in another call")
         return largest
 
     def _meet(self, text: str, call: str, size: int = 0) -> tuple[bool, int]:
-        """Whether all gave the same text, and the largest of their sizes: the one way in which ranks meet, so that those who are in
-        different calls learn of it.
+        """Collective: whether all ranks gave the same text, and the largest of their sizes. It is the only way in which ranks meet,
+        so that ranks in different calls find it out.
 
-        The least of a digest and the least of its complement fit together only where all digests are one.
+        The minimum of the digests is the complement of the minimum of their complements only if all digests are equal.
         """
         if self.mpi == MPI.COMM_NULL:
             raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
@@ -257,7 +262,8 @@ class MPIComm(Communicator):
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
         self._until(f"split({axis!r})", send_on)
-        self._together("split", f"split({axis!r})")  # who waits in MPI's own call sends nothing on, and some may have to come yet
+        # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which another may wait on its way here.
+        self._together("split", f"split({axis!r})")
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:
@@ -281,13 +287,13 @@ class MPIComm(Communicator):
             if "near" in vars(self):
                 self.near.close()
             if self._board is not None:
-                with watched(self._describe("freeing a communicator")):  # others may free another one first
+                with watched(self._describe("freeing a communicator")):  # it hangs if other ranks free another one first
                     self._board.free()
             self.mpi.Free()
 
 
 class _Fault(NamedTuple):
-    """What a rank shares whose object cannot be pickled: the others wait for it."""
+    """Shared by a rank whose object cannot be pickled, as the others wait for something from it."""
 
     text: str
 
@@ -308,15 +314,15 @@ def world() -> MPIComm:
 
 
 def wrap(comm: MPI.Comm) -> MPIComm:
-    """pdla's communicator over the ranks of an mpi4py one: a duplicate, made once. The first call is collective, and the
-    first after the duplicate was closed.
+    """pdla's communicator over the ranks of an mpi4py one: a duplicate of it, made once. The first call is collective, and so is
+    the first one after the duplicate was closed.
 
-    The first one of a process also shares out the cores among all ranks that the launcher has started on this node, be they of
-    comm or not: it holds BLAS to PDLA_THREADS threads or this rank's share.
-    Freeing comm frees the duplicate, and waits for the other ranks where they have shared memory. Raises GridError for an
-    inter-communicator and for the null communicator, AgreementError, on every rank, where PDLA_* variables differ that must not,
-    DeviceError, on every rank, where matrices are to lie on devices and a rank has none, NoMPIError before MPI begins, after it
-    has ended, and in a process that a rank has forked.
+    The first call in a process also limits BLAS to PDLA_THREADS threads or, if that is 0, to this rank's share of the node's cores,
+    which all ranks that the launcher has started on this node share, in comm or not.
+    Freeing comm frees the duplicate, and waits for the other ranks if they have shared memory. Raises GridError for an
+    intercommunicator and for the null communicator; AgreementError, on every rank, where PDLA_* variables differ that must not;
+    DeviceError, on every rank, where matrices are to lie on devices and a rank has none; NoMPIError before MPI is initialised,
+    after it is finalised, and in a process that was forked from a rank.
     """
     libmpi.check_running()
     if comm == MPI.COMM_NULL:
@@ -329,7 +335,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             _agree_on_settings(comm)
             here, homes = this_node(comm)
             own = comm.Dup()
-            own.Set_errhandler(MPI.ERRORS_RETURN)  # as exceptions, whatever a program in C makes of errors on comm
+            own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
             ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
             ours.shared_limit = free(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
@@ -339,7 +345,8 @@ def wrap(comm: MPI.Comm) -> MPIComm:
 
 
 def _agree_on_settings(comm: MPI.Comm) -> None:
-    """Collective: with some settings that differ ranks would make different plans, and wait for messages that nobody sends."""
+    """Collective: AgreementError where settings differ that must not: ranks would make different plans, and wait for messages that
+    no rank sends."""
     mine = vars(config.settings) | {"machine": Machine.told()}
     as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
     everyone = comm.allgather({setting: text for setting, text in as_given.items() if setting not in config.OWN})
@@ -351,7 +358,7 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
 
 
 def _arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
-    """Collective: what matrices are made of here; DeviceError, on every rank, where they cannot be."""
+    """Collective: the array module that PDLA_ARRAY names; DeviceError, on every rank, where a rank cannot use it."""
     rank, xp, fault = comm.Get_rank(), numpy, ""
     try:
         xp = chosen(homes[:rank].count(homes[rank]))
@@ -370,12 +377,12 @@ def _key() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, key, ours: ours.close())
 
 
-_among = 0  # ranks of this node that its cores have been shared out among
+_among = 0  # the number of ranks among which this node's cores have been shared out
 
 
 def _share_out(ours: MPIComm) -> None:
-    """BLAS threads for this rank, at the first communicator, and at one that has more of this node's ranks than those before and
-    the launcher knew of; the first rank of a node warns where its cores are too few.
+    """Limit BLAS to this rank's share of the node's cores: at the first communicator, and at each that has more ranks on this node
+    than the launcher and those before told of. The first rank of a node warns if the node has fewer cores than BLAS threads.
     """
     global _among
     here, ranks = ours.node, max(ours.node.ranks, started())
@@ -393,5 +400,5 @@ def _share_out(ours: MPIComm) -> None:
 
 
 def blocking_barrier(comm: MPIComm) -> None:
-    """Collective: MPI's own blocking barrier, to see how this MPI waits."""
+    """Collective: MPI's own blocking barrier, to measure how this MPI waits."""
     comm.mpi.Barrier()

@@ -1,9 +1,11 @@
-"""Ranks with a GPU each: their arrays travel by NCCL, from device to device; all else by MPI: the host's arrays, send and recv.
+"""Ranks with a GPU each: devices' arrays travel by NCCL, from device to device; everything else by MPI: the host's arrays, and the
+verbs send and recv.
 
-A round of messages is a group of NCCL's sends and receives, or several where a rank sends on what it is sent, on a stream that
-begins when the work before the verb is done. Sums stay the communicator's own, in rank order, so that no bit of them changes.
+A round of messages is one group of NCCL's sends and receives, or several where a rank sends on what it receives. It is on a stream
+of its own, which begins when the work that was asked for before the verb is done. NCCL's reductions are not used: sums are added up
+in rank order, as over MPI, so that they are equal bit by bit.
 
-The binding is nccl4py, which NCCL's developers keep up; CuPy's own is to be given up for it (github.com/cupy/cupy/issues/9575).
+The binding is nccl4py, which NCCL's developers maintain; CuPy is to drop its own for it (github.com/cupy/cupy/issues/9575).
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ from pdla.comm.base import Array, Landed, Onward, Pending, Pieces
 from pdla.comm.job import watched
 from pdla.comm.mpi import MPIComm
 
-Call = tuple[str, int, Array]  # of NCCL: "send" and so on, the other rank, and memory without gaps
+Call = tuple[str, int, Array]  # one of NCCL: ("send", "recv" or "broadcast", the other rank or the root, memory without gaps)
 
 
 class Group(NamedTuple):
-    """Calls that NCCL makes together, and which messages are there after them."""
+    """Calls that NCCL makes together, and the numbers of the messages that have come when they are done."""
 
     calls: list[Call]
     there: list[int]
@@ -49,7 +51,7 @@ class NCCLComm(MPIComm):
     ) -> Iterator[int]:
         if not _on_device(x for _, x in (*sends, *recvs)):
             return super()._exchange(call, sends, recvs, onward, landed)
-        self._number()  # a rank that has no messages counts this verb among MPI's
+        self._number()  # counted as among MPI's verbs: so it is on a rank that has no messages in this one
         landings = [device.Landing(out) for _, out in recvs]
         boxes = {id(x): (device.gapless(x), x) for _, x in sends}
         self.xp.copies([(box, x) for box, x in boxes.values() if box is not x])
@@ -66,8 +68,8 @@ class NCCLComm(MPIComm):
         return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])
 
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
-        """Its second half begins here, not where it is waited for, which ranks may do before another verb or after it: NCCL's
-        calls are to come in one order on all of them."""
+        """As over MPI, but the second half begins here, not when the result is waited for: some ranks may wait before another verb,
+        some after it, and NCCL's calls must be made in one order on all ranks."""
         if not _on_device([x]):
             return super().allreduce(x, out)
         out = x if out is None else out
@@ -78,12 +80,12 @@ class NCCLComm(MPIComm):
     def _launch(self, call: str, groups: Sequence[Group], landings: Sequence[device.Landing]) -> Iterator[int]:
         events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met
         self._met |= new
-        meeting = watched(self._describe(call)) if new else nullcontext()  # NCCL waits for a rank that it has not met
+        meeting = watched(self._describe(call)) if new else nullcontext()  # a first call with a rank blocks until that makes it
         with self.xp.beside("messages", self.xp.mark()) as stream, meeting:
             for group in groups:
                 self._make(group.calls, stream)
                 events.append(self.xp.mark())
-        self._held[id(events)] = events, groups, landings  # with them, so that no others have their number
+        self._held[id(events)] = events, groups, landings  # events too: while they live no other list has their id
         return self._arrive(call, events, groups, landings)
 
     def _make(self, calls: Sequence[Call], stream: Any) -> None:
@@ -106,7 +108,7 @@ class NCCLComm(MPIComm):
     def split(self, ranks: Sequence[int] | None, axis: str) -> NCCLComm | None:
         with self.xp.beside("messages", self.xp.mark()):
             idle = self.xp.mark()
-        self._until(f"split({axis!r})", partial(getattr, idle, "done"))  # NCCL splits what is not at work
+        self._until(f"split({axis!r})", partial(getattr, idle, "done"))  # a NCCL communicator can be split only when it is idle
         made = super().split(ranks, axis)
         with watched(self._describe(f"split({axis!r})")):
             group = self.nccl.split(*((None, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
@@ -121,10 +123,11 @@ class NCCLComm(MPIComm):
 
 
 def groups(sends: Pieces, recvs: Pieces, onward: Onward) -> list[Group]:
-    """A round as groups that NCCL makes one after the other: in each, at most one message to a rank and one from it.
+    """A round as groups that NCCL makes one after another: in each, at most one message to each rank and one from it.
 
-    What comes after a message that is sent on comes in a later group, in which that is sent: in the ways of broadcasting no rank
-    then waits in one group for what another sends after it. Empty messages are none.
+    A message that is sent on is sent in the group after the one in which it is received, and what is received after it is received
+    in that group or a later one. So in the ways of broadcasting (broadcast.py) no rank waits in a group for what another sends
+    in a later one. Empty messages are left out.
     """
     made: dict[int, Group] = {0: Group([], [])}
     taken = Counter[tuple[str, int]]()
@@ -164,7 +167,7 @@ def _core() -> Any:
 
 
 def over(comm: MPIComm) -> tuple[NCCLComm | None, str]:
-    """Collective: the communicator of comm's ranks that uses NCCL, or why there is none, the same on every rank."""
+    """Collective: a communicator over comm's ranks that uses NCCL, and ""; or None and why, the same on every rank."""
     if fault := _unfit(comm):
         return None, fault
     made = NCCLComm(comm.mpi, comm.node, comm.homes, comm.axis, comm.xp)
@@ -178,15 +181,15 @@ def over(comm: MPIComm) -> tuple[NCCLComm | None, str]:
 
 
 def tried(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
-    """What a call gives, and its fault in words."""
+    """The result of call() and ""; if it raises, None and the error in words."""
     try:
         return call(), ""
-    except Exception as error:  # NCCL's and CUDA's have no common base
+    except Exception as error:  # NCCL's and CUDA's errors have no common base
         return None, f"NCCL on rank {comm.rank}: {error}"
 
 
 def _unfit(comm: MPIComm) -> str:
-    """Collective: why NCCL cannot run on comm's ranks, the same on every rank; empty: nothing speaks against it."""
+    """Collective: why NCCL cannot run on comm's ranks, the same on every rank; empty: it can."""
     if comm.size == 1:
         return "there is one rank only"
     places, lacks = zip(*comm.share(((comm.homes[comm.rank], comm.xp.bus()), _lacks())), strict=True)
@@ -195,9 +198,9 @@ def _unfit(comm: MPIComm) -> str:
 
 
 def _lacks() -> str:
-    """What NCCL wants to run on this rank."""
+    """What this rank lacks to run NCCL; empty: nothing."""
     try:
         found = _core().get_version().libnccl
-    except Exception as error:  # of an import, too, that finds no CUDA
+    except Exception as error:  # not ImportError alone: without CUDA the import raises others
         return f"nccl4py is not there ({error})"
     return "" if found else "nccl4py finds no libnccl"

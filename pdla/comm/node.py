@@ -1,4 +1,4 @@
-"""The machine that a rank runs on: its ranks, cores and shared memory, and how one waits there that shares its core."""
+"""The machine that a rank runs on: its ranks, cores and shared memory, and how ranks wait if they share a core."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pdla import config
 from pdla.comm.libmpi import MPI
 
 SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
-_STARTED = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")  # by launchers: a job's ranks on a node
-_GROWTH = 10  # naps of a rank that shares its core until they are twice as long
+# Variables in which launchers say how many of the job's ranks are on this node.
+_STARTED = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
+_GROWTH = 10  # the n-th nap is n / _GROWTH times as long as the first, or as long
 
 
 class Patience(NamedTuple):
-    """Of a rank that shares its core: polls before it sleeps between them, and the first naps and the longest, in seconds."""
+    """For a rank that shares its core: polls before it begins to nap in between; the first and the longest nap, in seconds."""
 
     polls: int
     nap: float
@@ -24,19 +25,19 @@ class Patience(NamedTuple):
 
 
 NEAR = Patience(200, 100e-6, 5e-3)
-FAR = Patience(3, 1e-3, 2e-3)  # what it waits for is longer on its way; and a network does nothing unless it is asked to
+FAR = Patience(3, 1e-3, 2e-3)  # messages from other nodes take longer, and MPI moves them only when it is polled
 
 
 @dataclass(frozen=True)
 class Node:
-    """This machine: how many of the ranks run on it, and on how many cores."""
+    """This machine: how many of a communicator's ranks run on it, and on how many cores."""
 
     ranks: int
     cores: int
 
     @property
     def crowding(self) -> float:
-        """Processes that share a core."""
+        """Processes to a core, at least 1."""
         return max(self.ranks / self.cores, config.settings.crowded, 1.0)
 
     @property
@@ -44,7 +45,7 @@ class Node:
         return self.ranks > self.cores or config.settings.crowded > 1
 
     def pause(self, polls: int, patience: Patience) -> None:
-        """Between two polls: leave the core to a rank that may have something to do."""
+        """Between two polls: let another rank that shares the core run. polls: how many there have been in this wait."""
         if polls > patience.polls and self.crowded:
             time.sleep(min(patience.longest, patience.nap * max(1.0, (polls - patience.polls) / _GROWTH)))
         else:
@@ -52,9 +53,9 @@ class Node:
 
 
 def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
-    """Collective over comm: this rank's node, and for each rank the least rank on its node.
+    """Collective over comm: this rank's node, and by rank the lowest rank on the same node, which stands for the node.
 
-    A node's cores are all those that its ranks may use, bound to some of them or not.
+    The node's cores are all those on which at least one of its ranks may run.
     """
     neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
     cores = neighbours.allgather(os.sched_getaffinity(0))
@@ -64,22 +65,23 @@ def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
 
 
 def started() -> int:
-    """How many of the job's ranks its launcher says that it has started on this node, 0 where it says nothing: those of a part of
-    them cannot ask the others."""
+    """How many of the job's ranks the launcher has started on this node, as its variables say; 0 if they do not. (The ranks of a
+    communicator over a part of the job cannot ask the others.)"""
     said = (os.environ.get(name, "") for name in _STARTED)
-    return min(next((int(ranks) for ranks in said if ranks.isdecimal()), 0), MPI.COMM_WORLD.Get_size())  # a rank's child is alone
+    found = next((int(ranks) for ranks in said if ranks.isdecimal()), 0)
+    return min(found, MPI.COMM_WORLD.Get_size())  # a program that a rank starts is a job of its own, with the rank's variables
 
 
 def room() -> int:
-    """Bytes of this machine's shared memory that nobody has taken; 0 where there is none to look at."""
+    """Bytes of this machine's shared memory that are free; 0 where there is no /dev/shm."""
     here = os.statvfs(SHARED) if os.path.isdir(SHARED) else None
     return here.f_bavail * here.f_frsize if here else 0
 
 
 def free(comm: MPI.Comm) -> int:
-    """Collective over comm, all on one node: its room, the same on every rank.
+    """Collective over comm: the least `room` of its ranks' nodes, the same on every rank.
 
-    Gathered, since mpi4py's allreduce begins by a collective call of MPI that holds Python's lock: of two threads each might wait
-    for the other one's rank, and no watchdog would run.
+    By allgather, since mpi4py's allreduce of objects begins with a collective call that holds Python's lock: two threads might each
+    wait for the other one's rank, and no watchdog could run.
     """
     return min(comm.allgather(room()))

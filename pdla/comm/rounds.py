@@ -1,4 +1,4 @@
-"""A round of messages under way, and the thread that lets MPI work on it while this rank computes."""
+"""A round of messages on their way, and the thread that lets MPI work on it while this rank computes."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from pdla.comm.node import Node
 
 _CHUNK = 1 << 20
 _INT_MAX = 2**31 - 1  # bytes in one message of an MPI older than 4
-FAR_PIECE = 512 << 10  # bytes of a message's pieces between nodes
-_PIECES = 16  # of a message; they are longer where they would be more
+FAR_PIECE = 512 << 10  # least bytes of a piece of a message between nodes
+_PIECES = 16  # of a message at most: those of long messages are longer
 Send = Callable[[], MPI.Request]
 
 
 @lru_cache(maxsize=64)
 def _large(size: int) -> MPI.Datatype:
-    """So many bytes as one datatype, for MPIs whose counts are 32 bits."""
+    """`size` bytes as one datatype, for MPIs whose counts have 32 bits."""
     chunks, rest = divmod(size, _CHUNK)
     parts = [MPI.BYTE.Create_contiguous(_CHUNK).Create_contiguous(chunks), MPI.BYTE.Create_contiguous(rest)]
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
 def spec(raw: np.ndarray) -> list[Any]:
-    """Bytes as mpi4py takes them: some dtypes have no buffer format and no MPI type."""
+    """Bytes as an argument of mpi4py's calls. Arrays are sent as bytes since some dtypes have no MPI type or buffer format."""
     if raw.size > _INT_MAX and MPI.Get_version() < (4, 0):
         return [raw, 1, _large(raw.size)]
     return [raw, raw.size, MPI.BYTE]
 
 
 def step(nbytes: int, least: int) -> int:
-    """Bytes of each piece but the last in which so many travel, of which none is shorter than `least`; 0: they travel whole."""
+    """Bytes of each piece but the last, at least `least`, of a message of nbytes; 0: it travels whole."""
     return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
 
 
 def pieces(x: np.ndarray, least: int) -> list[np.ndarray]:
-    """The bytes of a C-contiguous array, in the pieces in which it travels; the last is shorter than the others, so that no two
-    lengths fit.
+    """The bytes of a C-contiguous array, in the pieces in which it travels. The last piece is shorter than the others, and may be
+    empty: so a receive for an array of another length does not fit the pieces that come.
 
-    Between nodes both directions of a pair would wait for each other's whole messages: MPI asks for a long one's data by a
-    word that queues behind the data that go the other way.
+    Why pieces: between nodes MPI asks for a long message's data by a short message that queues behind the data going the other
+    way, so that each direction of a pair would wait for a whole message of the other.
     """
     raw = x.reshape(-1).view(np.uint8) if x.size else np.empty(0, np.uint8)
     length = step(raw.size, least)
@@ -58,10 +58,10 @@ def pieces(x: np.ndarray, least: int) -> list[np.ndarray]:
 
 
 class Round:
-    """Messages under way: what has come, and what is to be sent on. Both the rank's own thread and `progress` advance it.
+    """Messages on their way: what has come, and what is to be sent on. The rank's own thread and `progress` both advance it.
 
-    It holds the memory that MPI reads and writes: a Pending dropped half-way must not free it. It lets go of each message's as soon
-    as MPI has: `progress` may look at a round that has ended a moment longer.
+    It holds the memory that MPI reads and writes, so that a Pending that is dropped half-way does not free it. It drops a message's
+    memory as soon as MPI is done with it, as `progress` may hold a round that has ended for a moment longer.
     """
 
     def __init__(
@@ -69,31 +69,32 @@ class Round:
         onward: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
         landed: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
-        """expected: of each receive, which message, which piece, and its bytes (-1: not to be checked).
+        """expected: for each of recvs (number of the message, number of the piece, its bytes; -1: not to be checked).
 
-        packing   what a device still packs: an event, and what is to be sent when that is done; in order, before all of onward.
-        by_piece  the messages of which `come` tells piece by piece, not only when all is there.
-        landed    is told how many of onward's have come, in order, as soon as MPI is looked at, before the last is sent on.
+        onward    number of a message -> the sends to be made when it has come, in this order
+        packing   (event of the device, the send to be made when it has passed), in this order, before all of onward
+        by_piece  messages of which each piece is put into `come`; of the others only the last piece to come is
+        landed    called with the number of onward's messages that have come so far, in order, before each is sent on
         """
         self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, deque(onward.items())
         self.missing = Counter(message for message, _, _ in expected)
         self.packing, self.by_piece = deque(packing), by_piece
         self.landed, self.landings = landed, 0
         self.lock = threading.Lock()
-        self.come: deque[tuple[int, int]] = deque()  # the message, and its last piece to come, or each
+        self.come: deque[tuple[int, int]] = deque()  # (message, piece) that have come, and are not yet taken
         self.fault = ""
         if packing or onward:
             _owing[id(self)] = self
 
     @property
     def left(self) -> bool:
-        """Whether anything is under way; who then finds nothing left finds all that has come."""
+        """Whether anything is still on its way. Once this is False, `come` has all that has come."""
         return bool(self.recvs or self.packing or self.onward or self.sends)
 
     def advance(self) -> bool:
-        """Let MPI work; whether anything is here that has not been taken, or all is done, or a rank sent another length.
+        """Let MPI work; whether there is something in `come`, or a fault (a rank sent another length), or all is done.
 
-        Sends are looked at when all has come: that they end is nothing to wait for before.
+        Sends are tested only when all receives have ended, as the round cannot end before.
         """
         with self.lock:
             while self.packing and self.packing[0][0].done:
@@ -126,10 +127,11 @@ class Round:
             if not self.missing[message] or message in self.by_piece:
                 self.come.append((message, number))
         for i in sorted(ended, reverse=True):
-            del self.expected[i], self.recvs[i]  # last: who finds none left finds all that has come
+            del self.expected[i], self.recvs[i]  # last: see `left`
 
     def _go_on(self) -> None:
-        """Send on what has come, in its turn. A turn ends last: who finds none left finds all sent on, and told of."""
+        """Send on what has come, in onward's order. An item is removed last, so that once onward is empty all has been sent on, and
+        `landed` called."""
         while self.onward and not (self.packing or self.missing[self.onward[0][0]] or self.fault):
             self.landings += 1
             if self.landed is not None:
@@ -143,13 +145,12 @@ class Round:
             self.fault = f"rank {status.source} sends less ({count} bytes, not {expected})"
 
 
-_owing: dict[int, Round] = {}  # of this process: what is packed, or comes, is to be sent, by whoever waits
+_owing: dict[int, Round] = {}  # the rounds of this process that still have to send, after packing or when something has come
 
 
 def send_on(but: Round | None = None) -> bool:
-    """Give MPI what other ranks may wait for: what a device has packed meanwhile, or has come to be sent on; of any other round.
-
-    Whether no device packs any more.
+    """Advance all rounds but one, for whose messages other ranks may wait: what a device has packed by now, or what has come and is
+    to be sent on. Gives whether no device is packing any more.
     """
     for round_ in [*_owing.values()]:
         if round_ is not but:
@@ -162,17 +163,17 @@ def _truncated(status: MPI.Status) -> bool:
 
 
 class Progress:
-    """A thread that calls MPI while this rank computes: between calls MPI moves nothing over a network.
+    """A thread that calls MPI while this rank computes: MPI moves data over a network only when it is called.
 
-    It looks every PDLA_PROGRESS seconds, less often where ranks share a core (a look takes it, and its cache, from one that
-    computes), while rounds are under way and the rank does not wait, which is to call MPI itself. On one node it does not run:
-    there a message is a copy, which takes a core whoever makes it.
+    It calls MPI every PDLA_PROGRESS seconds, less often where ranks share a core (each call takes the core, and its cache, from a
+    rank that computes), while rounds are on their way and the rank does not wait, as it calls MPI itself then. On one node there is
+    no such thread: there a message is a copy, which takes time on a core whichever thread makes it.
 
-    resting   the rank waits. That wakes nobody, neither when it begins nor when it ends: waits are many and short.
+    resting   the rank waits. The thread is not woken when that changes: waits are many and short.
     """
 
     def __init__(self, here: Node, xp: ModuleType = numpy) -> None:
-        """xp: what its rounds' arrays are made of, on the device of the thread that calls this."""
+        """xp: the module of the rounds' arrays, which are on the device of the thread that calls this."""
         self.nap = config.settings.progress * here.crowding
         self.rounds: dict[int, Round] = {}
         self.wanted, self.ended, self.resting = threading.Event(), False, False
@@ -181,13 +182,13 @@ class Progress:
         atexit.register(self.end)
 
     def _look(self, join: Callable[[], Any]) -> None:
-        join()  # who is on no device is on the first one: it would make a context there, and an MPI would miss its own
+        join()  # without it the thread would use the first device, make a context there, and MPI would not find the rank's own
         while self.wanted.wait() and not self.ended:
             time.sleep(self.nap)
             self._advance()
 
     def _advance(self) -> None:
-        """No name of it outlives this: a round that has ended is not held through the next nap."""
+        """Advance all rounds. In a function of its own no variable holds a round that has ended through the next nap."""
         for round_ in list(self.rounds.values()):
             if self.resting:
                 break
@@ -203,7 +204,7 @@ class Progress:
             self.wanted.clear()
 
     def end(self) -> None:
-        """No MPI call after this."""
+        """End the thread: it calls MPI no more after this."""
         self.ended = True
         self.wanted.set()
         self.thread.join()
@@ -211,6 +212,6 @@ class Progress:
 
 @cache
 def progress(here: Node, xp: ModuleType) -> Progress | None:
-    """The one of this process for such arrays; None where it is not wanted or MPI is not to be called by two threads."""
+    """This process's thread for such arrays; None where PDLA_PROGRESS is 0, or MPI must not be called by two threads."""
     threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     return Progress(here, xp) if config.settings.progress and threads else None

@@ -1,4 +1,4 @@
-"""Events as a Chrome trace, which Perfetto opens: a process for each rank; work as spans, messages as asynchronous ones."""
+"""Events as a Chrome trace, which Perfetto shows: a process for each rank, with work as spans, messages as asynchronous ones."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def shifted(events: Sequence[Any], seconds: float) -> list[Any]:
-    """The events as a clock tells them that is so many seconds ahead."""
+    """The events with so many seconds added to their times."""
     return [replace(event, start=event.start + seconds, end=event.end + seconds) for event in events]
 
 
 def write(path: str, ranks: Mapping[int, Sequence[Any]]) -> None:
-    """Each rank's events, from the first one's beginning on."""
+    """Write all ranks' events; times count from the beginning of the first event."""
     origin = min((event.start for events in ranks.values() for event in events), default=0.0)
     numbers = count()
     rows = [row for rank, events in ranks.items() for row in _rank(rank, events, origin, numbers)]
@@ -28,7 +28,7 @@ def _rank(rank: int, events: Sequence[Any], origin: float, numbers: Iterator[int
     for event in events:
         begin, end = (1e6 * (at - origin) for at in (event.start, event.end))
         row = {"name": event.tag or event.what, "cat": event.axis or "local", "pid": rank, "tid": 0, "ts": begin}
-        if event.axis:  # messages are under way while others are: spans of one row may not cross
+        if event.axis:  # messages overlap each other, as ordinary spans of one row must not
             row["id"] = next(numbers)
             yield row | {"ph": "b", "args": asdict(event)}
             yield row | {"ph": "e", "ts": end}

@@ -1,10 +1,10 @@
 """Matrices from files and to files: .npy, Matrix Market, HDF5.
 
-Every file is of one format module, which has two collective functions:
+Each format has a module with three functions:
 
-header(path, dataset)                               shape and dtype, read by every rank; not collective
-load(path, dataset, shape, dtype, grid, layout)     the matrix
-save(part, path, dataset, A)                        A into the new file `part`, which replaces `path` when all is well
+header(path, dataset)                               shape and dtype of the matrix; every rank reads them; not collective
+load(path, dataset, shape, dtype, grid, layout)     the matrix; collective
+save(part, path, dataset, A)                        A into the new file `part`, which then replaces `path`; collective
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     """A matrix from a file, in the byte order of this machine. Collective over the grid's communicator, idle ranks too.
 
     path     .npy     C or Fortran order, any byte order; each rank reads its own block through a memory map
-             .mtx, .mtx.gz   Matrix Market, sparse or dense, made dense; rank 0 reads it and deals it out
+             .mtx, .mtx.gz   Matrix Market, sparse or dense; the matrix is dense; rank 0 reads it and deals it out
              .h5, .hdf5      HDF5; each rank reads its own block
              Every rank must see the file.
     dataset  HDF5 only: the name of the dataset; by default the only one in the file.
 
-    Elements are bool, integers, real or complex, as in the file; Matrix Market: int64, uint64, float64, complex128, with
-    exponents after E or, as Fortran writes them, D.
-    Raises, the same on every rank, FileError for a file that is missing, damaged, truncated, written to meanwhile or not a matrix
-    of numbers, LayoutError for a layout that does not fit it or asks for partial sums. In a dry run only the header is read.
+    Elements are bool, integers, real or complex, as in the file; from Matrix Market int64, uint64, float64 or complex128, whose
+    exponents may stand after E or, as Fortran writes them, D.
+    Raises, the same on every rank, FileError for a file that is missing, damaged, truncated, written to while it is read, or not a
+    matrix of numbers, and LayoutError for a layout that does not fit it or has partial sums. In a dry run only the header is read.
     """
     on_grid("load", grid)
     comm = grid.comm
@@ -58,13 +58,14 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
     with together(comm, path):
-        if _version(path) != before:  # of one with another header, ranks would have read what lies in the places of this one's
+        if _version(path) != before:  # in a file with another header the elements are at other places than those that were read
             raise FileError(f"{path}: written to, or replaced, while it was loaded")
     return A
 
 
 def _version(path: Path) -> tuple[int, int, int]:
-    """What tells a file from one in its place, and from itself before it was written to; opened, as NFS looks at it anew then."""
+    """What differs between a file and one that replaces it, or the file after a write. It is opened, since only then NFS asks the
+    server anew."""
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns
@@ -74,14 +75,14 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     """A matrix into a file, whose ending gives the format, as in load. Collective over the communicator of A's grid.
 
     .npy            C order; each block is written once, by a rank that holds it, through a memory map. Across nodes
-                    that takes a file system that keeps their maps coherent, as Lustre does and NFS does not.
-    .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes come back as long ones; no long
-                    double
-    .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py has MPI; `dataset` is the
-                    name; the file's other datasets stay, and the attributes of this one.
+                    this needs a file system that keeps the nodes' maps coherent, as Lustre does and NFS does not.
+    .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes are loaded again as 64-bit integers
+                    and double precision; long doubles are refused
+    .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py is built with MPI; `dataset` names
+                    the matrix in the file; the file's other datasets stay, and the attributes of this one.
 
-    The file appears, or replaces an old one, whose permissions it keeps, when all of it has been written: a save that fails
-    leaves the old one.
+    The file appears, or replaces an old one and takes over its permissions, only when all of it has been written: a save that
+    fails leaves the old one.
     Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
     """
     if not isinstance(A, DistMatrix):
@@ -96,7 +97,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     if A.xp.name == "meta":
         return
     whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
-    if not whole.dtype.isnative:  # scipy writes these as integers, h5py complex long doubles as rubbish
+    if not whole.dtype.isnative:  # scipy would write them as integers, and h5py rubbish for complex long doubles
         whole = whole.astype(whole.dtype.newbyteorder("="))
     with together(comm, path):
         target = path.resolve()
@@ -109,19 +110,19 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
                     _replace(part, target)
     finally:
         if comm.rank == 0:
-            with suppress(OSError):  # a name too long for a part fails here once more
+            with suppress(OSError):  # if the name of `part` is too long for the file system, this fails, too
                 part.unlink()
 
 
 def _replace(part: Path, target: Path) -> None:
-    """Who may read and write the old file may read and write the new one, no others."""
+    """Move the new file to its name, with the permissions of the old one, if there is one."""
     if target.exists():
         shutil.copymode(target, part)
     os.replace(part, target)
 
 
 def known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
-    """The path and its format."""
+    """The path and the module of its format, which the ending tells."""
     found = Path(path)
     for ending, form in FORMATS.items():
         if found.name.lower().endswith(ending):

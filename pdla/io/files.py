@@ -18,12 +18,13 @@ from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
 
-PANEL = 1 << 26  # bytes that are on their way between a file and a block at once
+PANEL = 1 << 26  # bytes that are read or written at a time, and so may be in memory besides the matrix
 
 
 @contextmanager
 def together(comm: Communicator, path: Path) -> Iterator[None]:
-    """Collective: one rank's work on a file. No rank goes on before all have ended it; what fails on one fails on all.
+    """Collective: a with-block for each rank's own work on a file. At its end ranks wait for one another; an error on one rank is
+    an error on all: FileError, or pdla's own.
 
     PDLA_CHECK=0 does not turn this off: a full disk is no mistake of the caller's, and ranks must wait for one another.
     """
@@ -52,13 +53,13 @@ def _words(error: Exception) -> str:
 
 
 def check_dtype(dtype: np.dtype) -> None:
-    """Raise ValueError unless elements are numbers that files know."""
+    """ValueError unless elements are booleans, integers, real or complex numbers, in a dtype of NumPy's own."""
     if dtype.kind not in "biufc":
         raise ValueError(f"elements of dtype {dtype} are not supported: bool, integers, real and complex numbers are")
 
 
 def check_matrix(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Shape, np.dtype]:
-    """What a header says, as a matrix in this machine's byte order; ValueError unless it is one."""
+    """Shape and dtype of what a header describes, in this machine's byte order; ValueError unless it is a matrix of numbers."""
     check_dtype(dtype)
     if len(shape) != 2:
         advice = ": save x[:, None] for a column or x[None, :] for a row" if len(shape) == 1 else ""
@@ -76,7 +77,7 @@ def filled(
     layout: Layout,
     read: Callable[[np.ndarray, Selection, Selection], None],
 ) -> DistMatrix:
-    """Collective: each rank with a share reads it: read(block, rows, columns of the file)."""
+    """Collective: a new matrix, of which each rank reads its own block, if it has one: read(block, rows, columns in the file)."""
 
     def fill(block: np.ndarray) -> None:
         if block.size and grid.coords is not None:
@@ -89,7 +90,7 @@ def filled(
 
 
 def to_write(A: DistMatrix, coords: Mapping[str, int] | None) -> tuple[IndexSet, IndexSet] | None:
-    """What the rank at these coordinates writes: rows and columns of its block, if it is the first of the copies."""
+    """Rows and columns that the rank at these coordinates writes: its block's, if it is not empty and the first of its copies."""
     if coords is None or any(coords[axis] for axis in A.grid.axes if axis not in A.layout.axes):
         return None
     rows, cols = A.layout.indices(A.shape, A.grid.sizes, coords)
@@ -97,7 +98,7 @@ def to_write(A: DistMatrix, coords: Mapping[str, int] | None) -> tuple[IndexSet,
 
 
 def write_own(A: DistMatrix, write: Callable[[Any, Selection, Selection], None]) -> None:
-    """This rank's block, if it is this rank that writes it: write(block, rows, columns of the file)."""
+    """Call write(block, rows, columns in the file) with this rank's block, if `to_write` says that this rank writes it."""
     mine = to_write(A, A.grid.coords)
     if mine is not None:
         write(A.xp.host(A.local), mine[0].selection, mine[1].selection)

@@ -1,4 +1,4 @@
-"""HDF5 through h5py: every rank reads its part; all write, or rank 0 does where h5py has no MPI."""
+"""HDF5 through h5py: every rank reads its own block; all ranks write, or rank 0 alone where h5py is built without MPI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pdla.io.files import PANEL, check_matrix, filled, to_write, together, write
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 
-HEADERS = 1 << 16  # bytes, more than HDF5 writes besides the elements
+HEADERS = 1 << 16  # bytes: more than HDF5 writes besides the elements
 
 
 def _h5py() -> ModuleType:
@@ -37,7 +37,7 @@ def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
 
 
 def _dataset(file: Any, name: str | None) -> Any:
-    """The dataset of that name, or the only one; ValueError that names all."""
+    """The dataset of this name, or for None the only one in the file; else ValueError, which lists all datasets."""
     kind = _h5py().Dataset
     names: list[str] = []
     if name is not None and isinstance(found := file.get(name), kind):
@@ -45,8 +45,8 @@ def _dataset(file: Any, name: str | None) -> Any:
     file.visititems(lambda key, item: names.extend([key] if isinstance(item, kind) else []))
     if name is None and len(names) == 1:
         return file[names[0]]
-    asked = "which dataset? Give dataset=name" if name is None else f"no dataset {name!r} in the file"
-    raise ValueError(f"{asked}; it has {', '.join(names) or 'none'}")
+    asked = "which dataset? Give dataset=name" if name is None else f"no dataset {name!r}"
+    raise ValueError(f"{asked}; the file has {', '.join(names) or 'none'}")
 
 
 # ---------------------------------------------------------------------------------------------- reading
@@ -61,8 +61,8 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
 
 
 def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
-    """Scattered columns are picked from the stretch they lie in, rows from their chunks': HDF5 is slow at many small pieces, and
-    may unpack a chunk anew for each of them.
+    """x[rows][:, cols] into block, in few large reads: HDF5 is slow at many small ones, and may unpack a chunk anew for each. So
+    scattered columns are picked from the whole stretch between the first and the last, scattered rows from that of their chunks.
     """
     stretch: slice = cols if isinstance(cols, slice) else slice(int(cols[0]), int(cols[-1]) + 1)
     within = slice(None) if isinstance(cols, slice) else cols - cols[0]
@@ -73,7 +73,10 @@ def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
 
 
 def _stretches(rows: Selection, height: int, tall: int) -> Iterator[tuple[slice, slice, Selection]]:
-    """Positions in a block, a stretch of at most `height` rows of a file, and which of them: a chunk's, `tall`, at once."""
+    """How to read these rows: (positions in the block, at most `height` rows of the file in a row, which of those are meant).
+
+    tall  rows of a chunk. Scattered rows are read together if they are neighbours, or lie in the same chunk
+    """
     if isinstance(rows, slice):
         yield from ((here, there, slice(None)) for here, there in _strips(rows, height))
         return
@@ -86,7 +89,7 @@ def _stretches(rows: Selection, height: int, tall: int) -> Iterator[tuple[slice,
 
 
 def _strips(indices: Selection, height: int) -> Iterator[tuple[slice, slice]]:
-    """Positions in a block and in a file, as slices of at most `height`."""
+    """Pairs of slices of at most `height`: positions in the block, and the indices in the file that they are."""
     if isinstance(indices, slice):
         runs = [indices]
     else:
@@ -122,8 +125,8 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 
 def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
-    """The file as it was, if it was, with room for the matrix. All of it is taken now: where HDF5 closes a file and finds the disk
-    full, it takes the process down (h5py's issue 914)."""
+    """A copy of the old file, or a new one, with the dataset in it, to be written to. All disk space that it needs is taken now: if
+    HDF5 found the disk full when it closes a file, it would end the process (h5py's issue 914)."""
     old = path.exists()
     if old:
         shutil.copyfile(path, part)
@@ -143,7 +146,7 @@ def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatri
 
 
 def _take(path: Path, size: int) -> None:
-    """The disk's room for the first so many bytes of a file; OSError where it has none. macOS does not say."""
+    """Reserve disk space for the first `size` bytes of a file; OSError where there is none. On macOS this does nothing."""
     with path.open("ab") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
@@ -156,7 +159,7 @@ def _write(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
 
 
 def _panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
-    """Collective: A a few whole rows at a time: which, and the panel on rank 0, None elsewhere."""
+    """Collective: A, a few whole rows at a time: (which rows, their elements on rank 0 and None on others)."""
     (m, n), grid = A.shape, A.grid
     if grid.comm.rank == 0:
         places = (dict(zip(grid.axes, place, strict=True)) for place in np.ndindex(grid.shape))
@@ -171,7 +174,7 @@ def _panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:
 
 
 def _panel(A: DistMatrix, held: dict[int, tuple[IndexSet, IndexSet]], rows: IndexSet) -> Any:
-    """Collective: these rows of A on rank 0, which knows who holds what; the others know what they hold themselves."""
+    """Collective: these rows of A on rank 0. held: on rank 0 what each rank has to give; on another rank what it has itself."""
     comm, xp = A.grid.comm, A.xp
     meetings = {rank: (*mine.overlay(rows), cols) for rank, (mine, cols) in held.items()}
     here, _, count, _ = meetings.get(comm.rank, (slice(0, 0), None, 0, None))

@@ -1,4 +1,5 @@
-"""Matrix Market's lines, looked at on their way to scipy, which reads as much of each as it understands and drops the rest."""
+"""Checks the lines of a Matrix Market file on their way to scipy, which reads as much of a line as it understands, and ignores the
+rest."""
 
 from __future__ import annotations
 
@@ -6,25 +7,25 @@ import re
 from functools import cached_property
 from io import BufferedIOBase
 
-CHUNK = 1 << 20  # bytes looked at at once
+CHUNK = 1 << 20  # bytes that are checked at a time
 WHOLE = r"[+-]?+\d++"
 REAL = r"[+-]?+(?:(?:\d++\.?+\d*+|\.\d++)(?:[ed][+-]?+\d++)?+|nan|inf(?:inity)?+)"
 PLACE = ("a row", WHOLE), ("a column", WHOLE)
 WHOLES, REALS = (("an integer", WHOLE),), (("a real number", REAL),)
 VALUES = {"pattern": (), "integer": WHOLES, "unsigned-integer": WHOLES, "real": REALS, "double": REALS, "complex": REALS * 2}
-EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran's of double precision
+EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran writes those of double precision after a D
 
 
 class Lines:
-    """A file of one entry a line, for reading: ValueError for a line that is none. Fortran's D exponents come as e."""
+    """A file of one entry a line, for scipy to read; ValueError for a line that is none. A D before an exponent becomes an e."""
 
     def __init__(self, file: BufferedIOBase) -> None:
         self.file = file
         self.head = b""
-        self.number = 0  # of lines read
+        self.number = 0  # how many lines have been read
 
     def read(self, size: int) -> bytes:
-        """Some whole lines; `size`, which scipy makes small, does not limit them."""
+        """Some whole lines, whatever `size` is: scipy asks for few bytes."""
         if self.head:
             text = self.file.read(CHUNK) + self.file.readline()
             self._check(text)
@@ -35,7 +36,7 @@ class Lines:
         return text
 
     def _head(self) -> bytes:
-        """The header and the comments, to the line that gives the sizes."""
+        """The header and the comments, and the line of sizes, which is the last."""
         lines = [self.file.readline()]
         while lines[-1].startswith(b"%") or lines[-1].isspace():
             lines.append(self.file.readline())
@@ -43,12 +44,13 @@ class Lines:
 
     @cached_property
     def words(self) -> tuple[tuple[str, str], ...]:
-        """What a line has: in words, and as a pattern."""
+        """The fields of a line, each as (what it is in words, its pattern)."""
         form, field = self.head.decode("latin-1").lower().split()[2:4]
         return (*(PLACE if form == "coordinate" else ()), *VALUES[field])
 
     @cached_property
     def entries(self) -> re.Pattern[bytes]:
+        """A pattern that matches as many lines as are entries or blank."""
         entry = r"[ \t]++".join(pattern for _, pattern in self.words)
         return re.compile(rf"(?:[ \t]*+(?:{entry})?+[ \t\r]*+(?:\n|\Z))*+".encode(), re.IGNORECASE)
 

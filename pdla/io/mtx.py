@@ -1,4 +1,4 @@
-"""Matrix Market, by scipy on rank 0: text, which has no parts to read."""
+"""Matrix Market, by scipy on rank 0: it is text, so no rank could find its own block in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted
 
-# What scipy makes of each field.
+# The dtype in which scipy reads each field.
 DTYPES = {
     "real": np.float64,
     "double": np.float64,
@@ -34,13 +34,13 @@ def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
 
     with _opened(path) as file:
         rows, cols, _, _, field, symmetry = mminfo(Lines(file))
-    if symmetry != "general" and rows != cols:  # scipy would write what it mirrors beyond its array
+    if symmetry != "general" and rows != cols:  # scipy would mirror elements to places outside its array
         raise ValueError(f"{symmetry}, but {rows} x {cols}: it must be square")
     return (rows, cols), np.dtype(DTYPES[field])
 
 
 def _opened(path: Path) -> BufferedIOBase:
-    """The text; scipy knows a packed file by lower-case letters only."""
+    """The file's text, unpacked here: scipy unpacks a file only if its ending is in lower case."""
     return gzip.open(path) if _packed(path) else path.open("rb")
 
 
@@ -77,11 +77,11 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 def _write(part: Path, path: Path, whole: Any) -> None:
     from scipy.io import mmwrite
 
-    # As double precision, in which they are read: of short ones scipy writes as many digits as tell them apart, of halves none.
+    # In double precision, as they will be read: scipy writes only the digits that a shorter dtype needs, and float16 not at all.
     numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if whole.dtype.kind in "fc" else whole
     with gzip.open(part, "xb") if _packed(path) else part.open("xb") as file:
         if numbers.size:
             mmwrite(file, numbers, symmetry="general")
-        else:  # scipy does not come back from complex matrices without rows
+        else:  # scipy never returns from writing a complex matrix without rows
             rows, cols = numbers.shape
             file.write(f"%%MatrixMarket matrix array {FIELDS[numbers.dtype.kind]} general\n{rows} {cols}\n".encode())

@@ -19,7 +19,7 @@ READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.re
 
 
 def _fields(path: Path) -> dict[str, Any]:
-    """What np.memmap wants to know of the file; ValueError for one that is damaged."""
+    """What the header says, as arguments of np.memmap; ValueError where it is damaged."""
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         if version not in READERS:
@@ -49,7 +49,7 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
 
 
 def _read(x: np.ndarray, block: np.ndarray, rows: Selection, cols: Selection) -> None:
-    """x[rows][:, cols] into a block, some rows at a time: NumPy copies what lists choose before it goes where it belongs."""
+    """x[rows][:, cols] into block, some rows at a time: what is chosen by lists NumPy copies first, which takes memory."""
     height = max(1, PANEL // (block.shape[1] * x.itemsize))
     for lo in range(0, len(block), height):
         some = some_of(rows, lo, lo + height)
@@ -72,7 +72,7 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 
 def _create(path: Path, shape: Shape, dtype: np.dtype) -> None:
-    """A file of full size. Its blocks are taken now: a full disk is an error here and would be a signal in the map."""
+    """A file of full size, whose disk space is taken now: here a full disk is an error, in the memory map it would be a signal."""
     descr = np.lib.format.dtype_to_descr(dtype)
     with path.open("xb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})

@@ -1,6 +1,6 @@
-"""Products of several matrices: in the order of fewest multiplications, each of two a distributed product.
+"""Products of several matrices: distributed products of two at a time, in the order of fewest multiplications.
 
-The order comes from opt_einsum, which counts the multiplications of every pair; transposes are views.
+opt_einsum finds the order, from the shapes; transposes are views.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TAKEN = "taken is a chain of matrix products, such as 'ij,jk,kl->il': two letter
 def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
     """A B C ... of matrices on one grid, in the order of fewest multiplications; collective, idle ranks too.
 
-    layout, algorithm as for matmul: the layout is the last product's. One matrix alone is given back, copied.
+    layout, algorithm: as for matmul; the layout is that of the last product. Of one matrix alone the result is a copy.
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
     chain: list[DistMatrix] = [matrices] if isinstance(matrices, DistMatrix) else list(matrices)
@@ -40,7 +40,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
         _check(chain)
-        check_algorithm(algorithm)  # here, as one matrix alone is no product
+        check_algorithm(algorithm)  # also for one matrix alone, which no matmul would check
         if len(chain) == 1 and layout not in (None, "native"):
             checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
@@ -68,7 +68,8 @@ def _check(chain: Sequence[DistMatrix]) -> None:
 
 
 def order(sizes: Sequence[int]) -> list[int]:
-    """For matrices sizes[0] x sizes[1], sizes[1] x sizes[2], ...: which one to multiply by its right neighbour, step by step."""
+    """For matrices sizes[0] x sizes[1], sizes[1] x sizes[2], ...: by step, the number of the matrix to be multiplied by its right
+    neighbour, in the list as it is then."""
     import opt_einsum
 
     count = len(sizes) - 1
@@ -86,7 +87,7 @@ def order(sizes: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Chain:
-    """Operands in the order in which they are multiplied, and which of them are transposed."""
+    """The numbers of the operands in the order of the product, and by place in it whether the operand is transposed."""
 
     order: tuple[int, ...]
     transposed: tuple[bool, ...]
@@ -95,12 +96,12 @@ class Chain:
 def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
     """A chain of products in Einstein's notation: einsum("ij,kj,kl->il", A, B, C) is A B^T C; collective, idle ranks too.
 
-    subscripts  two letters for each matrix and for the result. A letter is in two matrices (and summed over), or in one and
-                in the result; so the matrices make one chain, in any order, transposed (a view) where need be
+    subscripts  two letters for each matrix and for the result. Each letter is either in two matrices, and summed over, or in
+                one matrix and the result: so the matrices, in any order and transposed (as views) where needed, make one chain
     others      as for multi_dot
 
     Raises ShapeError, on every rank, for sums that are no such chain (traces, diagonals, outer and elementwise products, a
-    letter in one operand only), else what multi_dot raises.
+    letter in one operand only), otherwise as multi_dot.
     """
     if not matrices:
         raise ShapeError(f"einsum({subscripts!r}) without matrices")
@@ -108,20 +109,20 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
         _are_matrices(matrices)
         chain = parsed(subscripts, len(matrices))
         kind = promoted(*(X.dtype for X in matrices))
-    alike = [_cast(X, kind) for X in matrices]  # as NumPy's: not by pairs, which could overflow
+    alike = [_cast(X, kind) for X in matrices]  # all first, as NumPy does: in the narrower dtype of a pair a product could overflow
     ordered = [alike[i].T if t else alike[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)
 
 
 def _cast(X: DistMatrix, kind: np.dtype) -> DistMatrix:
-    """Collective: X in another dtype, summed first where its addends are not to be cast."""
+    """Collective: X in another dtype; its partial sums are added up first where casting the addends would change the sum."""
     if X.dtype == kind:
         return X
     return (X if sum_alike(X.dtype, kind) else summed(X, X.layout.summed)).astype(kind)
 
 
 def parsed(subscripts: str, count: int) -> Chain:
-    """The chain from the result's first letter to its second."""
+    """The subscripts of `count` operands as the chain that leads from the result's first letter to its second; or ShapeError."""
     if not isinstance(subscripts, str):
         raise ShapeError(f"einsum({subscripts!r}, ...): the letters come first, as in einsum('ij,jk->ik', A, B)")
     inputs, arrow, result = subscripts.replace(" ", "").partition("->")
@@ -133,7 +134,7 @@ def parsed(subscripts: str, count: int) -> Chain:
         raise ShapeError(f"einsum({subscripts!r}) names {len(operands)} matrices, {count} are given")
     for letter in letters:
         if letters.count(letter) != 2:
-            raise ShapeError(f"einsum({subscripts!r}): {letter!r} is there {letters.count(letter)} times; {TAKEN}")
+            raise ShapeError(f"einsum({subscripts!r}): {letter!r} occurs {letters.count(letter)} times; {TAKEN}")
     here, left, chain = result[0], dict(enumerate(operands)), []
     while (number := next((i for i, word in left.items() if here in word), None)) is not None:
         word = left.pop(number)

@@ -1,4 +1,4 @@
-"""What the functions of this room ask of their arguments; the same errors on every rank, raised inside `agreed`."""
+"""Checks of the arguments of this room's functions. They run inside `agreed`, so that an error is the same on every rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _said(argument: Any) -> str:
 
 
 def flags(**named: Any) -> None:
-    """That these are True or False: any word would count as True."""
+    """ShapeError unless each of these is True or False: otherwise any text, such as "upper", would count as True."""
     for name, value in named.items():
         if not isinstance(value, (bool, np.bool_)):
             raise ShapeError(f"{name}={value!r}: True or False")
@@ -38,7 +38,8 @@ def same_grid(A: DistMatrix, X: Any, name: str) -> None:
 
 
 def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
-    """That a result of this shape and dtype can be left in `layout` (None: the default) or written to `out` (None: new)."""
+    """LayoutError, GridError or ShapeError unless a result of this shape and dtype can be left in `layout` (None: the default one)
+    and written to `out` (None: a new matrix)."""
     if layout is not None:
         if not isinstance(layout, Layout):
             raise LayoutError(f"layout={layout!r}: a Layout or None")

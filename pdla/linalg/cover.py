@@ -1,12 +1,13 @@
 """Who computes which tile of a triangle: any number of ranks, all with the same work and the same few rows.
 
-P = v c ranks. The triangle's rows are cut into v blocks, k into c parts. A ruler of w marks that measures every distance
-from 1 to v/2 is laid round a circle of the v blocks, its zero at block r: rank (r, l) gets the blocks under the marks, and
-part l of k. For each distance it multiplies the two blocks under one pair of marks that measures it: so every pair of blocks
-meets once in each part of k. A rank multiplies v/2 of the v (v + 1) / 2 tiles, for w of v row blocks, w about sqrt(1.5 v).
+P = v c ranks. The triangle's rows are cut into v blocks, k into c parts. The v blocks are put in a circle, and a ruler with w
+marks, two of which lie at every distance from 1 to v/2, is laid round it, its zero at block r: rank (r, l) gets the row blocks
+under the marks, and part l of k. For each distance it multiplies the two blocks under one pair of marks at that distance: so every
+pair of blocks meets once in each part of k. A rank multiplies about v/2 of the v (v + 1) / 2 tiles, and needs only w of the v row
+blocks for them, w about sqrt(1.5 v).
 
-v = 1 cuts k alone (every rank has a triangle of addends), c = 1 the triangle alone. Rulers: Wichmann, J. London Math. Soc.
-38 (1963). What must be moved at least: Al Daas, Ballard, Grigori, Kumar, Rouse, SPAA 2023.
+v = 1 cuts k alone (every rank has addends of the whole triangle), c = 1 the triangle alone. Rulers: Wichmann, J. London Math.
+Soc. 38 (1963). The least that must be moved: Al Daas, Ballard, Grigori, Kumar, Rouse, SPAA 2023.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from pdla.linalg.stairs import Block
 
 
 def wichmann(r: int, s: int) -> tuple[int, ...]:
-    """A ruler that measures every distance up to its length, 4 r (r + s + 2) + 3 (s + 1), with 4 r + s + 3 marks."""
+    """The 4 r + s + 3 marks of a ruler of length 4 r (r + s + 2) + 3 (s + 1); at every distance up to that there are two marks."""
     gaps = [1] * r + [r + 1] + [2 * r + 1] * r + [4 * r + 3] * s + [2 * r + 2] * (r + 1) + [1] * r
     return tuple(accumulate(gaps, initial=0))
 
 
 @lru_cache(maxsize=1024)
 def ruler(length: int) -> tuple[int, ...]:
-    """Few marks that measure every distance from 1 to `length`."""
+    """A few marks, among which there are two at every distance from 1 to `length`."""
     if length < 2:
         return (0, 1)[: length + 1]
     sizes = ((r, s) for marks in count(3) for r in range((marks - 3) // 4 + 1) for s in [marks - 3 - 4 * r])
@@ -40,13 +41,13 @@ def ruler(length: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def measures(v: int) -> dict[int, tuple[int, int]]:
-    """For each distance round a circle of v blocks a pair of marks that measures it."""
+    """For each distance round a circle of v blocks, a pair of marks at that distance."""
     return {b - a: (a, b) for a, b in combinations(ruler(v // 2), 2) if b - a <= v // 2}
 
 
 @dataclass(frozen=True)
 class Cover:
-    """v row blocks, c parts of k, on v c places; place r c + l is (r, l)."""
+    """v row blocks and c parts of k, dealt out to v c places; place r c + l is (r, l). A place is a rank's number in the grid."""
 
     v: int
     c: int
@@ -67,7 +68,7 @@ class Cover:
         return [self._tile(n, place, a, b) for a, b in _marks(self.v).T.tolist()]
 
     def _tile(self, n: int, place: int, a: int, b: int) -> Block:
-        """That of the blocks under two marks."""
+        """The tile of the two row blocks under two of the place's marks; on or below the diagonal."""
         v = self.v
         here, there = (place // self.c + a) % v, (place // self.c + b) % v
         rows, cols = _block(n, v, max(here, there)), _block(n, v, min(here, there))
@@ -76,15 +77,15 @@ class Cover:
         return Block(rows, cols)
 
     def sums(self, n: int, place: int) -> list[Block]:
-        """The parts of those tiles whose addends, from the c parts of k, are summed here: each c-th row."""
+        """The parts of the place's tiles that it holds once the c parts of k have been added up: every c-th row of each."""
         return [self._sum(tile, place) for tile in self.tiles(n, place)]
 
     def _sum(self, tile: Block, place: int) -> Block:
         return Block(tile.rows.select(Cyclic("", 1).share(len(tile.rows), self.c, place % self.c)), tile.cols)
 
     def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
-        """What a place has, in the end, for C's layout, and its number in `sums`: no others than may be in the block that is
-        wanted, as of many ranks' tiles few are.
+        """What a giver has of C at the end, as its numbers in `sums` and the blocks: only those that may meet the block that the
+        taker wants, since of many ranks' tiles few do.
         """
         marks, ends = _marks(self.v), _ends(n, self.v)
         here, there = (giver // self.c + marks) % self.v
@@ -94,12 +95,12 @@ class Cover:
         return [(i, self._sum(self._tile(n, giver, *marks[:, i].tolist()), giver)) for i in chosen]
 
     def flops(self, n: int, k: int) -> float:
-        """Multiplications and additions of a rank."""
+        """Multiplications and additions of each rank."""
         return n * (n + 1) * k / self.v / self.c
 
     def words(self, n: int, k: int) -> float:
-        """Words a rank receives: its row blocks of A, unless it holds them, and the addends of what it sums; exact where
-        v c divides n and c divides k. For c > 1 and the rank that sums the longest rows."""
+        """Words that a rank receives: its row blocks of A, as if it held none, and the addends of what it sums. Exact where v c
+        divides n and c divides k; for c > 1 those of the rank that sums the longest rows."""
         b, rows = n / self.v, n / self.v / self.c
         square = (self.v - 1) / 2 * rows * b
         triangle = self.c * rows * (rows + 1) / 2
@@ -108,18 +109,19 @@ class Cover:
 
 @lru_cache(maxsize=64)
 def _marks(v: int) -> np.ndarray:
-    """The pairs of marks of a place's tiles: twice its own block's, then one for each distance."""
+    """The pairs of marks of a place's tiles, a column each: (0, 0) for the tile on the diagonal, then one for each distance."""
     return np.array([(0, 0), *measures(v).values()]).T
 
 
 @lru_cache(maxsize=64)
 def _ends(n: int, v: int) -> np.ndarray:
-    """Where the row blocks begin, and the last one ends."""
+    """The row at which each row block begins, and the one at which the last ends."""
     return np.array([0, *(block_bounds(n, v, block)[1] for block in range(v))])
 
 
 def _meet(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
-    """Which row blocks have some of the indices held: a run that ends behind a block's beginning and begins before its end."""
+    """Whether each of these row blocks has any of the indices held: whether a run of them ends behind the block's beginning and
+    begins before its end."""
     return np.searchsorted(held.stops, ends[blocks], "right") < np.searchsorted(held.starts, ends[blocks + 1], "left")
 
 
@@ -129,15 +131,15 @@ def _block(n: int, v: int, block: int) -> IndexSet:
 
 @lru_cache(maxsize=1024)
 def covers(ranks: int) -> tuple[Cover, ...]:
-    """Every way to arrange so many ranks, fewest row blocks first."""
+    """Every way to write the number of ranks as v c, fewest row blocks first."""
     return tuple(Cover(v, ranks // v) for v in range(1, ranks + 1) if ranks % v == 0)
 
 
 def syrk_words(n: int, k: int, P: int) -> float:
-    """Words that a rank of P receives for the triangle of A A^T, A n x k, by the cover that moves fewest.
+    """Words that a rank of P receives for one triangle of A A^T, A n x k, in the arrangement of ranks that moves fewest.
 
-    A is taken to come from elsewhere, and C to stay where its sums end: what a rank already holds of its row blocks of A is
-    to be subtracted, the way to C's layout added, its part of the triangle. Raises ShapeError for a negative size or P < 1.
+    This is as if a rank held nothing of A, and C stayed where it is summed: subtract what a rank already holds of its row blocks
+    of A, and add its part of the triangle, which goes to C's layout. Raises ShapeError for a negative size or P < 1.
     """
     if P < 1 or min(n, k) < 0:
         raise ShapeError(f"n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")

@@ -1,4 +1,4 @@
-"""The other triangle of a matrix, from the one that is there: n^2 / 2 P words a rank, transposed on the way."""
+"""Fills one triangle of an n x n matrix from the other one, transposed: n^2 / 2 P words a rank."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pdla.matrix import DistMatrix
 
 
 def reflect(C: DistMatrix, hermitian: bool) -> None:
-    """Collective: what is below the diagonal of C is written above it, conjugated where `hermitian`. C is no conjugate view."""
+    """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view."""
     way: Way = kept(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
     way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, conjugate=hermitian)
 
@@ -31,6 +31,7 @@ def _way(C: DistMatrix) -> Way:
 
 
 def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:
-    """The diagonal of a block of these rows and columns loses its imaginary part, NaN or not, as BLAS's Hermitian matrices do."""
-    here, there, _ = rows.overlay(cols)
-    namespace(x).place(x.imag, np.arange(x.shape[0])[here], np.arange(x.shape[1])[there], 0)
+    """Set the imaginary part of the diagonal to 0, NaN too, in a block x of these rows and columns: as BLAS does in its Hermitian
+    matrices."""
+    in_rows, in_cols, _ = rows.overlay(cols)
+    namespace(x).place(x.imag, np.arange(x.shape[0])[in_rows], np.arange(x.shape[1])[in_cols], 0)

@@ -1,10 +1,10 @@
 """C = alpha A A^T + beta C and C = alpha A A^H + beta C, one triangle: half the multiplications, half the sums.
 
-1. Each rank fetches its row blocks of A (its part of k), as `cover` deals them out; on one node all read A in place, and each takes
-   one of the `strips`;
-2. it multiplies its tiles: one on the diagonal, by halves of halves, and its share of those below;
-3. the parts of k are added up, each rank getting every c-th row of its tiles;
-4. the triangle goes to C's layout, and nothing else does.
+1. Each rank fetches its row blocks of A (its part of k), which cover.py deals out. Ranks of one node read A in place instead, and
+   each multiplies one strip of the triangle (strips.py). Where C's layout spreads the work well, C stays in place (stay.py);
+2. it multiplies its tiles: one on the diagonal, halved again and again (`below`), and its share of those below the diagonal;
+3. the c parts of k are added up: each of the c ranks that have the same tiles gets the sums of every c-th row of them;
+4. the triangle, without the other half of the matrix, goes to C's layout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape, summed
 
-LEAF = 128  # rows on the diagonal that are multiplied whole, both triangles: halving them once more costs more than it saves
+LEAF = 128  # rows of a square on the diagonal whose both triangles are multiplied: halving it once more costs more than it saves
 ALL = slice(None)
 
 
@@ -44,14 +44,14 @@ def syrk(
 
     A       n x k in any layout and dtype; for A^T A give A.T (nothing moves)
     out     n x n, of A's dtype in native byte order, sharing no memory with A; None: a new matrix, zero in the other triangle
-    lower   the triangle that is computed, read (beta) and written, with the diagonal; the other one of out is left as it is
-    layout  of a new C; None: A's row cut. Copies agree
+    lower   which triangle, with the diagonal, is computed, read (beta) and written; out's other triangle is left as it is
+    layout  of a new C; None: A's row cuts. Copies of C are equal bit by bit
     mirror  fill the other triangle too, from this one: one more round, n^2 / 2 P words a rank in balanced layouts
     beta    only with out; beta = 0 never reads C
 
-    `syrk_words` has the words that a rank receives. Workspace: its row blocks of A and the messages that bring them, about twice
-    as much; then its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, C's copies included.
-    On one node A is read in place: n k / P words for that, and none where all see it (DistMatrix.shared).
+    `syrk_words` tells the words that a rank receives. Workspace: its row blocks of A and the messages that bring them, about twice
+    their size; then its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, for copies of C, too.
+    On one node, where A is read in place, n k / P words instead of the row blocks; none if A is in common memory (A.shared()).
     Raises ShapeError, LayoutError, GridError or AgreementError, on every rank. Algorithm: pdla.linalg.cover.
     """
     return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
@@ -101,7 +101,7 @@ def _zeros(A: DistMatrix, shape: tuple[int, int], layout: Layout) -> DistMatrix:
 
 
 def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian: bool) -> None:
-    """Collective: the lower triangle of C."""
+    """Collective: the lower triangle of C = alpha A A^T + beta C, or with A^H if `hermitian`; A without partial sums."""
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     comm, together = A.grid.comm, _together(A)
@@ -110,14 +110,14 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
 
 
 def _together(A: DistMatrix) -> bool:
-    """Whether all ranks read A in place."""
+    """Whether all ranks read A in place: they run on one node, and A fits the memory that they may share."""
     comm = A.grid.comm
     fits = A.common is not None or prod(A.shape) * A.dtype.itemsize <= comm.shared_limit
     return fits and comm.size > 1 and comm.board() is not None
 
 
 def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> list[Any]:
-    """Collective: a rank's tiles. What they are made of is let go."""
+    """Collective: this rank's tiles, before parts of k are added up. What was fetched of A is freed."""
     if not script.together:
         return _products(A, script, _fetch(A, script), alpha, hermitian)
     with _seen(A) as everything:
@@ -128,7 +128,7 @@ def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> li
 
 @contextmanager
 def _seen(A: DistMatrix) -> Iterator[Any]:
-    """Collective: all of A, not yet conjugated, to be read: on the board, or where all ranks see it anyway."""
+    """Collective: all of A, as stored (not conjugated), to be read: in A's common memory, or else copied to the board."""
     comm, board, xp = A.grid.comm, A.grid.comm.board(), A.xp
     assert board is not None
     shape = A.shape[::-1] if A.transposed else A.shape
@@ -151,19 +151,20 @@ def _seen(A: DistMatrix) -> Iterator[Any]:
 
 
 def _fetch(A: DistMatrix, script: Script) -> Any:
-    """Collective: a rank's row blocks of A; its own where they lie, if it holds them all.
+    """Collective: this rank's row blocks of A, as stored. If it holds them all they are used in place.
 
-    Where C stays, only if they lie as what is fetched: its copies are alike bit by bit.
+    Where C stays they must be contiguous for that, as fetched ones are: copies of C, each computed by its own rank, would differ
+    in rounding otherwise.
     """
     own = None if script.own is None else A.xp.take(A.stored, *script.own)
-    here = own is not None and (not script.stays or A.xp.contiguous(own))
-    a = own if here else buffer(A.xp, script.shape, A.dtype)
-    script.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not here)
+    in_place = own is not None and (not script.stays or A.xp.contiguous(own))
+    a = own if in_place else buffer(A.xp, script.shape, A.dtype)
+    script.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not in_place)
     return a
 
 
 def _products(A: DistMatrix, script: Script, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
-    """a  what there is of A, not yet conjugated"""
+    """This rank's tiles, from `a`: the rows of A that it has, as stored (not conjugated)."""
     xp, made = A.xp, []
     for tile in script.tiles:
         x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), summing(a.dtype))
@@ -181,14 +182,15 @@ def _products(A: DistMatrix, script: Script, a: Any, alpha: complex, hermitian: 
 
 
 def _square(xp: Any, a: Any, x: Any, alpha: complex) -> None:
-    """x's lower triangle = alpha a a^T, recorded."""
+    """x's lower triangle = alpha a a^T, by BLAS's syrk, and recorded in the ledger."""
     n, k = a.shape
     with timed("gemm", flops=(4 if x.dtype.kind == "c" else 1) * n * (n + 1) * k):
         xp.square(a, x, alpha)
 
 
 def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0) -> None:
-    """x = alpha a b^T in the columns from `done` on that each row keeps: those that all do, then both halves of the rows so."""
+    """x = alpha a b^T, in columns done ... counts[i] - 1 of row i; counts ascend. First the columns that all rows keep are
+    multiplied, then the rest, for each half of the rows by itself."""
     if not len(counts) or counts[-1] <= done:
         return
     common, last = int(counts[0]), int(counts[-1])
@@ -204,7 +206,7 @@ def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, d
 
 
 def _sums(A: DistMatrix, script: Script, tiles: list[Any]) -> list[Any]:
-    """Collective: the tiles' addends over the c parts of k, of each tile every c-th row."""
+    """Collective: the tiles summed over the c parts of k; this rank gets every c-th row of each tile."""
     layers = script.layers["col"] if script.layers else None
     if not layers or not script.turns:
         return tiles

@@ -1,4 +1,5 @@
-"""Who computes which tiles of C = alpha A A^T, what they need of A, and where they go: all that depends on layouts alone."""
+"""Which rank computes which tiles of C = alpha A A^T, what it needs of A for them, and where they go: what depends on layouts
+alone."""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ from pdla.linalg.strips import Strips
 from pdla.linalg.travel import Way, held_by, wanted_by
 from pdla.matrix import DistMatrix
 
-FLOPS = 200  # what a core multiplies and adds while a word arrives: 25 GFLOP/s beside 1 GB/s
+FLOPS = 200  # operations of a core in the time in which a word arrives: 25 GFLOP/s against 1 GB/s
 Deal = Cover | Stay | Strips
 
 
 @lru_cache(maxsize=1024)
 def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
-    """The deal of least price, in words: what a rank receives, C's way home and its multiplications included."""
+    """The cheapest way to deal out the work. Its price is in words: those that a rank receives, C's on their way to its layout
+    included, and the time of its operations, in words that could arrive meanwhile."""
     stay = Stay(layout, sizes)
     way = stay.part(n)
     prices = {cover: cover.words(n, k) + way + cover.flops(n, k) / FLOPS for cover in covers(prod(size for _, size in sizes))}
@@ -36,15 +38,16 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
 
 @lru_cache(maxsize=1024)
 def choose_together(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
-    """The same where nothing of A moves."""
+    """The same where all ranks read A in place, so that nothing of A moves."""
     stay, strips = Stay(layout, sizes), Strips(prod(size for _, size in sizes))
     return strips if stay.part(n) + strips.flops(n, k) / FLOPS < stay.flops(n, k) / FLOPS else stay
 
 
 class Tile(NamedTuple):
-    """A block of C's triangle; its rows and columns among the rows of A that are there, and the columns that each row keeps.
+    """A block of C that a rank multiplies, of which row i keeps its first counts[i] columns: those on or below the diagonal.
 
-    diagonal  the column at which the square on the diagonal begins that all rows are in; None: there is none
+    rows, cols  where A's rows for the block's rows and columns are, among those that the rank has
+    diagonal    the column of the block at which its square on the diagonal begins, as wide as the block has rows; None: it has none
     """
 
     block: Block
@@ -59,10 +62,13 @@ class Script:
     """What a rank will do.
 
     together  whether all ranks read A in place
-    shape     of the rows of A that it needs;  own: where they are in its block, if it holds them all;  fetch: their way
-    stays     whether C does: its copies are computed each for itself
-    turns     of each part of k the stairs that its rank sums, along the axis of `layers`; none: k is whole
-    home      the triangle's way
+    shape     of the part of A that it needs
+    own       where that part is in its block of A, if it holds all of it; else None
+    fetch     how that part comes from the ranks that hold it
+    stays     whether each rank computes what it holds of C, copies each by itself
+    layers    the grid of v x c ranks, along whose axis "col" the parts of k are; None: k is not cut
+    turns     for each part of k, what its rank sums: the stairs of its tiles; empty: k is not cut
+    home      how the triangle goes to C's layout
     """
 
     together: bool
@@ -112,7 +118,7 @@ def _tile(held: Block, block: Block) -> Tile:
 
 
 def _summing(n: int, deal: Deal, grid: ProcessGrid, place: int | None) -> tuple[ProcessGrid | None, list[list[Stairs]]]:
-    """The grid of parts of the triangle and of k; and of each part of k the stairs that its rank sums here."""
+    """`layers` and `turns` of a script."""
     if not isinstance(deal, Cover) or deal.c == 1:
         return None, []
     layers = ProcessGrid.trusted((deal.v, deal.c), grid.comm, grid.order)
@@ -123,7 +129,7 @@ def _summing(n: int, deal: Deal, grid: ProcessGrid, place: int | None) -> tuple[
 
 
 def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
-    """k in c parts: as A's columns are cut already, where that is over the last axes of the grid and into c; else in blocks."""
+    """k in c parts: those in which A's columns lie already, if they are cut into c along the last axes of the grid; else blocks."""
     cuts = effective(A.layout.cols, A.grid.sizes)
     axes = axes_of(cuts)
     last = tuple(axis for axis in A.grid.axes if A.grid.sizes[axis] > 1)[-len(axes) :]

@@ -1,8 +1,8 @@
 """A stack of matrices, and its products.
 
-The batch is cut along one axis of the grid, in balanced blocks, or not cut. The ranks that hold one part of it make a layer,
-a grid of the other axes, and each matrix is cut over its layer as a layout says. A product is one plan, run for each matrix;
-layers never talk to each other.
+The batch is cut along one axis of the grid, in balanced blocks, or not cut. The ranks that hold one part of the batch are a layer,
+which is a grid of the other axes, and each matrix is cut over its layer as a layout says. A product is one plan, run for each
+matrix; in it no messages go between layers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pdla.matrix import DistMatrix
 class Stack:
     """`shape` = (batch, m, n): a batch of m x n matrices over `grid`, cut along `axis` (None: not cut), each in `layout`.
 
-    Make one with pdla.stack. `blocks` are this rank's blocks of its layer's matrices. S.T, S.H and S.conj() are views.
+    pdla.stack makes one. `blocks` are this rank's blocks of its layer's matrices. S.T, S.H and S.conj() are views.
     `S @ S` and gather are collective over the grid's communicator, idle ranks and layers without matrices too.
     """
 
@@ -59,14 +59,15 @@ class Stack:
 
     @property
     def described(self) -> str:
-        """What is the same on every rank, in words."""
+        """The stack in words, the same on every rank."""
         cut = f"cut along {self.axis!r}" if self.axis else "not cut"
         lying = ", by columns" * self.transposed + ", conjugated" * (self.conjugated and self.dtype.kind == "c")
         return f"{' x '.join(map(str, self.shape))}, {self.dtype}, batch {cut}, {self.layout!r} on {self.grid!r}{lying}"
 
     @property
     def indices(self) -> range:
-        """The numbers, in the batch, of this rank's layer's matrices; idle ranks have empty blocks of all, or no layer."""
+        """The numbers in the batch of the matrices of this rank's layer. On an idle rank: all, of which it has empty blocks, if the
+        batch is not cut; else none, as it is in no layer."""
         if self.axis is None:
             return range(self.shape[0])
         if self.grid.coords is None:
@@ -93,9 +94,9 @@ class Stack:
         return self._like(conjugated=not self.conjugated)
 
     def matrices(self) -> list[DistMatrix]:
-        """Collective: this layer's matrices, on the layer's own grid over its own communicator; none on idle ranks.
+        """Collective: matrices of this rank's layer, on the layer's grid over its own communicator; none on a rank in no layer.
 
-        Ask for them anew where they are used: the communicator is one of the stack's grid's, `grid[axes]`.
+        Call it anew wherever they are used: the communicator is one of the grid's kept ones, `grid[axes]`, which may be dropped.
         """
         layer = layer_of(self.grid, self.axis)
         if layer is None:
@@ -117,7 +118,7 @@ class Stack:
         return whole
 
     def _share(self, whole: Any) -> None:
-        """Collective: each layer's matrices, which its ranks have in `whole`, to all others."""
+        """Collective: each layer's matrices, which its ranks have put into `whole`, go into `whole` of all other ranks."""
         comm = self.grid.comm
         parts = {lead: whole[lo:hi] for lead, lo, hi in self._layers() if whole[lo:hi].size}
         mine = self._members(comm.rank)
@@ -127,7 +128,7 @@ class Stack:
         comm.alltoall(sends, recvs).wait()
 
     def _layers(self) -> list[tuple[int, int, int]]:
-        """The first rank of each layer, and which matrices it holds."""
+        """Of each layer: (its first rank, the number of its first matrix, that of its last plus one)."""
         origin = dict.fromkeys(self.grid.axes, 0)
         if self.axis is None:
             return [(self.grid.rank_of(origin), 0, self.shape[0])]
@@ -143,9 +144,9 @@ class Stack:
 
 
 def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
-    """Collective: the grid of the axes but one, over the ranks that differ along those only; None on idle ranks.
+    """Collective: this rank's layer: a grid of all axes but `axis`, over the ranks of one coordinate along it; None on idle ranks.
 
-    The grid itself, idle ranks and all, where the batch is not cut.
+    axis = None: the grid itself, with its idle ranks, as the batch is not cut.
     """
     if axis is None:
         return grid
@@ -160,7 +161,7 @@ def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
 def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None) -> Stack:
     """A stack from a whole three-dimensional array (batch, m, n), equal on every rank. Collective.
 
-    axis    of the grid, along which the batch is cut; where it does not divide, the first layers hold one matrix more.
+    axis    of the grid, along which the batch is cut; where it does not divide evenly, the first layers hold one matrix more.
             None: every rank holds its block of every matrix
     layout  of each matrix, over the other axes
 
@@ -196,10 +197,10 @@ def _check_layout(layout: Any, shape: tuple[int, int], grid: ProcessGrid, axis: 
 
 
 def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorithm: str = "auto") -> Stack:
-    """A[i] B[i] for each i of two batches of one length on one grid, cut along the same axis; collective, idle ranks too.
+    """The stack of all A[i] B[i], for batches of one length, on one grid and cut along the same axis; collective, idle ranks too.
 
-    layout     of each product: a Layout, or None: A's row cut and B's column cut, an axis in both on rows
-    algorithm  as for matmul; one plan for the whole layer
+    layout     of each product; None: A's row cuts and B's column cuts; an axis that is in both cuts the rows
+    algorithm  as for matmul; one plan for all matrices of a layer
 
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
@@ -221,7 +222,7 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
 
 
 def _stack(S: Any, name: str) -> Stack:
-    """S, if it is a stack."""
+    """S, or ShapeError where it is no Stack."""
     if not isinstance(S, Stack):
         raise ShapeError(f"{name} is a {type(S).__name__}, not a Stack: make one with pdla.stack")
     return S

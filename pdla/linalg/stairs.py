@@ -1,8 +1,8 @@
-"""Parts of a triangle: what a block has of the elements on or below the diagonal, in one array and in another.
+"""Stairs: the elements of a block on or below the matrix's diagonal, and where they are in an array.
 
-Where a block meets another one, a row keeps its columns up to the diagonal: stairs. Rows that keep equally many are one
-rectangle, so stairs far from the diagonal are one. On it a few rows at a time are a rectangle, of what they all keep, and the
-elements beside it.
+Of two blocks' common elements, each row keeps its columns up to the diagonal, which looks like stairs. They are copied in pieces.
+Rows that keep equally many columns are one rectangle: so stairs all below the diagonal are one piece. Where the diagonal crosses
+them, BAND rows at a time are two pieces: the rectangle of the columns that all of them keep, and the single elements right of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from pdla.indices import IndexSet, Selection, some_of
 
-BAND = 64  # rows whose elements are told apart together
+BAND = 64  # rows of a piece where the diagonal crosses
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,10 @@ class Block:
 
 
 class Piece(NamedTuple):
-    """Rows and columns of an array, and which elements there, by row and by column, one after another; None: all."""
+    """Elements of an array: all in its `rows` and `cols`, or, of those, the single elements `kept` = (their rows, their columns).
+
+    shape  of the elements: a matrix, or one-dimensional where they are single ones
+    """
 
     rows: Selection
     cols: Selection
@@ -36,12 +39,12 @@ class Piece(NamedTuple):
     kept: tuple[np.ndarray, np.ndarray] | None = None
 
     def of(self, xp: Any, x: Any) -> Any:
-        """Its elements of x."""
+        """These elements of x: a view where slices allow it, else a copy."""
         part = xp.take(x, self.rows, self.cols)
         return part if self.kept is None else xp.picked(part, *self.kept)
 
     def write(self, xp: Any, x: Any, beta: complex, source: Any) -> None:
-        """x = beta x + source, in its elements."""
+        """x = beta x + source, for these elements only."""
         part = xp.take(x, self.rows, self.cols)
         target = part if self.kept is None else xp.picked(part, *self.kept)
         xp.combine(target, beta, source)
@@ -64,7 +67,7 @@ class Stairs:
         return int(self.counts.sum())
 
     def pieces(self) -> Iterator[Piece]:
-        """What they are made of, top down."""
+        """The pieces that the stairs are made of, top down."""
         lo = 0
         while lo < len(self.counts):
             alike = int(np.searchsorted(self.counts, self.counts[lo], "right"))
@@ -80,7 +83,8 @@ class Stairs:
 
 
 def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stairs] | None:
-    """What two blocks share of the elements (i, j) with i - j >= below (None: of all): positions in each; None: nothing."""
+    """The elements (i, j) that two blocks have in common, with i - j >= below (below=None: all of them), as positions in each
+    block's array; None: there are no such elements."""
     if _apart(here.rows, there.rows) or _apart(here.cols, there.cols):
         return None
     rows, their_rows, m = here.rows.overlay(there.rows)
@@ -95,18 +99,18 @@ def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stair
 
 
 def _apart(one: IndexSet, other: IndexSet) -> bool:
-    """Whether one ends before the other begins, or has nothing: of many ranks' blocks most do."""
+    """Whether one ends before the other begins, or one is empty: a quick test, true of most pairs of many ranks' blocks."""
     return not (one.starts.size and other.starts.size and one.starts[0] < other.stops[-1] and other.starts[0] < one.stops[-1])
 
 
 def whole(block: Block) -> Stairs:
-    """A block's own part on or below the diagonal."""
+    """The elements of a block on or below the diagonal, as positions in the block's array."""
     i, j = block.rows.indices(), block.cols.indices()
     return Stairs(slice(0, len(i)), slice(0, len(j)), np.searchsorted(j, i, "right"))
 
 
 def pack(xp: Any, parts: Sequence[tuple[Any, Stairs]], flat: Any) -> None:
-    """The stairs of some arrays, one after the other, into a one-dimensional array."""
+    """Copy the stairs of some arrays, one after another, into the one-dimensional array `flat`."""
     for x, stairs in parts:
         for piece in stairs.pieces():
             front, flat = _front(flat, piece.shape)
@@ -114,7 +118,7 @@ def pack(xp: Any, parts: Sequence[tuple[Any, Stairs]], flat: Any) -> None:
 
 
 def unpack(xp: Any, flat: Any, x: Any, stairs: Stairs, beta: complex = 0) -> Any:
-    """The reverse: the stairs of x are multiplied by beta and added to; gives the rest of flat."""
+    """The reverse for one array: x = beta x + the first elements of flat, on the stairs; gives the rest of flat."""
     for piece in stairs.pieces():
         front, flat = _front(flat, piece.shape)
         piece.write(xp, x, beta, front)
@@ -122,6 +126,6 @@ def unpack(xp: Any, flat: Any, x: Any, stairs: Stairs, beta: complex = 0) -> Any
 
 
 def _front(flat: Any, shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """The first elements as an array of a shape, and the rest."""
+    """The first elements of flat as an array of this shape, and the rest of flat."""
     size = prod(shape)
     return flat[:size].reshape(*shape), flat[size:]

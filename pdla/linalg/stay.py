@@ -1,7 +1,7 @@
-"""C stays: each rank multiplies what it holds of C's triangle, for which it fetches its rows and its columns of A.
+"""C stays: each rank computes what it holds of C's triangle, and fetches the rows of A for its rows and for its columns of C.
 
-Nothing of C moves. The work is as even as the layout: half of each block where C is cut in turn (Cyclic), all or nothing of it
-in 2-D blocks. As ScaLAPACK does it.
+Nothing of C moves, as in ScaLAPACK. The work is as even as the layout: in a Cyclic layout with short blocks about half of each
+rank's block is in the triangle; in 2-D blocks all or nothing of most ranks' blocks is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pdla.linalg.stairs import Block, whole
 
 @dataclass(frozen=True)
 class Stay:
-    """The triangle of an n x n matrix in a layout on a grid of these axes; place: the number of a coordinate in C order."""
+    """C's layout, on a grid of these (axis, size). A place is a rank's number in the grid: its coordinates in C order."""
 
     layout: Layout
     sizes: tuple[tuple[str, int], ...]
@@ -35,7 +35,7 @@ class Stay:
         return IndexSet(indices, indices + 1).merged()
 
     def tiles(self, n: int, place: int) -> list[Block]:
-        """The block of C at a place, without the rows and columns that are all above the diagonal."""
+        """The one tile of a place: its block of C, without rows and columns that lie wholly above the diagonal."""
         block = self._block(n, place)
         counts = whole(block).counts
         rows = IndexSet.interval(int(np.searchsorted(counts, 0, "right")), len(counts))
@@ -43,18 +43,20 @@ class Stay:
         return [Block(block.rows.select(rows), block.cols.select(cols))]
 
     def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
+        """The giver's numbered tiles, for itself only: see Cover.gives."""
         return [(0, tile) for tile in self.tiles(n, giver)] if giver == taker else []
 
     def _places(self) -> range:
         return range(int(np.prod([size for _, size in self.sizes])))
 
     def part(self, n: int) -> int:
-        """Elements of the triangle that the rank with most holds."""
+        """The most elements of the triangle that any rank holds."""
         return max(whole(tile).size for place in self._places() for tile in self.tiles(n, place))
 
     def flops(self, n: int, k: int) -> float:
+        """The most multiplications and additions of any rank."""
         return 2 * self.part(n) * k
 
     def words(self, n: int, k: int) -> float:
-        """Words that the rank with most receives, if it holds none of its rows and columns of A."""
+        """The most words that any rank receives, if it holds nothing of the rows of A that it needs."""
         return max(len(self.rows(n, place)) for place in self._places()) * k

@@ -1,7 +1,7 @@
-"""Strips: each rank multiplies some rows of the triangle, so many that all have the same work.
+"""Strips: each rank computes some rows of the triangle, fewer the longer they are, so that all ranks have the same work.
 
-A strip needs all rows of A up to its own last one: where the ranks of a node read A in place, that is no more to move, and a strip
-is multiplied in larger products than tiles are.
+A strip needs all rows of A up to its own last one. Where the ranks of a node read A in place that moves nothing, and a strip is
+multiplied in larger products than the tiles of cover.py.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ class Strips:
     c = 1  # parts of k
 
     def _ends(self, n: int, place: int) -> tuple[int, int]:
-        """Of the rows: the triangle of the first i has i (i + 1) / 2 elements."""
+        """The strip's first row, and the row behind its last: the first i rows have i (i + 1) / 2 elements."""
         first, last = (round(n * sqrt(i / self.v)) for i in (place, place + 1))
         return first, last
 
     def rows(self, n: int, place: int) -> IndexSet:
-        """The rows of A that a place needs."""
+        """The rows of A that a place needs: all up to the strip's last row."""
         return self.tiles(n, place)[0].cols
 
     def tiles(self, n: int, place: int) -> list[Block]:
-        """A place's strip, up to the diagonal."""
+        """The one tile of a place: its strip, as wide as its last row is up to the diagonal."""
         first, last = self._ends(n, place)
         return [Block(IndexSet.interval(first, last), IndexSet.interval(0, last if first < last else 0))]
 
     def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
+        """The giver's numbered tiles: see Cover.gives."""
         return [(0, tile) for tile in self.tiles(n, giver)]
 
     def flops(self, n: int, k: int) -> float:
-        """Multiplications and additions of the rank with most."""
+        """The most multiplications and additions of any rank."""
         return 2 * k * max(whole(tile).size for place in range(self.v) for tile in self.tiles(n, place))

@@ -1,7 +1,7 @@
 """Products with a matrix of which one triangle is stored.
 
-The triangle is mirrored first, which moves n^2 / 2 P words a rank where blocks are balanced; then it is a product like any
-other, with its algorithms. A product moves some sqrt(P) times as much.
+The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks are balanced; what follows is a
+product like any other, by matmul's algorithms, which moves about sqrt(P) times as much.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def symm(
 ) -> DistMatrix:  # fmt: skip
     """C = alpha A B + beta C (side="left") or alpha B A + beta C (side="right"), A symmetric; collective, idle ranks too.
 
-    A      n x n in any layout, of which only one triangle is read, the lower one or (lower=False) the upper one, with the
-           diagonal: the other may hold anything, NaN too
+    A      n x n in any layout. Only one triangle of it is read, with the diagonal: the lower one or, with lower=False, the upper
+           one; the other may hold anything, NaN too
     B      n x m (left) or m x n (right) on A's grid
     others as for matmul
 
@@ -38,7 +38,7 @@ def hemm(
     A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
     out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
 ) -> DistMatrix:  # fmt: skip
-    """The same for a Hermitian A. Imaginary parts of its diagonal are not read. See symm."""
+    """As symm, for a Hermitian A: the imaginary parts of its diagonal are not read."""
     return _product("hemm", A, B, side, lower, alpha, beta, out, layout, algorithm)
 
 
@@ -58,7 +58,7 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
 
 
 def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
-    """Collective: a new matrix, whole, from one triangle of A."""
+    """Collective: a new matrix with both triangles, from one triangle of A."""
     hermitian = hermitian and A.dtype.kind == "c"
     with amid(A.grid.comm, "a triangle's reflection"):
         A = summed(A, A.layout.summed) if A.layout.partial else A

@@ -1,7 +1,7 @@
-"""Blocks, or their parts on one side of the diagonal, from the ranks that hold them to those that want them.
+"""Brings blocks, or their parts on or below the diagonal, from the ranks that hold them to the ranks that want them.
 
-One message to each peer; on one node each reads what others have put into memory that all share. What redistribution cannot say: a
-rank may hold several blocks, want one that no layout names, and triangles travel without their other half.
+There is one message to each peer; on one node ranks read what others have put into memory that all share. It does what
+redistribution cannot: a rank may hold several blocks, may want one that no layout has, and of a block half may travel.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
 from pdla.linalg.stairs import Block, Stairs, meeting, pack, unpack
 
-Holding = Callable[[int, int], Sequence[tuple[int, Block]]]  # (giver, taker): blocks that a rank has to give to another, numbered
-Wanting = Callable[[int], Block | None]
+Holding = Callable[[int, int], Sequence[tuple[int, Block]]]  # (giver, taker) -> the numbered blocks that the one has for the other
+Wanting = Callable[[int], Block | None]  # rank -> the block that it wants; None: nothing
 
 
 def held_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Holding:
-    """A matrix's blocks; where ranks hold copies, the nearest in rank number gives."""
+    """The blocks of a matrix; of the ranks that hold copies of one, the nearest to the taker in number gives it."""
 
     def blocks(giver: int, taker: int) -> Sequence[tuple[int, Block]]:
         coords = grid.coords_of(giver)
@@ -41,7 +41,7 @@ def held_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Holding:
 
 
 def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
-    """A matrix's blocks, copies each for itself."""
+    """The blocks of a matrix; each rank that holds a copy wants it."""
 
     def block(rank: int) -> Block | None:
         coords = grid.coords_of(rank)
@@ -52,10 +52,14 @@ def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
 
 @dataclass(frozen=True)
 class Way:
-    """What a rank sends, keeps and receives: stairs of its blocks, by their numbers, and of the block that it wants.
+    """What a rank sends, keeps and receives, as stairs: positions in its own blocks, or in the block that it wants.
 
-    begins  of what it has for each other rank, and each for it, the first word on a board, where one node's ranks share memory
-    size    words of that board
+    sends   by peer: the numbers of own blocks, and what of each is sent
+    own     the number of an own block, what of it this rank keeps, and where that goes in the block that it wants
+    recvs   by peer: where what is received goes in the block that it wants
+    begins  (giver, taker), one of them this rank -> the first word of what goes between them on the board, where one node's ranks
+            share memory; otherwise empty
+    size    words on the board, of all ranks
     """
 
     sends: dict[int, list[tuple[int, Stairs]]]
@@ -66,7 +70,7 @@ class Way:
 
     @staticmethod
     def of(comm: Communicator, holding: Holding, wanted: Wanting, below: int | None = None) -> Way:
-        """Collective.  below  of all elements (i, j) only those with i - j >= below"""
+        """Collective. below: move only elements (i, j) of the matrix with i - j >= below; None: all."""
         me, mine = comm.rank, wanted(comm.rank)
         others = [peer for peer in range(comm.size) if peer != me]
         going = {peer: [(i, here) for i, here, _ in _met(holding(me, peer), wanted(peer), below)] for peer in others}
@@ -84,18 +88,20 @@ class Way:
 
     @property
     def words(self) -> int:
-        """That it receives."""
+        """How many words this rank receives."""
         return sum(map(_words, self.recvs.values()))
 
     def run(
         self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
         own: bool = True,
     ) -> None:  # fmt: skip
-        """Collective: target = beta target + what comes, where something comes. What is added travels as it is added up: copies of
-        a target, one of them where it comes from, are rounded alike.
+        """Collective: target = beta target + what comes, where something comes. With beta != 0 elements travel in the dtype
+        in which they are added: so copies of the target, one of which may be on the rank that gives, are rounded alike.
 
-        arrays  this rank's blocks;  target: the array of the block that it wants;  conjugate: on the way
-        own     whether what it has itself is wanted, too
+        arrays     this rank's blocks, by number
+        target     the array of the block that it wants
+        conjugate  whether what comes is conjugated
+        own        whether what the rank itself has of the block is written to target, too
         """
         dtype = np.dtype(target.dtype if beta == 0 else summing(target.dtype))
         shared = 0 < self.size * dtype.itemsize <= comm.shared_limit
@@ -109,7 +115,7 @@ class Way:
                 rest = unpack(xp, rest, target, stairs, beta)
 
     def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
-        """What comes, from whom: by messages."""
+        """Send and receive messages; yields (peer, what has come from it, one-dimensional) in order of arrival."""
         sends = self._packed(xp, arrays, lambda peer, count: buffer(xp, (count,), dtype))
         flats = buffers(xp, [(_words(coming),) for coming in self.recvs.values()], dtype)
         rooms = dict(zip(self.recvs, flats, strict=True))
@@ -117,7 +123,7 @@ class Way:
         return ((peer, rooms.pop(peer)) for peer in pending)
 
     def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
-        """The same, read where others have put it: on a board."""
+        """The same without messages: each rank puts what it gives on the board, and others read it there."""
         board = comm.board()
         assert board is not None
         with held(self.size * dtype.itemsize // comm.size):
@@ -138,7 +144,7 @@ class Way:
         board.trim(config.settings.keep)
 
     def _packed(self, xp: Any, arrays: Sequence[Any], room: Callable[[int, int], Any]) -> dict[int, Any]:
-        """What goes to each other rank, put where there is room for so many words."""
+        """What goes to each peer, packed into the memory that room(peer, words) gives."""
         packed = {}
         for peer, going in self.sends.items():
             packed[peer] = room(peer, _sent_words(going))
@@ -155,7 +161,7 @@ def _sent_words(going: Sequence[tuple[int, Stairs]]) -> int:
 
 
 def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Stairs, Stairs]]:
-    """Where numbered blocks meet one that is wanted: positions here and there."""
+    """What numbered blocks have of a wanted one: each block's number, positions in it, and positions in the wanted one."""
     if wanted is None:
         return []
     met = ((number, meeting(block, wanted, below)) for number, block in blocks)

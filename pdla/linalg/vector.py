@@ -1,4 +1,4 @@
-"""y = A x: A stays where it is, x comes to its columns, addends of y are summed over the axes that cut its columns."""
+"""y = A x: A stays, x is brought to where A's columns are, and addends of y are summed along the axes that cut A's columns."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     """y = A x; collective over A's grid, idle ranks too. A.T and A.H are views, and move as little as A.
 
     A       m x k in any layout
-    x       a DistMatrix k x 1 on A's grid: y is a DistMatrix m x 1; or a vector of k numbers, equal on all ranks: so is y
-    layout  of a distributed y; None: A's row cut, copies along the other axes
+    x       a DistMatrix k x 1 on A's grid: then y is a DistMatrix m x 1; or a vector of k numbers, equal on all ranks: then y is
+            a vector of m numbers on all ranks
+    layout  of a distributed y; None: A's row cuts, copies along the other axes
 
-    A is not moved; `matvec_words` has the rest. dtypes promote as NumPy's do. Raises ShapeError, LayoutError or GridError,
+    A is not moved; `matvec_words` tells what is. dtypes promote as NumPy's do. Raises ShapeError, LayoutError or GridError, or
     AgreementError where ranks bring different vectors, on every rank.
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
@@ -51,7 +52,7 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
 
 
 def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) -> Any:
-    """Collective: x, a vector as an array, once every rank has checked the call: of that it is the digest that is compared."""
+    """Collective: check the call on each rank and compare the calls, vectors by a digest; gives x, a vector as an array."""
     call, error = "", None
     try:
         matrix(A)
@@ -65,7 +66,7 @@ def _agreed(comm: Communicator, A: Any, x: Any, distributed: bool, layout: Any) 
 
 
 def _digest(x: Any) -> str:
-    """A vector in words that are the same where it is; NaN equal to itself."""
+    """A vector in words, equal on two ranks where its elements are equal bit by bit, NaN too."""
     seen = namespace(x).host(x)
     shown = hashlib.blake2b(significant(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
     return f"vector of shape {x.shape}, {x.dtype}, digest {shown}"
@@ -85,14 +86,15 @@ def _check(A: DistMatrix, x: Any, distributed: bool, layout: Any) -> None:
 
 
 def _at_columns(A: DistMatrix, x: DistMatrix) -> DistMatrix:
-    """Collective: x where A's columns are."""
+    """Collective: x in a layout whose rows are cut as A's columns are."""
     wanted = Layout(rows=A.layout.cols)
     x = summed(x, wanted) if x.layout.partial else x
     return x if x.layout.same_cuts(wanted, x.shape, A.grid.sizes) else converted(x, wanted, A.grid)
 
 
 def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
-    """y, partial along the axes that cut A's columns. For conj(A) it is x that is conjugated, and y."""
+    """y as addends: partial along the axes that cut A's columns, and where A is. A conjugate A is not copied: conj(A) x is
+    conj(A conj(x))."""
     xp, m = A.xp, A.shape[0]
     layout = Layout(A.layout.rows, None, (*axes_of(A.layout.cols), *A.layout.partial))
     if isinstance(x, DistMatrix):
@@ -106,10 +108,10 @@ def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
 
 
 def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
-    """Words a rank receives for y = A x, A (m x k) in 2-D blocks on a pr x pc grid; exact where sizes divide.
+    """Words that a rank receives for y = A x, A (m x k) in 2-D blocks on a pr x pc grid; exact where sizes divide evenly.
 
     x is cut along col, then row, and y left as matvec leaves it, cut along row with copies along col: x is gathered along
-    the grid columns, y's addends are scattered and gathered along the grid rows.
+    the grid columns; addends of y are summed by a reduce-scatter and an all-gather along the grid rows.
     """
     pr, pc = grid
     return k / pc * (1 - 1 / pr) + 2 * m / pr * (1 - 1 / pc)

@@ -1,7 +1,8 @@
-"""All at once: every rank gathers the blocks of A and B that it needs, and multiplies each where it arrives.
+"""Gather: every rank gathers all blocks of A and B that it needs at once, and multiplies each as soon as it has arrived.
 
 On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words in (pc - 1) + (pr - 1)
-messages, and needs as much workspace; where thin tiles are put together an own block's besides, for A its whole part again.
+messages, and needs as much workspace. Where thin tiles are joined it needs room for its own block in addition and, for A, for the
+whole gathered part once more.
 Agarwal, Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
 """
 
@@ -25,11 +26,14 @@ from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 
-THIN, FEW = 128, 2  # tiles of so few indices of k are put together, if there are more: going over C for each takes longer
+THIN, FEW = 128, 2  # more than FEW tiles, each of at most THIN indices of k, are joined: each product reads and writes all of C
 
 
 class Product(NamedTuple):
-    """A tile of A and a tile of B that meet: where in each, and where in C."""
+    """A product of a tile of A and a tile of B: the indices of k that they share, as positions in each, and its place in C.
+
+    part  the first row and column, which name the part of C
+    """
 
     in_a: Selection
     in_b: Selection
@@ -47,10 +51,13 @@ Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 
 @dataclass(frozen=True)
 class Script:
-    """What a rank will do: the axes along which A and B come, their tiles' shapes as stored, and which tiles meet where.
+    """What a rank will do; of pairs the first is of A, the second of B.
 
-    rooms   bytes and number of A's and of B's blocks that are gathered, this rank's among them
-    joined  of A and of B, the ranks whose tiles become one where they arrive, and its place there; none: each is by itself
+    axes      the axes along which they are gathered; empty: they are not gathered
+    shapes    the shapes of their tiles, as stored
+    products  (number of A's tile, of B's) -> their product, where they have indices of k in common
+    rooms     bytes and number of the blocks that are gathered, this rank's included
+    joined    of tiles that are joined: for each group its ranks, and its place along k; empty: no tiles are joined
     """
 
     axes: tuple[tuple[str, ...], tuple[str, ...]]
@@ -71,18 +78,20 @@ class Script:
         places: list[Joined] = [(), ()]
         copies = _copies(roles)
         for side, X in enumerate((a, b)):
-            along_k, across = 1 - side, side  # as dimensions of the operand; A's tiles go over C's columns, B's over its rows
+            along_k, across = 1 - side, side  # dimensions of the operand. A's tiles pass over columns of C, B's over its rows
             comm = grid[axes[side]] if axes[side] else None
             if comm is None or X.transposed:
                 continue
-            # All ranks that gather it together choose alike, by the least passes: in a hall they have one memory for it.
+            # By the least that any of the ranks has of C, so that all ranks which gather it together decide alike: in a hall
+            # they share the memory for it.
             size, nest = ((a.shape[0], roles.C.rows), (b.shape[1], roles.C.cols))[along_k]
             passes = min(len(part) for _, part in shares(size, nest, grid.sizes, axes[side], grid.coords))
             if not _thin(tiles[side], whole[side], along_k, passes):
                 continue
-            # Copies of C are equal where all ranks put tiles together alike, on however many nodes; there, they all come first.
+            # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
+            # is multiplied (see run), so that one group loses nothing.
             nodes = 1 if copies else comm.nodes
-            if side == 0 and nodes == 1:  # columns arrive in memory besides, which pays where one waits for a network
+            if side == 0 and nodes == 1:  # columns of A take extra memory and a copy, which pays only where a network is slower
                 continue
             kept = whole[side][across]
             pace = _pace(len(held[0]), len(held[1]), len(kept), comm, a.dtype, machine)
@@ -94,29 +103,31 @@ class Script:
 
 
 def _copies(roles: Roles) -> bool:
-    """Whether ranks multiply copies of C."""
+    """Whether there are copies of C, each computed by its own rank."""
     return any(role == "-" for _, role in roles.carries)
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
-    """Whether tiles are many, a few of its indices of k each, and shorter than what of C each of them goes over."""
+    """Whether there are more than FEW tiles, each as wide as `whole` across k, with at most THIN indices of k and at most `passes`,
+    the columns of C for tiles of A, or its rows for tiles of B, on the rank that has fewest."""
     across = len(whole[1 - along_k])
     few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles)
     return len(tiles) > FEW and len(whole[along_k]) > 0 and few
 
 
 def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
-    """How many indices of k, of tiles so long across, come from other nodes while one is multiplied."""
+    """How many indices of k come from other nodes, in tiles of length `across`, while one is multiplied with an m x n part of C."""
     coming = across * dtype.itemsize / (machine.rate(far=True) * comm.size / comm.nodes)
     return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
 
 
 def _groups(tiles: list[IndexSet], nodes: int, pace: float) -> Groups:
-    """The tiles in groups, with the indices of each: all of them, or, between nodes, so many that others come meanwhile.
+    """The tiles in groups to be joined, as (ranks, indices of k). On one node there is one group; between nodes several, so that
+    one is multiplied while others come.
 
-    The first is thin, so that multiplying begins early; each of the others is as wide as what comes while the one before is
-    multiplied, as fewer of them go over C less often. Where little comes they stay thin, so that little is left to multiply
-    when the last has come.
+    The first group is thin, so that multiplying begins early. Each other one is as wide as what comes while the one before is
+    multiplied, since fewer groups pass over C fewer times. Where little comes meanwhile they stay thin, so that little is left to
+    be multiplied when the last has come.
     """
     there = sorted(((r, part) for r, part in enumerate(tiles) if len(part)), key=lambda one: int(one[1].starts[0]))
     left = sum(len(part) for _, part in there)
@@ -142,7 +153,7 @@ def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet])
 
 
 def _apart(cols: IndexSet, rows: IndexSet) -> bool:
-    """Whether all of one lie before or behind the other; most do where many tiles meet."""
+    """Whether all of one lie before or behind the other, or one is empty: a quick test, true of most pairs of many tiles."""
     if not (len(cols.starts) and len(rows.starts)):
         return True
     return bool(cols.stops[-1] <= rows.starts[0] or rows.stops[-1] <= cols.starts[0])
@@ -157,7 +168,7 @@ def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: t
 
 
 def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo, machine: Machine) -> None:
-    """Collective: sink += a b in the roles' layouts."""
+    """Collective: sink += a b, with both in the layouts that the roles ask for. sink=None on idle ranks."""
 
     def script_of() -> Script:
         return Script.of(a, b, roles, (gathered_axes(a, roles.A), gathered_axes(b, roles.B)), machine)
@@ -166,14 +177,15 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     along_a, along_b = script.axes
     a = a if along_a else assemble(a, roles.A, memo)
     b = b if along_b else assemble(b, roles.B, memo)
-    comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]  # idle ranks make them, too
+    # Made by idle ranks, too, as that is collective.
+    comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]
     if sink is None:
         return
     halls = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
     try:
         here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
         here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
-        if _copies(roles):  # these are equal where tiles are added in one order
+        if _copies(roles):  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
             for _ in chain(coming_a, coming_b):
                 pass
             here_a, here_b = dict(sorted(here_a.items())), dict(sorted(here_b.items()))
@@ -190,14 +202,15 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
 
 
 def _hall(comm: Communicator | None, room: Room) -> Hall | None:
-    """Memory that the ranks of a node share, for an operand that comes along these axes."""
+    """Memory that the ranks of a node share, for an operand that is gathered over comm; None: there is none."""
     return None if comm is None else comm.hall(*room)
 
 
 def _operand(
     X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None, hall: Hall | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """Tiles of an operand that are here, and those that come, put there in order of arrival; all have been asked for."""
+    """Start to gather an operand. Gives its tiles that are here, by number, and an iterator, which puts each further tile among
+    them when it has come, and yields its number."""
     if script.joined[side]:
         return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, hall)
     return _tiles(X, comm, script.shapes[side], hall)
@@ -206,7 +219,7 @@ def _operand(
 def _tiles(
     X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int]], hall: Hall | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """The same of tiles that are multiplied each where it arrives."""
+    """The same where tiles are not joined: each is multiplied in the memory in which it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
     here = {comm.rank: X.stored}
@@ -229,7 +242,7 @@ def _tiles(
 def _joined(
     X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, hall: Hall | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """The same of tiles that are put together: each of these when the last of its ranks' has come."""
+    """The same where tiles are joined: the iterator yields a group's number when the last of its tiles has come."""
     whole, arrivals = arriving(X, layout, along, hall)
     group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
     missing = [len(ranks) for ranks, _ in places]

@@ -8,16 +8,16 @@ from typing import Any
 
 
 def exact(*sizes: Any) -> tuple[Any, ...]:
-    """Whole numbers as Python's, whose products do not wrap around as NumPy's do; what is none as it is."""
+    """Integers as Python's, whose products do not wrap around as NumPy's do; anything else unchanged."""
     return tuple(int(n) if isinstance(n, Integral) else n for n in sizes)
 
 
 def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
-    """Words of A (m x k), B (k x n) and C (m x n) that whoever does 1/P of the multiplications must at least touch.
+    """Words of A (m x k), B (k x n) and C (m x n) that a rank must at least touch to do 1/P of the multiplications.
 
-    Who does 1/P of the m n k multiplications touches parts of A, B and C whose sizes have a product of at least (m n k / P)^2
-    (Loomis and Whitney 1949), and at least 1/P of each of the three; the least sum has three cases, for one, two and three of
-    them cut. Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), theorem 3. Not collective.
+    It touches parts of A, B and C whose sizes have a product of at least (m n k / P)^2 (Loomis and Whitney 1949), and at least
+    1/P of each of the three. The least sum of the three has three cases: one, two or three dimensions are cut. Al Daas, Ballard,
+    Grigori, Kumar and Rouse 2022 (SPAA), theorem 3. Not collective.
     """
     if P < 1 or min(m, n, k) < 0:
         raise ValueError(f"m={m}, n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")
@@ -32,16 +32,17 @@ def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
 
 
 def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
-    """Words that whoever does 1/P of the multiplications must bring into `memory` words, or send off: A, B and sums of C.
+    """Words of A, B and sums of C that a rank with room for `memory` words must bring in, or send off, to do 1/P of the
+    multiplications.
 
-    The work is cut, in the order in which it is done, into j parts. A part touches what 1/(P j) of the multiplications must;
-    of that, `memory` words may lie there when it begins, none at the very beginning. So for each j
+    Cut its work, in the order in which it is done, into j parts. Each touches what 1/(P j) of all multiplications must touch;
+    `memory` words of that may be in memory when the part begins, and none of it when the first one does. So for each j
 
         j accessed(P j) - (j - 1) memory,
 
-    whose largest, where three dimensions are cut, is 2 m n k / (P sqrt(memory)) + memory, at parts of memory^(3/2)
+    is a bound. Where three dimensions are cut the largest is 2 m n k / (P sqrt(memory)) + memory, for parts of memory^(3/2)
     multiplications: Kwasniewski et al. 2019 (SC), theorem 2; Irony, Toledo and Tiskin 2004, with a smaller constant. j = 1
-    is the bound that holds whatever the memory. It is concave in j: the best whole j is beside the best one. Not collective.
+    gives the bound that holds for any memory. It is concave in j: the best integer is next to the best real j. Not collective.
     """
     best = scaling_ends(m, n, k, memory) / P
     parts = {1, max(1, int(best)), max(1, min(ceil(best), m * n * k // P))}
@@ -49,11 +50,12 @@ def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
 
 
 def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
-    """Ranks P* of so many words at which perfect strong scaling ends: m n k / memory^(3/2), for matrices without a short side.
+    """The number P* of ranks, each with `memory` words, at which perfect strong scaling ends: m n k / memory^(3/2), unless one
+    dimension is short.
 
-    From as many ranks as hold the matrices up to P* the words that a rank receives can fall as 1/P; beyond, where memory is
-    more than enough, as P^(-2/3) at best (Ballard et al. 2012). 0 where memory holds the smallest matrix. Not collective.
-    Raises ValueError for a negative size, and for a memory that is not above 0.
+    From the least number of ranks that hold the matrices up to P* the words that a rank receives can fall as 1/P; beyond, where
+    there is more memory than can be used, as P^(-2/3) at best (Ballard et al. 2012). 0 where memory holds the smallest matrix.
+    Not collective. Raises ValueError for a negative size, and for a memory that is not above 0.
     """
     if min(m, n, k) < 0 or not memory > 0:
         raise ValueError(f"m={m}, n={n}, k={k}, memory={memory}: sizes are 0 or more, memory above 0")
@@ -64,13 +66,13 @@ def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
 
 
 def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = None) -> float:
-    """Words that some rank of P must receive to multiply m x k by k x n: what it touches less the 1/P that it owns.
+    """Words that some rank of P must receive to multiply m x k by k x n: those that it touches, less the 1/P that it owns.
 
-    A, B and C start and end spread evenly, without copies, and every rank does 1/P of the multiplications; where ranks share
-    the work unevenly the words are those that some rank receives or, of its sums, sends. 0 where nothing has to move.
+    A, B and C start and end spread evenly, without copies, and every rank does 1/P of the multiplications; where the work is
+    uneven, the bound is on the words that some rank receives, and those of its sums that it sends. 0 where nothing has to move.
 
-    memory  words that a rank holds at any time, its share of A, B and C among them; None: the bound holds for any
-    Raises ValueError for a negative size, P < 1, and a memory that does not hold that share or a multiplication's three words.
+    memory  words that a rank holds at any time, its share of A, B and C included; None: the bound that holds for any memory
+    Raises ValueError for a negative size, P < 1, and a memory that cannot hold that share, or the three words of a multiplication.
     """
     m, n, k, P, memory = exact(m, n, k, P, memory)
     accessed = accessed_lower_bound(m, n, k, P)

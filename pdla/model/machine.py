@@ -1,4 +1,4 @@
-"""A machine in a few figures: what a plan must know of it to weigh work, words and messages, and a dry run to tell the time."""
+"""A machine in a few figures, by which a plan weighs work against words and messages, and a dry run tells the time."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from pdla import config
 class Machine:
     """Figures of one rank; the defaults are one core of a desktop processor under MPICH, rounded.
 
-    flops      a second, of a large float64 product; complex at the rate of its real parts
-    single     times as many in float32;  half: in 16-bit floats
-    reached    pairs (size, share of `flops` that products of that size reach), sizes growing, a size being the cube root of
-               m n k; between two of them along a line of logarithms, beyond the last all of it;  (): all of it at any size
-    call       seconds around each local product and each step of elementwise work, however small: the interpreter's, a launch's
+    flops      operations a second of a large float64 product; a complex one counts as four real ones
+    single     how many times as many in float32;  half: in 16-bit floats
+    reached    pairs (size, share of `flops` that products of that size reach), sizes ascending; a size is the cube root of
+               m n k. In between the logarithms are interpolated; above the last size the share is 1;  (): it is 1 at any size
+    call       seconds of overhead of each local product and each step of elementwise work (the interpreter, a kernel's launch)
     memory     bytes a second that elementwise work reads and writes
-    erf        elements a second of the error function; 0: as many as memory brings
-    bandwidth  bytes a second received from a rank on the same node;  network: from one on another node
+    erf        elements a second of the error function; 0: limited by `memory` alone
+    bandwidth  bytes a second received from a rank on the same node;  network: from a rank on another node
     latency    seconds until a message begins to arrive from the same node;  far_latency: from another
-    gap        seconds for which each message keeps a rank that sends or receives it, however small; its bytes may take longer
-    node       ranks of a node, the first on the first node; 0: all are on one
+    gap        seconds for which each message, however short, occupies a rank that sends or receives it; its bytes may take longer
+    node       ranks on a node, the first of them on the first node; 0: all ranks are on one node
     injection  bytes a second that all ranks of a node together receive from other nodes; 0: no limit but `network`
     overlap    the share of computing time in which messages move on: 1 with progress in hardware, 0 without any
-    name, source  what it is, and where the figures are from
+    name, source  what the machine is, and where the figures are from
     """
 
     flops: float = 5e10
@@ -59,9 +59,9 @@ class Machine:
 
     @staticmethod
     def load(name: str | Path) -> Machine:
-        """From a TOML file, or one of the machines that pdla brings (`Machine.known()`), by name.
+        """A machine from a TOML file, or by name one of those that come with pdla (`Machine.known()`).
 
-        ValueError for a file that has other keys or values than a machine; FileNotFoundError, naming the known ones.
+        ValueError for a file with keys or values that no machine has; FileNotFoundError, which lists the known machines.
         """
         path = Path(name)
         if not path.suffix:
@@ -80,17 +80,17 @@ class Machine:
 
     @staticmethod
     def of(given: Machine | str | Path) -> Machine:
-        """A machine as it is, or loaded."""
+        """The machine itself, or one loaded by its name or path."""
         return given if isinstance(given, Machine) else Machine.load(given)
 
     @staticmethod
     def chosen() -> Machine:
-        """The one that plans are made for: PDLA_MACHINE's, else that of the defaults. Raises as `load` does."""
+        """The machine that plans are made for: the one that PDLA_MACHINE names, else the defaults. Raises as `load` does."""
         return _chosen(config.settings.machine)
 
     @staticmethod
     def told() -> str:
-        """Its figures, or why there are none, in words for other ranks."""
+        """The figures of the chosen machine, or the error in finding it, as a text to be compared between ranks."""
         try:
             return repr(Machine.chosen())
         except (OSError, ValueError) as error:
@@ -98,7 +98,7 @@ class Machine:
 
     @staticmethod
     def known() -> tuple[str, ...]:
-        """The machines that pdla brings."""
+        """The names of the machines that come with pdla."""
         folder = Path(str(files("pdla.model") / "machines"))
         return tuple(sorted(path.stem for path in folder.glob("*.toml")))
 
@@ -111,29 +111,29 @@ class Machine:
 
     @property
     def message(self) -> float:
-        """Words of 8 bytes that could be received while another message is handled; latency where no gap is told.
+        """What one more message costs, as words of 8 bytes that could be received in its gap, or, if that is 0, in its latency.
 
-        Messages of a round are under way together: their latencies pass at once.
+        The gap, since messages of a round are under way together, so that their latencies pass at the same time.
         """
         return (self.gap or self.latency) * self.bandwidth / 8
 
     def meanwhile(self, multiplications: float) -> float:
-        """Words of 8 bytes that could be received while so many are done in float64."""
+        """Words of 8 bytes that could be received while so many multiplications, and additions, are done in float64."""
         return 2 * multiplications / self.flops * self.bandwidth / 8
 
     @property
     def distance(self) -> float:
-        """Words received within a node in the time of one from another node."""
+        """How many words can be received within a node in the time of one word from another node."""
         return self.bandwidth / self.network
 
     def seconds(self, flops: float, received: float, messages: float, itemsize: int = 8) -> float:
-        """Time of so many flops of float64 or complex128 (itemsize a real part), bytes and messages, nothing overlapped."""
+        """Seconds for so many flops, bytes and messages received, without overlap. itemsize: of a float, or of a complex's part."""
         return flops * itemsize / 8 / self.flops + received / self.bandwidth + messages * (self.latency + self.gap)
 
     # ------------------------------------------------------------------ what a clock needs
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> float:
-        """Seconds of a call for so many products m x k by k x n: the work, or, if longer, reading and writing the matrices."""
+        """Seconds of one call for `count` products m x k by k x n: to compute or, if longer, to read and write the matrices."""
         kind = np.dtype(dtype)
         real, parts = (kind.itemsize // 2, 4) if kind.kind == "c" else (kind.itemsize, 1)
         rate = self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0) * self._reached(m * n * k)
@@ -141,18 +141,18 @@ class Machine:
         return self.call + count * max(2 * parts * m * n * k / rate, moved)
 
     def _reached(self, multiplications: int) -> float:
-        """The share of `flops` at which so many are done in one product."""
+        """The share of `flops` that one product of so many multiplications reaches."""
         if not self.reached or multiplications >= self.reached[-1][0] ** 3:
             return 1.0
         sizes, shares = zip(*self.reached, strict=True)
         return float(np.exp(np.interp(np.log(max(1, multiplications)) / 3, np.log(sizes), np.log(shares))))
 
     def touch(self, size: int, steps: int = 1) -> float:
-        """Seconds of elementwise work on so many bytes, in so many steps."""
+        """Seconds of elementwise work that reads and writes `size` bytes in all, in so many steps."""
         return steps * self.call + size / self.memory
 
     def error_function(self, count: int, itemsize: int) -> float:
-        """Seconds of the error function of so many elements."""
+        """Seconds of the error function of `count` elements."""
         return max(self.call + count / self.erf if self.erf else 0.0, self.touch(2 * count * itemsize))
 
     def delay(self, far: bool) -> float:
@@ -160,7 +160,7 @@ class Machine:
         return self.far_latency if far else self.latency
 
     def rate(self, far: bool) -> float:
-        """Bytes a second that a rank receives, all ranks of its node receiving at once."""
+        """Bytes a second that a rank receives while all ranks of its node receive, too."""
         if not far:
             return self.bandwidth
         return min(self.network, self.injection / max(1, self.node)) if self.injection else self.network
@@ -178,7 +178,7 @@ def _chosen(name: str) -> Machine:
         raise type(error)(f"PDLA_MACHINE: {error}") from error
 
 
-_RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # at 0 nothing would ever be done
+_RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
 _FORM = (
     f"finite figures of 0 or more, {', '.join(_RATES)} above 0, node a whole number; "
     "reached = [[size, share], ...], above 0, sizes growing"
@@ -186,7 +186,7 @@ _FORM = (
 
 
 def _fits(value: Any, kind: str) -> bool:
-    """Whether a value from a file is one of a field's type."""
+    """Whether a value from a file is valid for a field of this type."""
     if kind == "str":
         return isinstance(value, str)
     if not kind.startswith("tuple"):

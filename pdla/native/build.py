@@ -1,7 +1,7 @@
-"""python -m pdla.native.build --to FOLDER: the shared libraries by which C and Fortran call pdla; needs cffi and a C compiler.
+"""python -m pdla.native.build --to FOLDER builds the libraries by which C and Fortran call pdla; needs cffi and a C compiler.
 
-They carry no MPI of their own: one build serves every MPI that mpi4py can use. The Python inside is the one that built them, its
-packages too; PDLA_PYTHON names another one's executable.
+They contain no MPI: one build serves every MPI that mpi4py can use. The Python that runs in them is the one that built them, with
+its packages; PDLA_PYTHON names another executable.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ typedef struct {
     double flops;
     int routine, type, scalar, words[2], has_b;
     int comm, nprow, npcol, myrow, mycol;
-    int shape[3][2], at[3][2], desc[3][11]; /* up to here the same on every process, but for its own place */
+    int shape[3][2], at[3][2], desc[3][11]; /* all above is the same on every process, but for its own myrow and mycol */
     int lld[3];
 } pdla_call;
 """
 
-# What lends MPICH's usual name to Debian's: see start.py. The file has another name, lest a program linked with MPICH find it.
+# An empty library with MPICH's usual soname, for Debian's MPICH: see start.py. Its file has another name, so that no program
+# that is linked with MPICH finds it.
 MPICH, ALIAS = "libmpi.so.12", "pdla_mpich.so"
 
 TAKE = "int pdla_take(pdla_call *, void *alpha, void *a, void *b, void *beta, void *c);"
@@ -53,7 +54,8 @@ from pdla.native import {module}
 
 @dataclass(frozen=True)
 class Library:
-    """A library: types that C and Python share, Python's functions as C sees them, a line each, C's source, and what answers."""
+    """A library: its types shared by C and Python; the declarations, a line each, of the functions that Python defines; its C
+    source; and the module of pdla.native that answers."""
 
     types: str
     functions: str
@@ -68,7 +70,7 @@ LIBRARIES = {
 
 
 def build(name: str, folder: Path) -> Path:
-    """lib<name>.so in a folder."""
+    """Build lib<name>.so in a folder; its path."""
     import cffi
 
     library = LIBRARIES[name]
@@ -77,21 +79,21 @@ def build(name: str, folder: Path) -> Path:
     ffi.cdef(f'{library.types} extern "Python" {{ {library.functions} }}')
     ffi.embedding_init_code(START.format(name=name, module=library.module))
     head = f'#define PDLA_PYTHON L"{sys.executable}"\n#include <stdint.h>\n' + library.types
-    declared = "".join(f"static {line}\n" for line in library.functions.split("\n") if line)  # cffi defines them below
+    declared = "".join(f"static {line}\n" for line in library.functions.split("\n") if line)  # cffi defines them further down
     text = head + declared + "".join((HERE / source).read_text() for source in ("start.c", library.source))
-    flags = ["-Wno-deprecated-declarations"]  # Py_SetProgramName, without which there is no virtual environment
+    flags = ["-Wno-deprecated-declarations"]  # Py_SetProgramName is deprecated, but needed to find a virtual environment
     ffi.set_source(f"_{name}", text, libraries=["dl"], include_dirs=[str(HERE)], extra_compile_args=flags)
     with tempfile.TemporaryDirectory() as scratch:
         built = Path(ffi.compile(tmpdir=scratch, target=f"lib{name}.so"))
         made = folder / built.name
-        made.unlink(missing_ok=True)  # a process may have the old one mapped
+        made.unlink(missing_ok=True)  # not overwritten, as a process may have the old one mapped
         made.write_bytes(built.read_bytes())
     made.chmod(0o755)
     return made
 
 
 def build_alias(folder: Path) -> Path:
-    """An empty library of MPICH's usual name in a folder."""
+    """Build the empty library with MPICH's usual soname in a folder; its path."""
     compiler, made = shlex.split(os.environ.get("CC", "cc")), folder / ALIAS
     subprocess.run([*compiler, "-shared", f"-Wl,-soname,{MPICH}", "-o", made, "-x", "c", "/dev/null"], check=True)
     return made
@@ -106,7 +108,7 @@ def main() -> None:
         made = [build_alias(folder), *(build(name, folder) for name in LIBRARIES)]
         for name in ("pdla.h", "pdla.f90"):
             made.append(Path(shutil.copy(HERE / name, folder)))
-    except Exception as error:  # of the compiler, of cffi, or of a folder that is not to be written
+    except Exception as error:  # the compiler's, cffi's, or that of a folder that cannot be written to
         sys.exit(f"pdla.native.build: {error}; needed are a C compiler (cc, or CC) and cffi (pip install 'pdla[native]')")
     sys.stdout.writelines(f"{path}\n" for path in made)
 

@@ -1,4 +1,4 @@
-"""pdla.h's functions: C's arguments read, handles looked up, errors brought back as numbers and texts."""
+"""The functions of pdla.h: they read C's arguments, look up handles, and give errors back as numbers and texts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from pdla.native.number import number
 from pdla.redistribute import converted, local_shape
 from pdla.scalapack.pblas import DTYPES, TURNS
 
-NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # as pdla.h counts them, from 1
-OTHER = 7
-LONGEST = 4095  # bytes of an error's text: pdla.c has room for one more
+NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
+OTHER = 7  # PDLA_OTHER
+LONGEST = 4095  # the most bytes of an error's text: pdla.c has room for these and a zero
 
 
 class Handles:
-    """What C holds by number."""
+    """The grids and matrices that C holds, by handle: a number."""
 
     def __init__(self) -> None:
         self.kept: dict[int, Any] = {}
@@ -54,7 +54,7 @@ class Handles:
 
 
 def layout_of(text: str) -> Layout:
-    """A layout in the words of Python, without Layout( ) around them."""
+    """A layout from a text: the arguments of Layout as in Python, without `Layout(` and `)`."""
     names = {"__builtins__": {}, "Layout": Layout, "Cyclic": Cyclic, "Cuts": Cuts, "Balanced": Balanced}
     try:
         made = eval(f"Layout({text})", names)
@@ -68,22 +68,22 @@ def layout_of(text: str) -> Layout:
 
 
 def pointed(**pointers: Any) -> None:
-    """That these point to something: cffi reads an array at NULL, and of results it says so when the call is over."""
+    """PdlaError if one of these pointers is NULL, where cffi would read an array, or fail, for a result, only after the work."""
     for name, pointer in pointers.items():
         if not pointer:
             raise PdlaError(f"{name} is NULL: it is read or written on every process")
 
 
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
-    """The caller's memory as an array."""
+    """This process's block as an array over the caller's memory, or ShapeError. down, across: in elements."""
     rows, cols = shape
     if min(shape) and not address:
         raise ShapeError(f"local is NULL: this process has a block of {rows} x {cols}")
     if min(shape) and min(down, across) < 1:
-        raise ShapeError(f"down={down}, across={across}: elements from one row, and column, to the next: at least 1")
+        raise ShapeError(f"down={down}, across={across}: elements from row to row, and from column to column, are at least 1")
     if min(shape) and not apart(shape, (down, across)):
         raise ShapeError(
-            f"down={down}, across={across}: two elements of a {rows} x {cols} block in one place; "
+            f"down={down}, across={across}: two elements of a {rows} x {cols} block would be in one place; "
             f"down=1 needs across >= {rows}, across=1 needs down >= {cols}"
         )
     if min(shape) and address + ((rows - 1) * down + (cols - 1) * across + 1) * dtype.itemsize > MOST:
@@ -92,14 +92,14 @@ def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, a
 
 
 class Interface:
-    """The functions, each with C's arguments but the last two of all: where an error's number and text go."""
+    """The functions, each with C's arguments but for the last two, which all have: where an error's number and text go."""
 
     def __init__(self, ffi: Any) -> None:
         self.ffi = ffi
         self.handles = Handles()
 
     def answering(self, function: Callable[..., None]) -> Callable[..., None]:
-        """A function whose errors go to the last two arguments."""
+        """The function with two more arguments at the end, to which its errors are written."""
 
         def call(*arguments: Any) -> None:
             *given, status, said = arguments
@@ -123,10 +123,11 @@ class Interface:
         return TURNS[word](self.handles.get(handle, DistMatrix))
 
     @contextmanager
-    def _told(self, *handles: int) -> Iterator[None]:
-        """An argument that is wrong on one process alone: the others, who are about to agree on the call, hear of it.
+    def _announced(self, *handles: int) -> Iterator[None]:
+        """A with-block of checks: an error in it, perhaps on this process alone, becomes one of the other processes, too, which are
+        about to agree on the call.
 
-        By the first of the handles that is a matrix; where none is, there is nobody to tell.
+        They are reached through the first of the handles that is a matrix; if none is, they cannot be.
         """
         try:
             yield
@@ -172,14 +173,14 @@ class Interface:
         made[0] = self.handles.new(whole[i0:i1, j0:j1])
 
     def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
-        with self._told(a, b, c):
+        with self._announced(a, b, c):
             pointed(alpha=alpha, beta=beta)
             A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
             first, second = (number(self.ffi, pointer, C.dtype) for pointer in (alpha, beta))
         matmul(A, B, alpha=first, beta=second, out=C)
 
     def copy(self, op: bytes, a: int, c: int) -> None:
-        with self._told(c, a):
+        with self._announced(c, a):
             A, C = self._turned(op, a), self.handles.get(c, DistMatrix)
         with agreed(C.grid.comm, f"pdla_copy({A.described}; {C.described})"):
             if A.grid.comm.identity != C.grid.comm.identity:
@@ -195,7 +196,7 @@ class Interface:
 
 
 def under_mpi(function: Callable[..., None]) -> Callable[..., None]:
-    """A function that is an error before MPI_Init and after MPI_Finalize, where MPI's own calls would end the process."""
+    """The function, with NoMPIError before MPI_Init and after MPI_Finalize, when MPI's own calls would end the process."""
 
     def call(*arguments: Any) -> None:
         from pdla.comm import libmpi
@@ -207,7 +208,7 @@ def under_mpi(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def serve(ffi: Any) -> None:
-    """Answer libpdla.so."""
+    """Define the functions that libpdla.so calls."""
     interface = Interface(ffi)
     for name in ("grid", "local_shape", "matrix", "part", "gemm", "copy"):
         ffi.def_extern(name=f"py_{name}")(interface.answering(under_mpi(getattr(interface, name))))

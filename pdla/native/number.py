@@ -8,6 +8,6 @@ import numpy as np
 
 
 def number(ffi: Any, pointer: Any, dtype: np.dtype) -> complex:
-    """As Python has it; dtype one of BLAS's four."""
+    """The number as Python's; dtype: one of BLAS's four."""
     parts = ffi.cast("double *" if dtype.char in "dD" else "float *", pointer)
     return complex(parts[0], parts[1]) if dtype.kind == "c" else parts[0]

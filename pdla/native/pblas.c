@@ -1,21 +1,21 @@
-/* PBLAS's level-3 routines, taken over: each is handed to Python (pdla.scalapack.pblas), or passed on to the ScaLAPACK that comes
- * next in the order of libraries.
+/* Level-3 routines of PBLAS, in place of ScaLAPACK's: each call is handed to Python (pdla.scalapack.pblas), or passed on to the
+ * ScaLAPACK that comes next in the order of libraries.
  *
- * Passed on are calls that no product is in (a size or alpha of 0), that are too small (PDLA_PBLAS_LEAST), and all that ScaLAPACK
- * might refuse: it then says so itself. What decides is the same on every process of the grid, but for errors that only some of
- * them make, which ScaLAPACK answers there by ending the job.
+ * Passed on are calls without a product (a size or alpha is 0), calls that are too small (PDLA_PBLAS_LEAST), and all that ScaLAPACK
+ * might refuse, which then reports the error itself. Every process of the grid decides alike, except where only some of them give
+ * wrong arguments: on these ScaLAPACK ends the job.
  */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A descriptor whose first block may be shorter than the others (type 2); the usual one (type 1) lacks IMB and INB. */
+/* The integers of a descriptor of type 2, whose first blocks may be shorter; the usual one, of type 1, lacks IMB and INB. */
 enum { DTYPE, CONTEXT, M, N, IMB, INB, MB, NB, RSRC, CSRC, LLD, WORDS };
 
 static long taken, passed;
 
-/* Calls taken by pdla, and passed on to ScaLAPACK, by this process so far. */
+/* How many calls of this process pdla has taken, and passed on to ScaLAPACK, so far. */
 void pdla_pblas_calls_(long *taken_, long *passed_) { *taken_ = taken; *passed_ = passed; }
 void pdla_pblas_calls(long *taken_, long *passed_) { pdla_pblas_calls_(taken_, passed_); }
 
@@ -69,7 +69,7 @@ static int communicator(int context)
 
 /* ------------------------------------------------------------------ which calls are taken */
 
-static double least = -1; /* operations a process: smaller calls are passed on */
+static double least = -1; /* operations of each process: smaller calls are passed on; below 0: not yet read */
 
 static double least_of_all(void)
 {
@@ -85,7 +85,7 @@ static double least_of_all(void)
     return least;
 }
 
-/* From now on instead of PDLA_PBLAS_LEAST; the same on every process. */
+/* Set the limit from now on, in place of PDLA_PBLAS_LEAST; it must be the same on every process. */
 void pdla_pblas_least(double flops) { least = flops; }
 void pdla_pblas_least_(const double *flops) { least = *flops; }
 
@@ -99,8 +99,8 @@ static int zero(const void *alpha, char type)
     }
 }
 
-/* How many of n indices, in blocks of which the first may be shorter, the process `me` of `all` holds. In long integers: the
-   sum of n and block may be too long for an int. */
+/* How many of n indices, in blocks of which the first may be shorter, process `me` of `all` holds. In long integers, as n + block
+   may overflow an int. */
 static long long held(long long n, long long first, long long block, int me, int source, int all)
 {
     const int turn = (all + me - source) % all;
@@ -120,7 +120,7 @@ static int sound(const pdla_call *call, int i)
                            || !held(d[N], d[INB], d[NB], call->mycol, d[CSRC], call->npcol)); /* as ScaLAPACK has it */
 }
 
-static int cffi_start_python(void); /* 0: it has started, and cffi's own words for every call in vain are spared */
+static int cffi_start_python(void); /* 0: it has started. Asked first, as otherwise cffi prints an error for each call in vain */
 
 static int python_starts(void)
 {
@@ -166,7 +166,7 @@ static void operand(pdla_call *call, int i, int rows, int cols, const int *ia, c
     call->shape[i][1] = cols;
     call->at[i][0] = *ia;
     call->at[i][1] = *ja;
-    const int type = desc[DTYPE] == 1 ? 2 : desc[DTYPE]; /* any but 2 has nine integers at least, and is ScaLAPACK's to refuse */
+    const int type = desc[DTYPE] == 1 ? 2 : desc[DTYPE]; /* any but 2 has at least nine integers; ScaLAPACK refuses unknown ones */
     const int usual[WORDS] = {type, desc[1], desc[2], desc[3], desc[4], desc[5], desc[4], desc[5], desc[6], desc[7], desc[8]};
     memcpy(call->desc[i], desc[DTYPE] == 2 ? desc : usual, sizeof usual);
 }
@@ -184,7 +184,7 @@ static pdla_call begin(char routine, char type, char scalar, char first, char se
     return call;
 }
 
-/* Operations of a product of two numbers and its addition. */
+/* Operations of one multiplication and addition. */
 #define FLOPS(t) (#t[0] == 'c' || #t[0] == 'z' ? 8.0 : 2.0)
 
 #define MATRIX(X, x) const void *X, const int *i##x, const int *j##x, const int *desc##x
@@ -244,7 +244,7 @@ typedef void (*syrk_t)(const char *, const char *, const int *, const int *, con
 typedef void (*tran_t)(const int *, const int *, const void *, MATRIX(a, a), const void *, void *, const int *, const int *,
                        const int *);
 
-/* A word that is moved counts as so many operations: a core does them in the time of a word. */
+/* A word that is moved counts as the operations that a core does in the time of a word. */
 #define WORD 200.0
 
 #define TRAN(t, name, letter)                                                                                                     \

@@ -1,4 +1,4 @@
-"""The calls that libpdla_pblas.so hands over: C's arguments read, the work called."""
+"""Takes the calls that libpdla_pblas.so hands over: reads C's arguments, and runs the call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pdla.scalapack.descriptor import Descriptor
 
 
 def serve(ffi: Any) -> None:
-    """Take the calls of libpdla_pblas.so. An exception once a call is under way ends the job: no other rank could go on."""
+    """Define the function that libpdla_pblas.so calls. An exception in it ends the job, as no other rank could go on."""
     alike = ffi.offsetof("pdla_call", "lld")
 
     def place(pointer: Any, lld: int) -> pblas.Place:

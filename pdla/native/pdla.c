@@ -1,4 +1,4 @@
-/* The functions of pdla.h: each calls its twin in Python (pdla.native.interface), with room for what it has to say of an error. */
+/* The functions of pdla.h: each calls its counterpart in Python (pdla.native.interface), with room for the text of an error. */
 #include "pdla.h"
 #include <string.h>
 

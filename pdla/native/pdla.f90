@@ -1,10 +1,10 @@
-! pdla from Fortran: pdla.h's functions, which tells what they do. Texts end with c_null_char: "rows='row'" // c_null_char.
-! Element (i, j) of a block in a Fortran array is 1 * i + (leading dimension) * j elements on: down = 1, across = lld.
+! pdla from Fortran: the functions of pdla.h, where they are documented. Texts end with c_null_char: "rows='row'" // c_null_char.
+! Element (i, j) of a block in a Fortran array is i + (leading dimension) * j elements from its first: down = 1, across = lld.
 module pdla
   use iso_c_binding, only: c_int, c_int64_t, c_char, c_ptr
   implicit none
 
-  ! Error numbers. PDLA_GRID, as pdla.h calls one, is a function here: in Fortran all end in _error.
+  ! Error numbers. All end in _error: Fortran ignores case, and pdla.h's PDLA_GRID would be the function pdla_grid.
   integer(c_int), parameter :: pdla_ok = 0, pdla_shape_error = 1, pdla_layout_error = 2, pdla_grid_error = 3, pdla_plan_error = 4, &
        pdla_disagree_error = 5, pdla_handle_error = 6, pdla_other_error = 7
 

@@ -2,8 +2,8 @@
  *
  * MPI is the caller's to initialise and to finalise. A communicator is named as in Fortran: MPI_Comm_c2f(comm). Calls marked
  * "collective" are made by all processes of the communicator, with the same arguments but for addresses and strides; one that
- * fails, fails on all of them. (But for PDLA_HANDLE on a process none of whose handles is right: it does not know the others,
- * who may wait for it.) Functions return 0, or an error number whose text pdla_error() gives. Before MPI_Init and after
+ * fails, fails on all of them. (Except for PDLA_HANDLE on a process none of whose handles is valid: it cannot reach the others,
+ * which may wait for it.) Functions return 0, or an error number; pdla_error() gives the text. Before MPI_Init and after
  * MPI_Finalize all but pdla_free fail. Link with -lpdla.
  */
 #ifndef PDLA_H
@@ -19,34 +19,35 @@ typedef int64_t pdla_handle; /* a grid or a matrix; 0 is none */
 
 enum { PDLA_OK, PDLA_SHAPE, PDLA_LAYOUT, PDLA_GRID, PDLA_PLAN, PDLA_DISAGREE, PDLA_HANDLE, PDLA_OTHER };
 
-/* Why the last call of this thread failed; "" if none did. The text holds until the thread's next call. */
+/* Why the last call of this thread failed; "" if it did not. The text is valid until the thread's next call. */
 const char *pdla_error(void);
 
 /* Collective: a grid of one to three axes, named row, col, depth; ranks go along col first, then row, then depth. Once `comm` is
- * freed, all that was made on it can only be freed; its processes free it together, and several of them in one order. (A number
- * that is no communicator's is an error of MPI's own, which may end the program.) */
+ * freed, all that was made on it can only be freed. Its processes free it together, and several communicators in the same order.
+ * (A number that is no communicator's is an error of MPI's own, which may end the program.) */
 int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid);
 
-/* Rows and columns of this process's block. `layout` is as in Python: "rows='row', cols=Cyclic('col', 64)"; "" is copies. */
+/* Rows and columns of this process's block. `layout` is as in Python: "rows='row', cols=Cyclic('col', 64)"; "": all have copies. */
 int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout, int64_t *rows, int64_t *cols);
 
 /* Collective: an m x n matrix of type s, d, c or z, in either case, whose block is at `local`: element (i, j) of the block is
- * down * i + across * j elements on, no two of them in one place. Nothing is copied: what is written there, the caller sees.
+ * down * i + across * j elements further on, no two of them in one place. Nothing is copied: the caller sees what is written there.
  * `local` must outlive the matrix. */
 int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
                 pdla_handle *matrix);
 
-/* Rows [i0, i1) and columns [j0, j1) of a matrix, on the same memory. Of a dimension cut along several axes, none but all. */
+/* Rows [i0, i1) and columns [j0, j1) of a matrix, on the same memory. A dimension that is cut along several axes can
+ * be taken as a whole only. */
 int pdla_part(pdla_handle matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, pdla_handle *part);
 
 /* Collective: C = alpha op(A) op(B) + beta C; an op is N, T or C. alpha and beta point to numbers of the matrices' type. C has no
  * partial sums, and shares no memory with A and B. */
 int pdla_gemm(char opa, char opb, const void *alpha, pdla_handle A, pdla_handle B, const void *beta, pdla_handle C);
 
-/* Collective: C = op(A), from one layout to another; C's has partial sums only where it is A's own, on A's grid. */
+/* Collective: C = op(A), from one layout to another. C may have partial sums only in the layout of op(A), on A's grid. */
 int pdla_copy(char op, pdla_handle A, pdla_handle C);
 
-/* Let go of a grid or a matrix, in any order, before or after MPI_Finalize; the caller's memory stays as it is. */
+/* Free a grid or a matrix, in any order, before or after MPI_Finalize; the caller's memory is not touched. */
 int pdla_free(pdla_handle handle);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Before the Python inside starts: which one it is, so that it finds its own packages, in a virtual environment too. */
+/* Tells the Python inside, before it starts, which executable it is: so it finds its packages, in a virtual environment too. */
 #include <pthread.h>
 #include <stdlib.h>
 

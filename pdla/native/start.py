@@ -1,4 +1,4 @@
-"""Imported first by the Python in a C or Fortran program: MPI is there already, and the program's to initialise and to finalise."""
+"""Imported first by the Python inside a C or Fortran program, which has loaded MPI already, and initialises and finalises it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from pathlib import Path
 import mpi4py
 
 mpi4py.rc.initialize = mpi4py.rc.finalize = False
-mpi4py.rc.errors = "default"  # else errors on the program's own communicators would return to it, where they ended it
+mpi4py.rc.errors = "default"  # else errors on the program's own communicators would be returned, where they would have ended it
 
 MPICH, ALIAS = "libmpi.so.12", "pdla_mpich.so"
 
 
 def _lend_a_name() -> None:
-    """mpi4py asks for MPICH by its usual name, and Debian's has another: an empty library, beside pdla's, lends it the name.
-
-    MPI itself is in the process already, and its functions are found there.
+    """mpi4py loads MPICH by its usual soname, and Debian's MPICH has another: so load the empty library of that name, which lies
+    beside pdla's. MPI itself is in the process already, and its functions are found there.
     """
     process, files = ctypes.CDLL(None), Path("/proc/self/maps").read_text()
     ours = re.search(r"(/.*)/libpdla(_pblas)?\.so$", files, re.MULTILINE)
@@ -28,8 +27,9 @@ def _lend_a_name() -> None:
 
 
 def _leave_interrupts() -> None:
-    """Python takes Ctrl-C where the program has not: nothing would end a program that does not call pdla again."""
-    if not sys.orig_argv and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is a program of Python's
+    """Take back Python's handler of Ctrl-C, unless the program has one: it acts only in Python, so a program that did not call pdla
+    again could not be ended."""
+    if not sys.orig_argv and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the program is Python itself
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

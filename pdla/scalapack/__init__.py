@@ -1,4 +1,4 @@
-"""ScaLAPACK's face: descriptors from Python, and the routines that libpdla_pblas.so takes over."""
+"""What ScaLAPACK's users need: its descriptors in Python, and the routines that libpdla_pblas.so takes over."""
 
 from pdla.scalapack.descriptor import Descriptor, from_descriptor, to_descriptor
 

@@ -1,4 +1,4 @@
-"""ScaLAPACK's descriptors: integers that say how a matrix is dealt out over a BLACS grid, and where it lies in memory."""
+"""ScaLAPACK's descriptors: integers that say how a matrix is dealt out over a BLACS grid, and its leading dimension."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pdla.layout import Layout, effective
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
 
-USUAL, SHORT = 1, 2  # types of descriptors: nine integers; eleven, of which two are the lengths of the first blocks
+USUAL, SHORT = 1, 2  # types of descriptors: of nine integers; of eleven, where the sizes of the first blocks are given, too
 
 
 @dataclass(frozen=True)
 class Descriptor:
     """DESC_(1:9) or DESC_(1:11), in Fortran's names; the leading dimension lld may differ from rank to rank.
 
-    imb, inb  rows and columns of the first blocks, mb and nb where they are as long as the others
+    imb, inb  rows of the first block of rows, columns of the first block of columns; mb and nb unless they are shorter
     """
 
     context: int
@@ -42,7 +42,7 @@ class Descriptor:
 
     @staticmethod
     def read(desc: Sequence[int]) -> Descriptor:
-        """From nine or eleven integers. LayoutError for what describes no dense matrix."""
+        """A descriptor from its nine or eleven integers. LayoutError for integers that describe no dense matrix."""
         words = _integers(desc)
         if (words[:1], len(words)) not in (([USUAL], 9), ([SHORT], 11)):
             said = words or desc
@@ -69,12 +69,12 @@ class Descriptor:
         return np.array(words, np.intc)
 
     def layout(self, axes: Sequence[str]) -> Layout:
-        """As pdla writes it, on a grid with these two axes."""
+        """The layout, on a grid with these two axes, of a matrix with this descriptor."""
         return Layout(Cyclic(axes[0], self.mb, self.rsrc, self.imb), Cyclic(axes[1], self.nb, self.csrc, self.inb))
 
 
 def _integers(desc: Any) -> list[int]:
-    """Its words; empty where it is no sequence of integers."""
+    """The integers of a descriptor; empty if it is no sequence of integers."""
     try:
         given = list(desc)
         words = [int(word) for word in given]
@@ -84,15 +84,15 @@ def _integers(desc: Any) -> list[int]:
 
 
 def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMatrix:
-    """A matrix on a ScaLAPACK code's own memory, without a copy: what pdla writes to it, the code sees. Collective.
+    """A matrix over a ScaLAPACK code's own memory, without a copy: the code sees what pdla writes to it. Collective.
 
-    desc   the descriptor's nine integers, or eleven; the context is not looked at, `grid` says it
-    local  this rank's block, column by column: one-dimensional, of lld or more elements a column; or two-dimensional, in
-           any order, with at least as many rows and columns as the rank holds
+    desc   the descriptor's nine or eleven integers; the context is ignored, `grid` stands for it
+    local  this rank's block: one-dimensional, column after column, lld elements apart; or two-dimensional, in any order, with
+           at least as many rows and columns as the rank holds
     grid   a ProcessGrid of two axes, rows first; or a communicator (None: the world), which stands for its ranks in row-major
            order on the near-square grid of BLACS codes, balanced_shape(size)
 
-    Part of it, sub(A) = A(ia:ia+m-1, ja:ja+n-1), is A[ia-1:ia-1+m, ja-1:ja-1+n]. Raises LayoutError, GridError or ShapeError, on
+    The part sub(A) = A(ia:ia+m-1, ja:ja+n-1) of it is A[ia-1:ia-1+m, ja-1:ja-1+n]. Raises LayoutError, GridError or ShapeError, on
     every rank.
     """
     if not isinstance(grid, ProcessGrid):
@@ -110,7 +110,7 @@ def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMa
 
 
 def _block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
-    """The rank's rows and columns of an array that may be longer."""
+    """The rank's rows and columns of `local`, which may have more."""
     rows, cols = shape
     block = namespace(local).asarray(local)
     if block.ndim == 1:
@@ -123,11 +123,11 @@ def _block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
 
 
 def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
-    """The descriptor of A for ScaLAPACK routines that are to work on A.local, as C integers. Not collective.
+    """The descriptor of A, as C integers, for ScaLAPACK routines that are to work on A.local. Not collective.
 
-    Nine integers; eleven for a part of a matrix that begins within a block. A's local block must lie column by column, as
-    from_descriptor's do and any `order="F"` array does. LayoutError for a matrix that lies otherwise, or is dealt out as no
-    descriptor can say; `A.redistribute` brings it into another layout.
+    Nine integers; eleven for a part of a matrix that begins within a block. A's local block must lie column by column, as those
+    of from_descriptor and any `order="F"` array do. LayoutError for a block that lies otherwise, and for a layout that no
+    descriptor can describe; `A.redistribute` brings A into another layout.
     """
     if len(A.grid.axes) != 2:
         raise LayoutError(f"{A!r}: a descriptor's grid has two axes, rows and columns")
@@ -145,9 +145,10 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
 
 
 def _dealt(A: DistMatrix, n: int, cuts: tuple[Cut, ...], axis: str) -> Cyclic:
-    """How a dimension is dealt out along an axis, in blocks of equal length."""
+    """How a dimension of n indices is dealt out along an axis, as Cyclic; LayoutError if it is not in equal blocks."""
     ranks = A.grid.sizes[axis]
-    cuts = effective(cuts, A.grid.sizes) or tuple(cut for cut in cuts if cut.axis == axis)  # one rank has blocks, too
+    # Along an axis of one rank the cut has no effect, but tells the size of blocks.
+    cuts = effective(cuts, A.grid.sizes) or tuple(cut for cut in cuts if cut.axis == axis)
     if ranks == 1 and not cuts:
         return Cyclic(axis, max(n, 1))
     if len(cuts) == 1 and cuts[0].axis == axis:

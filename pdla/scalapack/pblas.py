@@ -1,8 +1,8 @@
-"""What a call of PBLAS does when libpdla_pblas.so hands it over: windows on the caller's memory, a plan, a product.
+"""Runs calls of PBLAS that libpdla_pblas.so hands over: as products by a plan, of matrices over the caller's memory.
 
-A plan is made once a call, with all its repetitions so far, is work enough to pay for one (PDLA_PBLAS_FLOPS); from then on it is
-found by the call's own words, and runs without a message of agreement. All processes of the grid decide alike: by what they all
-were given in this context.
+A plan is made once a call and its repetitions so far are enough work to pay for one (PDLA_PBLAS_FLOPS). From then on the plan is
+found by the call's arguments, and runs without a message of agreement. All processes of the grid decide alike, as they do so only
+by arguments that are the same on all of them.
 """
 
 from __future__ import annotations
@@ -38,51 +38,52 @@ from pdla.scalapack.descriptor import Descriptor
 
 DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
 AUTO = Wish("auto", None, None, None, None)
-Place = tuple[int, int]  # of a local block: its address, and its leading dimension, which a process may change from call to call
+Place = tuple[int, int]  # (address, leading dimension) of a local block; both may differ from process to process and call to call
 Run = Callable[[complex, Place, Place, complex, Place], None]  # (alpha, a, b, beta, c)
-REMEMBERED = 4096  # calls met but not planned
+REMEMBERED = 4096  # the most calls without a plan whose operations are counted
 
 
 @dataclass(frozen=True)
 class Call:
-    """One routine and all its arguments but addresses and scalars, as every process of the grid gives them."""
+    """A routine and its arguments but for addresses and scalars: what is the same on every process of the grid."""
 
     routine: str  # g: gemm; s, h: symm, hemm; k, j: syrk, herk; a: geadd, tran
     dtype: np.dtype
     words: str  # transa transb; side uplo; uplo trans; trans
-    shapes: tuple[tuple[int, int], ...]  # of sub(A), sub(B), sub(C); without B the latter two are both C's
-    corners: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, int], ...]  # of sub(A), sub(B), sub(C); if there is no B, C's stand in its place
+    corners: tuple[tuple[int, int], ...]  # the first row and column of each, from 1
     descriptors: tuple[Descriptor, ...]
 
     @property
     def said(self) -> str:
-        """In words that are the same on every process."""
+        """The call in words, the same on every process."""
         alike = [d.words[2:-1].tolist() for d in self.descriptors]
         return f"{self.routine} {self.words} {self.dtype} {self.shapes} {self.corners} {alike}"
 
 
 class Context:
-    """The grid of a BLACS context, its calls, and the workspace they share. It lives as long as the context's communicator."""
+    """The grid of a BLACS context, the calls that have a plan, and their common workspace. It lives as long as the context's
+    communicator."""
 
     def __init__(self, comm: Communicator, shape: tuple[int, int], here: tuple[int, int]) -> None:
-        """Collective over comm."""
+        """Collective over comm. here: this process's row and column in the grid."""
         ranks = {place: rank for rank, place in enumerate(comm.share(here))}
         self.grid = ProcessGrid(shape, comm=comm, order=[ranks[place] for place in np.ndindex(*shape)])
         self.calls: dict[bytes, Run] = {}
-        self.met: defaultdict[bytes, float] = defaultdict(float)  # operations of calls not planned
+        self.met: defaultdict[bytes, float] = defaultdict(float)  # operations so far, of calls without a plan
         self.workspace = Workspace()
 
     def find(self, key: bytes, flops: float, read: Callable[[], Call]) -> Run | None:
-        """What runs a call; None where it is not worth a plan. Collective for a call that is planned now."""
+        """The function that runs a call, found by its key; None while it is not worth a plan. Collective where a plan is made."""
         if key in self.calls:
-            self.calls[key] = self.calls.pop(key)  # the latest last
+            self.calls[key] = self.calls.pop(key)  # the call used last stands last
             return self.calls[key]
         self.met[key] += flops
         if self.met[key] < config.settings.pblas_flops * self.grid.size:
             if len(self.met) > REMEMBERED:
                 self.met.clear()
             return None
-        del self.met[key]  # should its plan be dropped, another is to be paid for again
+        del self.met[key]  # if its plan is dropped, operations are counted from 0 again
         call = read()
         agree(self.grid.comm, call.said)
         run = self.calls[key] = BIND[call.routine](self, [Window.of(call, i, self.grid) for i in range(3)], call)
@@ -97,7 +98,7 @@ class Context:
 
 
 def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Context:
-    """The context of a BLACS grid's communicator, named as in Fortran; collective the first time."""
+    """The Context kept with the communicator of a BLACS grid. handle: its number in Fortran. Collective the first time."""
     comm: Any = from_fortran(handle)
     if not hasattr(comm, "_context"):
         comm._context = Context(comm, shape, here)
@@ -109,9 +110,9 @@ def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Conte
 
 @dataclass(frozen=True)
 class Window:
-    """sub(X) of a matrix in the caller's memory, of which only the place is still to be told."""
+    """sub(X) of a matrix in the caller's memory, complete but for the address and leading dimension, which each call gives."""
 
-    like: DistMatrix  # part of the matrix, its block without memory
+    like: DistMatrix  # sub(X), with a block that has no memory of its own
     first: tuple[int, int]  # row and column of the local block at which the part begins
 
     @staticmethod
@@ -126,7 +127,7 @@ class Window:
         return Window(DistMatrix(nothing, (m, n), grid, layout, transposed=True), (first[0], first[1]))
 
     def at(self, place: Place) -> DistMatrix:
-        """The part of the matrix whose block is there."""
+        """sub(X), with its local block in the caller's memory; `place` is that of the whole matrix's local block."""
         x, (address, lld), size = self.like, place, self.like.dtype.itemsize
         base = at(address + (self.first[0] + self.first[1] * lld) * size, x.base.shape, x.dtype, (lld * size, size))
         return DistMatrix(base, x.shape, x.grid, x.layout, transposed=True)
@@ -160,7 +161,7 @@ def gemm(context: Context, windows: list[Window], call: Call) -> Run:
 
 
 def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -> Run:
-    """sub(C) = alpha sub(A) sub(B) + beta sub(C), or B A: one triangle of A is read."""
+    """sub(C) = alpha sub(A) sub(B) + beta sub(C), or alpha sub(B) sub(A) + ...; only one triangle of A is read."""
     A, B, C = windows
     left, lower = call.words[0] == "L", call.words[1] == "L"
     whole = DistMatrix(A.like.stored, A.like.shape, A.like.grid, A.like.layout)
@@ -174,7 +175,7 @@ def symm(context: Context, windows: list[Window], call: Call, hermitian: bool) -
 
 
 def syrk(context: Context, windows: list[Window], call: Call, hermitian: bool) -> Run:
-    """One triangle of sub(C) = alpha sub(A) sub(A)^T + beta sub(C), or A^T A."""
+    """One triangle of sub(C) = alpha sub(A) sub(A)^T + beta sub(C), or with sub(A)^T sub(A); hermitian: ^H in place of ^T."""
     A, _, C = windows
     lower, turn = call.words[0] == "L", TURNS[call.words[1]]
 

@@ -100,7 +100,7 @@ def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
     assert (done.returncode, done.stdout) == (0, 3 * "MPIComm\n") and done.stderr.count(f"no NCCL here ({why})") == 1, done.stderr
     done = job(3, ("-c", NCCL_OR_NOT), PDLA_GPU_MPI="nccl", TMPDIR=str(tmp_path), **has)
     lines = done.stdout.splitlines()
-    assert len(lines) == 3 and set(lines) == {f"PDLA_GPU_MPI=nccl, but {why}: auto does without where it must"}, done.stderr
+    assert len(lines) == 3 and set(lines) == {f"PDLA_GPU_MPI=nccl, but {why}: auto goes without it where it must"}, done.stderr
 
 
 def test_who_waits_for_nccl_gives_up(tmp_path):

@@ -247,7 +247,7 @@ def test_what_another_rank_deals_out_is_known_to_it_alone():
         return pdla.from_global(whole, pdla.ProcessGrid((2, 2), comm=comm), pdla.Layout("row", "col"), root=1)
 
     assert pdla.dry_run(4, program, rank=1)[0].local.shape == (2, 3)
-    with pytest.raises(ShapeError, match="dry run as rank 0 knows not what root=1 deals out: give it rank=1"):
+    with pytest.raises(ShapeError, match="dry run as rank 0 has no array from root=1: give dry_run rank=1"):
         pdla.dry_run(4, program)
 
 

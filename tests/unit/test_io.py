@@ -493,18 +493,18 @@ def test_what_is_no_dataset_or_has_a_type_that_h5py_cannot_name_is_in_nobody_s_w
     with h5py.File(path, "a") as file:
         h5py.h5d.create(file.id, b"odd", h5py.h5t.UNIX_D32LE, h5py.h5s.create_simple((3,)))
     assert same(loaded(2, path, dataset="matrix"), x)
-    assert "no dataset 'type' in the file; it has matrix, odd" in load_error(path, dataset="type")
+    assert "no dataset 'type'; the file has matrix, odd" in load_error(path, dataset="type")
     load_error(path, dataset="odd")
 
 
 def test_datasets_that_are_not_there(tmp_path):
     path = tmp_path / "x.h5"
     with h5py.File(path, "w") as file:
-        assert "it has none" in load_error(path)
+        assert "the file has none" in load_error(path)
         file["a"], file["g/b"], file["dangling"] = np.eye(3), np.eye(4), h5py.SoftLink("/nowhere")
-    assert "which dataset? Give dataset=name; it has a, g/b" in load_error(path)
+    assert "which dataset? Give dataset=name; the file has a, g/b" in load_error(path)
     for name in ("c", "g", "dangling"):
-        assert f"no dataset {name!r} in the file; it has a, g/b" in load_error(path, dataset=name)
+        assert f"no dataset {name!r}; the file has a, g/b" in load_error(path, dataset=name)
 
 
 @pytest.mark.parametrize("name", ["", "/", None, 3])

@@ -170,7 +170,7 @@ def test_it_is_a_copy_and_what_is_made_of_it_too():
     ("layout", "why"),
     [
         (Layout("row"), "copies along col"),
-        (Layout("row", Cyclic("col", 2)), "deals out in turn"),
+        (Layout("row", Cyclic("col", 2)), "its layout is cyclic"),
         (Layout("row", partial="col"), "partial sums"),
     ],
 )
