@@ -49,7 +49,7 @@ WIDTH = 240  # columns, where the output is no terminal
 def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="peers.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=positives, help=f"numbers (default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE})")
+    parser.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
     parser.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
     parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")

@@ -27,7 +27,7 @@ class SelfAttention(Layer):
     """softmax(Q K^T / sqrt(d)) V for each sequence and head, between a linear that makes Q, K and V and an output linear.
 
     The first linear's columns are ordered by head: a head's q, k and v lie together, so that a cut keeps heads whole. Memory
-    grows with the sequence, not with its square: scores are made for some heads or queries at a time, and made again backward.
+    grows with the sequence, not with its square: scores are made for some heads or queries at a time, in either pass.
     Collective to make.
 
     sequence  tokens of a sequence;  causal: a token sees itself and those before it
@@ -109,7 +109,7 @@ class SelfAttention(Layer):
 
     def _mixed(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
         """The attended values as (tokens, features); and for each query its greatest score and its sum of exponentials, which are
-        kept apart, since digits would be lost if the logarithm of one were added to the other."""
+        kept apart, since adding the logarithm of the latter to the former would lose digits."""
         sequences, heads, tokens, size = q.shape
         mixed = xp.empty((sequences * tokens, heads * size), q.dtype)
         out = mixed.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
