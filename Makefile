@@ -30,20 +30,20 @@ READY = $(VENV)/.ready
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z%-]*\):.*## /  make \1	/p' Makefile | expand -t 20
-	@echo '  MPI=system uses the mpirun on PATH; MPIRUN="srun" or the like replaces it; PYTHON=python3.12 chooses Python'
+	@echo '  MPI=system uses the MPI of the mpirun on PATH; MPIRUN="srun" or the like starts ranks instead; PYTHON=python3.12 chooses Python'
 
 bench: $(READY)  ## run the benchmark on RANKS=4 ranks, with ARGS="gemm -m 1000 ..."
 	$(MPIRUN) -n $(RANKS) $(PY) -m pdla.bench $(ARGS)
 
 test: test-unit test-1 test-2 test-3 test-4 test-6  ## run all tests
 
-test-full: $(READY)-test  ## run every product of the cross of algorithms, transposes, dtypes, ranks and sizes
+test-full: $(READY)-test  ## test products for every combination of algorithm, transposes, dtype, ranks and sizes (an hour)
 	PDLA_TEST_FULL=1 PDLA_TEST_TIMEOUT=36000 $(PY) -m pytest $(SPREAD) --durations=0 tests/unit/test_cover.py $(ARGS)
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
 	PDLA_TEST_MPIRUN="$(patsubst .venv/%,'$(CURDIR)'/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
 
-test-%: $(READY)-test  ## run the MPI tests on so many ranks: make test-4
+test-%: $(READY)-test  ## run the MPI tests on that number of ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
 
 pblas: $(READY)-native  ## build libpdla_pblas.so and libpdla.so, which C and Fortran call, in build/native
@@ -52,20 +52,20 @@ pblas: $(READY)-native  ## build libpdla_pblas.so and libpdla.so, which C and Fo
 clients: pblas  ## compile the C and Fortran programs of bench/clients for Debian's Open MPI
 	$(MAKE) -C bench/clients
 
-test-clients: $(READY)-test  ## run C and Fortran programs over pdla, ScaLAPACK's testers and CP2K among them; as root it installs them
+test-clients: $(READY)-test  ## test C and Fortran programs over pdla, ScaLAPACK's testers and CP2K among them; root installs these
 	if [ "$$(id -u)" = 0 ]; then apt-get install -y -qq --no-install-recommends $(CLIENTS); fi
 	PDLA_TEST_CLIENTS=1 PDLA_TEST_TIMEOUT=600 $(PY) -m pytest tests/clients $(ARGS)
 
-cuda:  ## compile the kernels of cuda/ with nvcc, where it is: what they use goes to build/cuda/resources.txt
+cuda:  ## compile the kernels of cuda/, where there is an nvcc; build/cuda/resources.txt says what they use
 	$(PYTHON) .ci/kernels.py
 
-test-gpu:  ## run all that needs a GPU, where there is one: kernels, MPI tests, sanitizer, measurements: build/gpu.json
+test-gpu:  ## run all that needs a GPU, where there is one: kernels, MPI tests, sanitizer, benchmarks; to build/gpu.json
 	$(PYTHON) tests/gpu.py $(ARGS)
 
-experiments: $(READY)-docs  ## check the papers' claims on an emulated cluster and dry: docs/experiments.md, in 15 to 25 minutes, as root
+experiments: $(READY)-docs  ## check the papers' claims by dry runs and on an emulated cluster (root, 25 minutes): docs/experiments.md
 	$(PY) bench/experiments.py --write $(ARGS)
 
-lint: $(READY)-lint  ## check style, types and that imports run one way
+lint: $(READY)-lint  ## check style, types, and which modules import which
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports

@@ -2,8 +2,8 @@
 
 mpirun -n 4 python bench/against_numpy.py [n] [repeats]
 
-Prints, for each side, the median and least seconds, NumPy's median over the side's, the workspace by the ledger (bytes a
-rank; for the hand-made product the gathered matrix) and by the growth of the process's peak memory.
+Prints, for each side, the median and least seconds, NumPy's median over the side's, and the greatest workspace of a rank in MiB: by
+the ledger (for the hand-made product the gathered matrix), and by the growth of the process's peak memory.
 """
 
 import os
@@ -23,7 +23,7 @@ MIB = 2**20
 
 
 def quietly(comm, work):
-    """Rank 0 works while the others sleep rather than poll: they leave it all the cores."""
+    """Rank 0 works while the others sleep rather than poll, so that it has all the cores."""
     if comm.rank == 0:
         work()
     request = comm.Ibarrier()
@@ -43,7 +43,7 @@ def peak():
 
 
 def by_hand(comm, n):
-    """A's rows stay, B's rows are gathered, numpy.matmul does the rest: 1-D, ten lines."""
+    """A product by 1-D cuts, written by hand: A's rows stay, B's rows are gathered, and numpy.matmul multiplies."""
     rows = n // comm.size
     a, b = (np.random.default_rng(comm.rank + i).random((rows, n)) for i in (0, 99))
     c, whole = np.empty((rows, n)), np.empty((n, n))

@@ -1,10 +1,10 @@
-"""One local product by NumPy's BLAS and by another: how much of a lead is the BLAS's.
+"""One local product by NumPy's BLAS and by another: how much of a lead over ScaLAPACK, say, is due to the BLAS.
 
 PDLA_BLAS=libmkl_rt.so.3 mpirun -n 2 python bench/blas.py 2048x4096x128 [...]
 
-All ranks at once, one thread each, the two by turns. Without PDLA_BLAS the other is the system's OpenBLAS, which Debian's ScaLAPACK
-calls. Prints the median milliseconds over 21 turns of two products, and version and file of each BLAS. C lies by rows, and is only
-written.
+All ranks multiply at once, one thread each, by either library in turn. Without PDLA_BLAS the other is the system's OpenBLAS, which
+Debian's ScaLAPACK calls. Prints the median milliseconds over 21 turns of two products, and version and file of each BLAS. C is
+in row order, and is only written.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""Boxes beside each other: whether the one that the choice takes is the fastest.
+"""Products on different boxes, timed side by side: whether the box that pdla chooses is the fastest.
 
 mpirun -n 16 python bench/boxes.py 4096x4096x4096 float64 5x3x1:summa 4x4x1:summa 4x4x1:shared
 mpirun -n 16 python bench/boxes.py --blocks 65536x256x256 float64 16x1x1:shared gather
 
-The choice comes first. Each box has matrices in layouts of its own; --blocks: all come as 2-D blocks of the near-square grid and go
-there, and a schedule alone is that one on whatever grid is cheapest. Products alternate, a tenth of a second of each at a time,
-after each has been right on integers. Prints workspace a rank, and the median and the least milliseconds of 7 turns.
+pdla's choice comes first. Each box has matrices in its own layouts. With --blocks, A, B and C are 2-D blocks on the near-square
+grid for all of them, and a schedule without a box runs on whatever grid is cheapest. Each product is checked on integers; then
+they take turns of a tenth of a second. Prints workspace a rank, and the median and least milliseconds of 7 turns.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TURNS, TURN = 7, 0.1  # TURN in seconds
 
 
 def told(comm, product, spec, blocks):
-    """Collective: the product by a box and a schedule, 4x4x1:shared, or by a schedule."""
+    """Collective: the side of a box and a schedule, such as 4x4x1:shared, or, from blocks, of a schedule alone."""
     sides, _, schedule = spec.rpartition(":")
     shape = tuple(map(int, sides.split("x"))) if sides else None
     way = {"algorithm": "3d", "box": shape, "schedule": schedule} if shape else {"schedule": schedule}
@@ -42,10 +42,10 @@ def told(comm, product, spec, blocks):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("product", help="m x n x k: 4096x4096x128")
-    parser.add_argument("dtype", nargs="?", default="float64")
-    parser.add_argument("boxes", nargs="*", help="others beside the choice: 2x2x1:summa")
-    parser.add_argument("--blocks", action="store_true", help="from 2-D blocks to 2-D blocks")
+    parser.add_argument("product", help="m x n x k, such as 4096x4096x128")
+    parser.add_argument("dtype", nargs="?", default="float64", help="default float64")
+    parser.add_argument("boxes", nargs="*", help="boxes to compare with pdla's choice, such as 2x2x1:summa")
+    parser.add_argument("--blocks", action="store_true", help="A, B and C in 2-D blocks, whatever the box")
     given = parser.parse_args()
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     try:

@@ -1,9 +1,9 @@
-"""Milliseconds of a broadcast by each way, and bytes by message size: which way is best where.
+"""Milliseconds of a broadcast in each of pdla's ways, by message size: which way is best where.
 
 mpirun -n 4 python bench/broadcasts.py [repeats]
 python bench/cluster.py --hosts 4 -- python bench/broadcasts.py
 
-One broadcast after another, from each root in turn, the median over roots and repeats of the slowest rank's time.
+Broadcasts one after another, from several roots in turn; figures are medians, over roots and repeats, of the slowest rank's time.
 """
 
 import time

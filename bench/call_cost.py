@@ -1,9 +1,9 @@
-"""What a planned product costs beside the same lines written by hand: 2-D blocks, so small that the calls are what is timed.
+"""What a planned product costs beside the same product written by hand: 2-D blocks so small that the time is that of the calls.
 
 mpirun -n 4 python bench/call_cost.py [n] [turns]        n = 64, 200 turns of 20 calls for each side, alternating
 
-By hand: A's blocks are gathered along grid rows, B's along grid columns, into buffers made before; numpy.matmul into C.
-Prints the median and the least microseconds a call, over turns (of each the slowest rank), and the ratio of the medians.
+By hand: A's blocks are gathered along grid rows, B's along grid columns, into buffers made before; then numpy.matmul into C.
+Prints the median and the least microseconds of a call over the turns, by the slowest rank, and the ratio of the medians.
 """
 
 from statistics import median
@@ -19,7 +19,7 @@ from sides.product import Product, Side, block, fill_with_integers, interval, ri
 
 from pdla.bench.arguments import positive
 
-CALLS = 20  # in a turn: nobody waits at a barrier between them, as in a program's loop
+CALLS = 20  # in a turn: without a barrier between them, as in a program's loop
 
 
 def by_hand(comm, product):

@@ -1,14 +1,14 @@
-"""A cluster on one machine: network namespaces as hosts, joined by links of a given rate, and a command under mpirun on them.
+"""A cluster on one machine: runs a command under mpirun on network namespaces as hosts, joined by links of a given rate.
 
 python bench/cluster.py --hosts 16 --ranks-per-host 4 --rate 200mbit -- python -m pdla.bench gemm -n 1024
 
-Linux, root, iproute2 and the embedded mpich; `python` is the one that runs this. Ranks of one host share memory; hosts talk
-over TCP, each over its own link, whose rate `tbf` limits in both directions. Afterwards, for each host: the bytes that the
-kernel counted on its link, headers and acknowledgements among them, and, where the command is a Python program, those that
-the ledgers of its ranks counted from ranks on other hosts.
+Needs Linux, root, iproute2 and the embedded mpich; `python` in the command is the Python that runs this. Ranks of one host share
+memory; hosts talk over TCP, each over its own link, whose rate `tbf` limits in both directions. At the end it prints for each host
+the bytes that the kernel counted on its link, headers and acknowledgements included, and, where the command is a Python program,
+the bytes from other hosts that the ledgers of its ranks counted.
 
-Everything that is built hangs on one process, the first of a PID namespace and of a mount namespace of its own. When that
-ends, however it ends, the kernel ends all others in it, and the network namespaces, links and files go with the last of them.
+Everything that is built depends on one process, the first of its own PID namespace, with its own mounts. When it ends, in whatever
+way, the kernel ends all other processes in that namespace, and with the last of them go network namespaces, links and files.
 """
 
 import argparse
@@ -29,16 +29,16 @@ from pathlib import Path
 BIN = Path(sys.executable).parent
 COUNTED = Path(__file__).with_name("counted.py")
 TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "mount": "util-linux", "hostname": "hostname"}
-MOST = 250  # hosts that one network of addresses has room for
-FOLDER = Path("/dev/shm/cluster")  # in memory that only the cluster sees
+MOST = 250  # hosts: as many as 10.77.7.0/24 has addresses for
+FOLDER = Path("/dev/shm/cluster")  # in memory, and seen by the cluster alone
 SWITCH = "switch"
 RATE = re.compile(r"(\d+(?:\.\d+)?)([kmg]?)bit")  # as tc writes it, in bits a second
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 CONGESTION = "reno"  # of TCP: bbr, which probes for the rate, leaves a fifth of the links unused where both directions are full
-QUEUE = "30ms"  # at the rate of the link, that may wait at either end, about as in a switch: with longer ones hosts share unevenly
+QUEUE = "30ms"  # of data that may wait at either end of a link, about as in a switch: with more, hosts share links unevenly
 NEW_MOUNTS, NEW_PIDS, DIE_WITH_PARENT = 0x00020000, 0x20000000, 1  # of Linux' unshare and prctl
 REFUSED, TOO_LONG, KILLED = 2, 124, 128  # exit statuses; the last is added to a signal's number
-# Hydra calls it as it would call ssh: options, host, command. Its own hostname makes MPI take a namespace for a host.
+# Hydra calls this as it would call ssh: options, host, command. By its own hostname MPI takes each namespace for a host.
 LAUNCHER = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do shift; done
 host=h${1##*.}; shift
@@ -47,11 +47,11 @@ exec ip netns exec $host unshare --uts sh -c "hostname $host; $*"
 
 
 class Refused(Exception):
-    """Why there is no cluster, in one line."""
+    """The reason why there can be no cluster, in one line."""
 
 
 class Ended(Exception):
-    """A signal has come: its number."""
+    """A signal has come; its argument is the signal's number."""
 
 
 # ---------------------------------------------------------------------------------------------- what is asked for
@@ -65,11 +65,11 @@ class Parser(argparse.ArgumentParser):
 def parse(words):
     """The options before "--", with the command after it."""
     parser = Parser(prog="cluster.py", description=__doc__.partition("\n")[0], usage="%(prog)s [options] -- command ...")
-    parser.add_argument("--hosts", type=int, default=2, help="so many hosts, h1, h2, ... (default 2)")
-    ranks = "so many ranks on each, which share memory (default 1)"
+    parser.add_argument("--hosts", type=int, default=2, help="number of hosts, h1, h2, ... (default 2)")
+    ranks = "number of ranks on each host, which share memory (default 1)"
     parser.add_argument("--ranks-per-host", type=int, default=1, metavar="RANKS", dest="ranks", help=ranks)
-    parser.add_argument("--rate", default="1gbit", help="of each host's link, each way, as tc writes it (default 1gbit)")
-    parser.add_argument("--limit", type=float, default=0, metavar="SECONDS", help="end the job after so long (default: never)")
+    parser.add_argument("--rate", default="1gbit", help="rate of each host's link, each way, as tc writes it (default 1gbit)")
+    parser.add_argument("--limit", type=float, default=0, metavar="SECONDS", help="end the job after this time (default: never)")
     end = words.index("--") if "--" in words else len(words)
     given = parser.parse_args(words[:end])
     given.command = words[end + 1 :]
@@ -77,7 +77,7 @@ def parse(words):
 
 
 def check(given):
-    """Refuse what cannot be run."""
+    """Raise Refused where the arguments or this machine do not allow a cluster."""
     rate = RATE.fullmatch(given.rate)
     if not rate or float(rate[1]) == 0:
         raise Refused(f"--rate {given.rate} is no rate of a link: write 200mbit, 1gbit or 64kbit")
@@ -100,7 +100,7 @@ def check(given):
 
 
 def bytes_a_second(rate):
-    """Of a rate as tc writes it."""
+    """A rate that is written as tc writes it, in bytes a second."""
     number, unit = RATE.fullmatch(rate).groups()
     return float(number) * UNITS[unit] / 8
 
@@ -111,24 +111,24 @@ def is_program(command):
 
 
 def rank_command(command):
-    """What each rank runs."""
+    """The command that each rank runs: a Python program with its ledgers counted, anything else as it is."""
     if command[0] != "python":
         return command
     return [sys.executable, *([COUNTED, FOLDER / "counts"] if is_program(command) else []), *command[1:]]
 
 
-# ---------------------------------------------------------------------------------------------- what the kernel ends
+# ---------------------------------------------------------------------------------------------- a process on which all depend
 
 
 def system(call, *arguments):
-    """A call of Linux that Python has no name for."""
+    """Call a C library function that Python does not offer; raises Refused where it fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     if getattr(libc, call)(*arguments) != 0:
         raise Refused(f"the kernel refuses {call}: {os.strerror(ctypes.get_errno())}")
 
 
 def contained(work, limit):
-    """Run work() as the first process of a PID namespace; gives the exit status, when no process of it is left."""
+    """Run work() as the first process of a PID namespace; gives its exit status, once no process of the namespace is left."""
     system("unshare", NEW_PIDS)
     heeded = {signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     heeded = {number for number in heeded if signal.getsignal(number) != signal.SIG_IGN}
@@ -150,7 +150,7 @@ def contained(work, limit):
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return status if status >= 0 else KILLED - status
     except Ended as signalled:
-        with suppress(ProcessLookupError, ChildProcessError):  # it has just ended
+        with suppress(ProcessLookupError, ChildProcessError):  # it may just have ended
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         (number,) = signalled.args
@@ -159,7 +159,7 @@ def contained(work, limit):
 
 
 def alone(work, heeded):
-    """Do the work, and end: the first process of a PID namespace. Signals are its parent's business."""
+    """Do the work as the first process of a PID namespace, and end it. Signals are left to its parent."""
     status = 1
     try:
         for number in heeded:
@@ -189,7 +189,7 @@ def run(*words):
 
 
 def hide():
-    """Mounts that only this process and its children see; they are gone with them."""
+    """Make mounts that only this process and its children see, and that end with them."""
     system("unshare", NEW_MOUNTS)
     run("mount", "--make-rprivate", "/")
     run("mount", "-t", "proc", "proc", "/proc")
@@ -199,7 +199,7 @@ def hide():
 
 
 def build(hosts, rate):
-    """Namespaces h1, h2, ..., each with eth0 on a bridge."""
+    """Build namespaces h1, h2, ..., each with a link eth0 to one bridge."""
     run("ip", "netns", "add", SWITCH)
     run("ip", "-n", SWITCH, "link", "add", "name", "bridge0", "type", "bridge")
     run("ip", "-n", SWITCH, "link", "set", "bridge0", "up")
@@ -228,14 +228,14 @@ def mpirun(hosts, ranks, command):
     machines = FOLDER / "hosts"
     machines.write_text("".join(f"{address(i)}:{ranks}\n" for i in range(1, hosts + 1)))
     words = [BIN / "mpirun", "-launcher", "ssh", "-launcher-exec", launcher(), "-f", machines, "-iface", "eth0"]
-    crowded = hosts * ranks / len(os.sched_getaffinity(0))  # hosts have the same cores
+    crowded = hosts * ranks / len(os.sched_getaffinity(0))  # all hosts are on the same cores
     shares = {"UCX_TLS": "tcp,self", "OMP_NUM_THREADS": "1", "PDLA_CROWDED": f"{crowded:g}"}
     environment = {**shares, **os.environ, "UCX_NET_DEVICES": "eth0"}
     return on_first_host([*words, "-n", hosts * ranks, *command], environment)
 
 
 def launcher():
-    """The script by which an mpirun enters a host."""
+    """Write the script by which mpirun enters a host; gives its path."""
     script = FOLDER / "launcher"
     script.write_text(LAUNCHER)
     script.chmod(0o755)
@@ -253,13 +253,13 @@ def on_first_host(words, environment):
 
 
 def on_link(host):
-    """Bytes that a host's link has received and sent, as the kernel counts them."""
+    """Bytes that a host has received and sent over its link, as the kernel counts them."""
     (link,) = json.loads(run("ip", "-n", host, "-s", "-j", "link", "show", "eth0"))
     return link["stats64"]["rx"]["bytes"], link["stats64"]["tx"]["bytes"]
 
 
 def by_ledgers():
-    """Bytes from other hosts by host, as its ranks' ledgers counted them; and how many ranks said so."""
+    """For each host, the bytes from other hosts that its ranks' ledgers counted; and how many ranks have left a count."""
     counts, said = Counter(), [file.read_text().split() for file in (FOLDER / "counts").iterdir()]
     for host, size in said:
         counts[host] += int(size)
@@ -267,7 +267,7 @@ def by_ledgers():
 
 
 def report(given):
-    """Print, by host and in all, what the kernel counted and what the ledgers counted."""
+    """Print, for each host and in total, what the kernel counted and what the ledgers counted."""
     (ledgers, said), ranks = by_ledgers(), given.hosts * given.ranks
     links = {f"h{i}": on_link(f"h{i}") for i in range(1, given.hosts + 1)}
     print(f"{given.hosts} hosts, ranks on each: {given.ranks}, links of {given.rate}; bytes on each host's link")

@@ -1,9 +1,9 @@
-"""What it costs that matrices lie as ScaLAPACK has them: from and to block-cyclic, end to end, beside pdla's native layouts.
+"""What it costs when matrices lie as ScaLAPACK's: products from and to block-cyclic layouts beside pdla's native ones.
 
 mpirun -n 4 python bench/conversion.py [n] [repeats] [block]        n = 4096, 9 repeats, blocks of 128 on the near-square grid
 
-Through a plan each, the repeats alternating; "2-D blocks" for comparison. Prints the median and the least seconds, the median
-over the native one, and the workspace a rank.
+Each through a plan, conversions included, the repeats alternating; 2-D blocks for comparison. Prints the median and the least
+seconds, the median over the native one, and the workspace a rank.
 """
 
 from statistics import median

@@ -1,9 +1,9 @@
-"""Run a Python program as `python` would, and leave in a folder the bytes that its ledgers counted from other hosts.
+"""Run a Python program as `python` would, and write to a file in FOLDER the bytes from other hosts that its ledgers counted.
 
 python bench/counted.py FOLDER (program.py | -m module) [arguments]
 
-So `bench/cluster.py` starts each rank. A ledger is open from beginning to end, and those that the program opens are counted,
-too; those of dry runs are not.
+`bench/cluster.py` starts each rank in this way. A ledger is open from beginning to end; those that the program opens count, too,
+but not those of dry runs.
 """
 
 import os
@@ -29,19 +29,19 @@ class Counted(list):
 
 
 class Summed(Counted):
-    """The same for a ledger that nobody reads: it would grow as long as the program runs."""
+    """The same without keeping the events, for a ledger that no one reads: it would grow as long as the program runs."""
 
     def append(self, event):
         Counted.sum += event.far
 
 
 def opened():
-    """A program's ledger."""
+    """A ledger that the program opens."""
     return Ledger() if isinstance(current_world.get(), DryComm) else Ledger(events=Counted())
 
 
 def run(program):
-    """As `python` does."""
+    """Run a program, or with -m a module, as `python` does."""
     module = program[0] == "-m"
     sys.argv = program[1:] if module else program
     sys.path[0] = os.getcwd() if module else str(Path(program[0]).resolve().parent)

@@ -1,9 +1,9 @@
 """What share of a link exchanges reach, and how long all-gathers and sums take: directly, around the nodes, and MPI's own.
 
 python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
-Shares: each rank receives 6 MB, in groups of 2, 4 and 16 from every other rank, or from the one before it; by one MPI message
-each, and by pdla, whose long messages travel in pieces. Then milliseconds of an all-gather over all ranks, and of a
-reduce-scatter, by KiB of a piece.
+Shares: each rank receives 6 MB, from all others of groups of 2, 4 and 16, or from the rank before it; by one MPI message from each,
+and by pdla, whose long messages travel in pieces. Then the milliseconds of an all-gather and of a reduce-scatter over all ranks, by
+the KiB of a rank's piece.
 """
 
 import time
@@ -23,7 +23,7 @@ PIECES = 1, 4, 16, 64, 256  # KiB
 
 
 def seconds(comm, work):
-    """Collective: of the slowest rank, the median of a few turns."""
+    """Collective: seconds that work() takes the slowest rank, the median of a few turns."""
     taken = []
     for _ in range(TURNS + 1):
         comm.barrier()
@@ -34,20 +34,20 @@ def seconds(comm, work):
 
 
 def in_messages(mpi, x, outs):
-    """All-gather by a message to and from each other rank."""
+    """An all-gather of one message to and from each other rank."""
     others = [r for r in range(mpi.size) if r != mpi.rank]
     receiving = [mpi.Irecv(outs[r], r) for r in others]
     MPI.Request.Waitall(receiving + [mpi.Isend(x, r) for r in others])
 
 
 def gathered(comm, x, outs, long, calm=0):
-    """An all-gather, around the nodes from so many bytes on, a fan up to so many."""
+    """An all-gather by pdla: around the nodes from `long` bytes on, and there as a fan up to `calm` bytes."""
     ring.LONG, ring.CALM = long, calm
     comm.allgather(x, outs).wait()
 
 
 def milliseconds(comm, kib):
-    """Collective: of an all-gather of pieces of so many KiB."""
+    """Collective: milliseconds of an all-gather of pieces of so many KiB: directly, fan, ring, MPI's."""
     x, whole = np.ones(kib * 128), np.empty((comm.size, kib * 128))
     ways = (
         lambda: gathered(comm, x, [*whole], inf),
@@ -59,13 +59,13 @@ def milliseconds(comm, kib):
 
 
 def summed(comm, parts, out, relayed):
-    """A reduce-scatter, from node to node or not."""
+    """A reduce-scatter by pdla, relayed from node to node or not."""
     base.pays = lambda nbytes, nodes, ranks: relayed
     comm.reduce_scatter(parts, out).wait()
 
 
 def milliseconds_of_sums(comm, kib):
-    """Collective: of a reduce-scatter of pieces of so many KiB."""
+    """Collective: milliseconds of a reduce-scatter of pieces of so many KiB: directly, relayed, MPI's."""
     whole, out = np.ones((comm.size, kib * 128)), np.empty(kib * 128)
     ways = (
         lambda: summed(comm, [*whole], out, False),

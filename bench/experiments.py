@@ -1,11 +1,11 @@
 """The papers' claims, predicted and measured: python bench/experiments.py [--quick] [--only NAME] [--json FILE] [--write]
 
-Parts, each kept in FILE as soon as it is done; a run that was stopped goes on where it was (FILE.part):
+Parts, each kept as soon as it is done (in FILE.part, from which a run that was stopped goes on; FILE is written at the end):
   full        dry runs of every case at the papers' sizes on the described machines a100x4 and v100x4
-  steps       the same on machines that lack latency, nodes or computing, one after the other
+  steps       the same with bandwidth as the only cost, then with latency, nodes and computing added one after the other
   placement   the same with other axes of the grid inside a node
   calibrated  this machine's core, by `python -m pdla.bench calibrate` on one rank a core
-  measured    every case scaled down on an emulated cluster of 16 hosts of 4 ranks (bench/cluster.py: root, Linux), case by case
+  measured    every case, scaled down, on an emulated cluster of 16 hosts of 4 ranks (bench/cluster.py, which needs Linux and root)
   same        dry runs of what was measured, on a machine that describes that cluster
 --write renders docs/experiments.md and its picture from FILE.
 """
@@ -36,7 +36,7 @@ BENCH = Path(__file__).resolve().parent
 DOCS = BENCH.parent / "docs"
 FILE = DOCS / "experiments.json"
 PLACED = "strong"  # the cases whose placements are compared
-PROBES = "probes"  # claims.job's name for what it measures of the network itself
+PROBES = "probes"  # claims.job's name for its measurements of the network itself
 HOSTS, PER_HOST = 16, 4
 MACHINES = ("a100x4", "v100x4")
 PARTS = ("full", "steps", "placement", "calibrated", "measured", "same")
@@ -47,12 +47,12 @@ JOB = {"OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
 def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="experiments.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--quick", action="store_true", help="the dry runs at full size alone, in seconds")
-    parser.add_argument("--only", metavar="NAME", help="one part again, or the measurements of cases whose names hold NAME")
+    parser.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
+    parser.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
     parser.add_argument("--json", metavar="FILE", type=Path, default=FILE, help="default docs/experiments.json")
     parser.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
-    parser.add_argument("--rate", default="50mbit", help="of each host's link (default 50mbit)")
-    parser.add_argument("--repeats", type=int, default=10, help="of each pass on the cluster (default 10)")
+    parser.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
+    parser.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
     parser.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
     given = parser.parse_args()
     if not RATE.fullmatch(given.rate) or given.repeats < 1:
@@ -61,7 +61,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Results:
-    """What is known so far, kept in a file beside the one that it becomes; the ranks of the cluster add lines to a third."""
+    """What is known so far, kept in FILE.part until it becomes FILE; the cluster's ranks add lines to FILE.lines."""
 
     def __init__(self, file: Path, again: bool) -> None:
         self.file, self.part, self.lines = (file.with_name(file.name + end) for end in ("", ".part", ".lines"))
@@ -73,7 +73,7 @@ class Results:
         self.part.write_text(page.compact(self.told))
 
     def take_in(self) -> None:
-        """The lines that have been added."""
+        """Take in the lines that the cluster's ranks have added."""
         said = self.lines.read_text().splitlines() if self.lines.exists() else []
         found = dict(pair for line in said for pair in json.loads(line).items())
         self.keep("measured", self.told.get("measured", {}) | found)
@@ -96,7 +96,7 @@ def about() -> dict[str, Any]:
 
 
 def full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """By machine and case."""
+    """Figures by machine and case."""
     results.keep("parameters", dry.parameters(CASES["CNN Tensor3D"].full))
     return {
         name: {case.name: dry.figures(case.full, Machine.load(name)) for case in CASES.values() if not case.undry}
@@ -105,7 +105,7 @@ def full(results: Results, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def steps(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """By machine and case, of the cases that are claimed there."""
+    """Figures by machine and case, for the cases that a claim is about on that machine."""
     claimed = {(claim.machine, case) for claim in CLAIMS for case in (claim.faster, claim.slower)}
     return {
         name: {case: dry.steps(CASES[case].full, Machine.load(name)) for on, case in sorted(claimed) if on == name}
@@ -119,7 +119,7 @@ def placement(results: Results, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def same(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """Nothing where the cluster's network was not measured."""
+    """Figures by case; none where the cluster's network was not measured."""
     told = results.told
     if PROBES not in told.get("measured", {}):
         return {}
@@ -128,11 +128,11 @@ def same(results: Results, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def emulated(told: dict[str, Any]) -> Machine:
-    """The cluster as a machine: links as measured, a core's figures over the ranks that share it."""
+    """The cluster as a machine: links as measured, and of a core's figures the share of a rank."""
     probes = told["measured"][PROBES]
-    gap = probes["gap"]  # in a message's time, too
+    gap = probes["gap"]  # which is part of the time of a single message, too
     network = {"gap": gap} | {name: max(0.0, probes[name] - gap) for name in ("latency", "far_latency")}
-    rate = probes["one_to_one"]  # of the given one what TCP reaches; all to all the verb waits for messages, which the clock tells
+    rate = probes["one_to_one"]  # what TCP reaches of the given rate; all_to_all also has waits, which the clock models by itself
     return replace(
         core.shared(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
         overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
@@ -143,12 +143,12 @@ def emulated(told: dict[str, Any]) -> Machine:
 
 
 def calibrated(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """One rank a core, all at once."""
+    """The figures of a core, by one rank on each, all at once."""
     return asdict(core.calibrated())
 
 
 def measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
-    """Every case that is not known at this rate and with as many repeats; on failure those that are, and "absent": why."""
+    """Figures by case: those known at this rate and number of repeats, and others measured now; on failure also "absent": why."""
     told, asked = results.told, {"rate": given.rate, "repeats": given.repeats}
     if given.only == "measured" or {key: told.get(key) for key in asked} != asked:
         told["measured"] = {}
@@ -162,7 +162,7 @@ def measured(results: Results, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) -> dict[str, Any]:
-    """All that is measured now, and "wire": bytes that the kernel counted over the ledgers', of the whole job; or "absent"."""
+    """All that is measured by now, and "wire", the bytes of the whole job by the kernel over those by the ledgers; or "absent"."""
     spec = json.dumps({"cases": cases, "repeats": given.repeats, "results": str(results.lines.absolute())})
     shape = ["--hosts", HOSTS, "--ranks-per-host", PER_HOST, "--rate", given.rate, "--limit", given.limit]
     command = [sys.executable, BENCH / "cluster.py", *shape, "--", "python", "-m", "claims.job", spec]
@@ -178,7 +178,7 @@ def on_cluster(results: Results, given: argparse.Namespace, cases: list[str]) ->
 
 
 def shown(command: list[str]) -> tuple[int, list[str]]:
-    """Run a command, passing on what it says; gives its exit status, and that."""
+    """Run a command and pass on what it prints; gives its exit status, and the lines printed."""
     said, env = [], os.environ | JOB | MPI_TREES
     with subprocess.Popen(command, cwd=BENCH, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         for line in job.stdout or ():
@@ -193,7 +193,7 @@ RUN = {"full": full, "steps": steps, "placement": placement, "calibrated": calib
 
 
 def to_do(results: Results, given: argparse.Namespace) -> list[str]:
-    """The parts to run: again, where they are asked for, else those that a stopped run has not done."""
+    """The parts to run: those asked for, again; else all, except those that a stopped run has done."""
     found = [case for case in CASES if given.only and given.only in case]
     if given.only and given.only not in PARTS and not found:
         names = f"{', '.join(PARTS)}, nor in a case's name: {'; '.join(CASES)}"
@@ -213,7 +213,7 @@ def main() -> int:
     given = arguments()
     results = Results(given.json, again=bool(given.only or given.quick))
     parts = to_do(results, given)
-    if "about" not in results.told or not {*parts} <= {*DRY, "same"}:  # dry runs are the same anywhere
+    if "about" not in results.told or not {*parts} <= {*DRY, "same"}:  # dry runs alone do not depend on this machine
         results.keep("about", about())
     for part in parts:
         start = time.perf_counter()

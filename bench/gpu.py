@@ -1,12 +1,12 @@
-"""What one GPU makes of it: python bench/gpu.py --json FILE, on a machine that has one. `make test-gpu` runs it, too.
+"""Speeds of pdla on one GPU, beside PyTorch's and CuPy's: python bench/gpu.py --json FILE. `make test-gpu` runs it, too.
 
-gemm    pdla's local product against PyTorch's (cuBLAS, too), 2 m n k operations: goal 0.97 of it at n >= 4096
-pack    block-cyclic rectangles picked, turned and added, bytes read and written a second, against the device's own copy: goal 0.85
-fused   the layers' work, each in as few passes as its kernels make, against the same composed of CuPy's functions, and PyTorch's
+gemm    pdla's local product against PyTorch's, which also uses cuBLAS; operations are 2 m n k; goal: 0.97 of it at n >= 4096
+pack    block-cyclic rectangles picked, transposed and added: bytes read and written a second, against a plain copy; goal: 0.85
+fused   the element-wise work of layers by pdla's kernels, against the same composed of CuPy's functions, and PyTorch's
 message through pinned memory, from one rank to itself: bytes a second, in pieces and whole
-fill    random matrices, drawn as every grid and the host draw them, against CuPy's own numbers: seconds, bytes a second
+fill    random matrices, with the same numbers as on every grid and on the host, against CuPy's own: seconds, bytes a second
 layer   a transformer layer forward and backward against PyTorch's, eager and compiled: seconds
-Each is the median of some runs; a run is repeated until it takes a tenth of a second, and begins and ends with the device idle.
+Each figure is the median of several runs. A run repeats the work for a tenth of a second; the device is idle before and after.
 """
 
 import argparse
@@ -28,11 +28,11 @@ from pdla.bench.arguments import to_write
 from pdla.comm import device
 from pdla.indices import IndexSet
 
-TIMING = {"runs": 7, "long": 0.1}  # of a measurement; seconds of each
+TIMING = {"runs": 7, "long": 0.1}  # of a measurement: how many; seconds of each
 
 
 def seconds(finish, work):
-    """Of one call of work."""
+    """Seconds of one call of work(), the median of several runs; finish() waits for the device."""
 
     def many(count):
         finish()
@@ -48,7 +48,7 @@ def seconds(finish, work):
 
 
 def torch_or_none():
-    """PyTorch with a GPU, if it is here."""
+    """PyTorch, if it is installed and finds a GPU, else None."""
     try:
         import torch
     except ImportError:
@@ -57,7 +57,7 @@ def torch_or_none():
 
 
 def gemm(xp, torch, sizes):
-    """Rows of figures, a dtype and a size each."""
+    """Rows of figures, one for each dtype and size."""
     rows = []
     for dtype, tf32 in (("float64", 0), ("float32", 0), ("float32", 1), ("float16", 0), ("bfloat16", 0)):
         for n in sizes:
@@ -83,7 +83,7 @@ def kind_of(dtype):
 
 
 def pack(xp, n):
-    """Rows of figures, a way and a dtype each: an n x n matrix, its rows and columns dealt out in blocks of 64 to 4 x 4 ranks."""
+    """Rows of figures, one for each way and dtype: an n x n matrix, dealt out in 64 x 64 blocks to 4 x 4 ranks."""
     rows, dealt = [], [np.flatnonzero(np.arange(n) // 64 % 4 == r) for r in range(4)]
     places = [(i, j) for i in dealt for j in dealt]
     for dtype in ("float32", "float64", "complex128"):
@@ -103,7 +103,7 @@ def pack(xp, n):
 
 
 def pieces(xp, n, dtype):
-    """What pdla does to n x n arrays, by name: functions of a namespace."""
+    """Work that layers do on n x n arrays, by name: functions of a namespace `way`, pdla's kernels or what CuPy composes."""
     x, y = (xp.asarray(np.ones((n, n), dtype)) for _ in range(2))
     row, column, both = (xp.asarray(np.ones(shape, dtype)) for shape in ((1, n), (n, 1), (2, n, 1)))
     places, ignored = np.arange(n), np.zeros(n, bool)
@@ -132,7 +132,7 @@ def pieces(xp, n, dtype):
 
 
 def pieces_of_torch(torch, n, dtype):
-    """The same by PyTorch, which keeps no slope of GeLU but works it out on the way back."""
+    """The same by PyTorch, which does not keep the slope of GeLU but computes it in the backward pass."""
     functional, aten = torch.nn.functional, torch.ops.aten
     x, y = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(2))
     row, targets, logits = x[0].clone(), torch.arange(n, device="cuda"), x.clone().requires_grad_()
@@ -148,7 +148,7 @@ def pieces_of_torch(torch, n, dtype):
 
 
 def fused(xp, torch, n):
-    """Rows of figures, a piece of a layer's work and a dtype each, of n x n arrays."""
+    """Rows of figures, one for each piece of a layer's work and dtype, on n x n arrays."""
     rows, plain = [], SimpleNamespace(**vars(composed))
     plain.gelu = lambda x, slope, bias=None: composed.gelu(x, slope, bias, xp.erf)
     for dtype in ("float32", "float64"):
@@ -163,7 +163,7 @@ def fused(xp, torch, n):
 
 
 def message(xp, sizes):
-    """Rows of figures, a length each: bytes a second of a message through pinned memory, in pieces and whole."""
+    """Rows of figures, one for each length: bytes a second of a message through pinned memory, in pieces and whole."""
     with config.override(gpu_mpi="off"):
         comm = pdla.world()
     rows, least = [], device.PIECE
@@ -184,7 +184,7 @@ def message(xp, sizes):
 
 
 def fill(xp, n):
-    """Rows of figures, a distribution and a dtype each, of n x n random matrices."""
+    """Rows of figures, one for each distribution and dtype, of n x n random matrices."""
     import cupy
 
     rows, held = [], IndexSet.interval(0, n)
@@ -231,13 +231,13 @@ def layer(xp, torch, hidden, heads, sequence, batch):
 
         try:
             figures[f"torch_{name}_seconds"] = seconds(torch.cuda.synchronize, step)
-        except Exception as error:  # to compile takes a compiler
+        except Exception as error:  # torch.compile needs a compiler
             figures[f"torch_{name}_failed"] = str(error)[:300]
     return figures
 
 
 def sections(xp, torch, small):
-    """What is measured, by name; each is a function that returns figures."""
+    """The sections, by name, as functions that return figures."""
     n = 64 if small else 8192
     return {
         "gemm": lambda: gemm(xp, torch, (32,) if small else (1024, 4096, 8192)),
@@ -252,7 +252,7 @@ def sections(xp, torch, small):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
-    parser.add_argument("--small", action="store_true", help="sizes that take no time, to see that it runs")
+    parser.add_argument("--small", action="store_true", help="tiny sizes, to see whether everything runs")
     arguments = parser.parse_args()
     if arguments.small:
         TIMING.update(runs=1, long=0.0)
@@ -261,7 +261,7 @@ def main():
         for name, measured in sections(chosen(), torch_or_none(), arguments.small).items():
             try:
                 figures[name] = measured()
-            except Exception:  # a device is lent for minutes: what else can be measured is
+            except Exception:  # the other sections are still measured
                 failed.append(name)
                 figures[name] = {"failed": traceback.format_exc()}
             text = json.dumps(figures, indent=1)

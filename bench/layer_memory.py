@@ -1,8 +1,7 @@
 """What a transformer layer holds on a rank in every scheme, and the peak of a pass: python bench/layer_memory.py
 
-Ranks are threads; float64. Parameters, gradients and AdamW's state of rank 0; what it keeps from forward to backward; and the
-peak of one pass forward and backward beyond parameters and x, by Python's own count of memory (tracemalloc) of all ranks, over
-their number. In MiB.
+Ranks are threads; float64; MiB. Rank 0's parameters, gradients and AdamW's state; what it keeps from forward to backward; and the
+peak of one pass forward and backward beyond parameters and x, as Python counts it (tracemalloc) for all ranks, over their number.
 """
 
 import tracemalloc
@@ -19,11 +18,12 @@ MIB = 2**20
 
 
 def held(comm, make, recompute):
-    """Collective: bytes of parameters, of gradients, of AdamW's state and of what is kept; and the peak of all ranks."""
+    """Collective: this rank's bytes of parameters, gradients, AdamW's state and what is kept; and the peak of all ranks over their
+    number."""
     scheme = make(comm)
     layer = nn.TransformerLayer(scheme, HIDDEN, HEADS, sequence=SEQUENCE, recompute=recompute)
     x = scheme.shard(np.ones((SEQUENCES * SEQUENCE, HIDDEN)), sequence=SEQUENCE)
-    layer.backward(layer.forward(x))  # communicators and caches are made once
+    layer.backward(layer.forward(x))  # a first pass, which makes communicators and caches
     for parameter in layer.all_parameters():
         parameter.gradient = None
     comm.barrier()

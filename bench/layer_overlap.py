@@ -1,10 +1,10 @@
 """How much of a transformer's communication is hidden behind its products, by shards: Tensor3D, ranks as threads.
 
-python bench/layer_overlap.py [ratio]        a linear's product takes so many times what its messages take (2)
+python bench/layer_overlap.py [ratio]        time of a linear's product over that of its messages (default 2)
 
-Products are slept, as on a machine of each rank's own; an array is on its way as long as its bytes take at a bandwidth. For
-1, 2 and 4 shards, forward and backward: seconds of the products alone (the verbs bring nothing), of the communication
-alone (products take no time), of both; and the share hidden, (products + communication - both) / communication.
+A product is a sleep, as if each rank had its own machine; an array travels as long as its bytes take at a given bandwidth. For
+1, 2 and 4 shards, forward and backward: seconds of the products alone (verbs return at once), of the communication alone
+(products take no time), of both; and the share hidden, (products + communication - both) / communication.
 """
 
 import time
@@ -48,7 +48,7 @@ def passes(comm, shards):
 
 
 def silent():
-    """The verbs of this world, bringing nothing."""
+    """Replace the verbs that layers use by ones that send nothing and return at once."""
     return patch.multiple(
         ThreadComm, allgather=lambda comm, x, outs, verb="", hall=None: done(outs),
         reduce_scatter=lambda comm, parts, out, verb="", op="": done(out),
@@ -56,7 +56,7 @@ def silent():
 
 
 def slept(seconds):
-    """GEMMs that take so many seconds for a linear of HIDDEN x HIDDEN and all tokens of a rank, others by their work."""
+    """Replace GEMMs by sleeps: `seconds` for a linear of HIDDEN x HIDDEN and all tokens of a rank, others by their work."""
     whole = SEQUENCE * SEQUENCES // 2 * HIDDEN * HIDDEN // 4
 
     def gemm(a, b, c, alpha=1, beta=0, room=None):

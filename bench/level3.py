@@ -1,10 +1,10 @@
-"""What syrk and symm take beside the whole products, by turns: the least that one may expect of half the work.
+"""The time of syrk and symm beside that of the full products, in turns: what half the work gains.
 
 mpirun -n 4 python bench/level3.py [repeats]        9 repeats
 
-C = A A^T in 2-D blocks on the near-square grid, float64: by matmul; by syrk, C as it lies; by syrk of an A that all ranks see. Then
-S B of a symmetric S: by matmul, whole, and by symm, which mirrors it first. Prints median milliseconds, the second and the third
-over the first, and the last over that before.
+C = A A^T in 2-D blocks on the near-square grid, float64: by matmul; by syrk; by syrk of an A in memory that all ranks see. Then S B
+of a symmetric S: by matmul of all of S, and by symm, which mirrors a triangle first. Prints median milliseconds, and the ratios of
+the second and third to the first, and of the last to the fourth.
 """
 
 from statistics import median
@@ -23,7 +23,7 @@ BLOCKS = pdla.Layout("row", "col")
 
 
 def products(n, k, grid):
-    """Each by its name, and checked on integers."""
+    """The calls by name, after a check on integers."""
     A, B = (pdla.random((n, k), grid, BLOCKS, distribution="integers", low=-4, high=5, seed=seed) for seed in (0, 1))
     S, C, D = A.shared(), pdla.zeros((n, n), grid, BLOCKS), pdla.zeros((n, k), grid, BLOCKS)
     symmetric = pdla.syrk(A, layout=BLOCKS, mirror=True)
@@ -48,7 +48,7 @@ def main(repeats=9):
         print(f"{'n':>6}{'k':>6}{'A A^T':>10}{'syrk':>10}{'all see A':>10}{'S B':>10}{'symm':>10}{'over A A^T, S B':>20}")
     for n, k in SHAPES:
         calls = products(n, k, grid)
-        for call in calls.values():  # the first of a kind works out its plan
+        for call in calls.values():  # the first call of each makes its plan
             call()
         times = {name: [] for name in calls}
         for _ in range(repeats):

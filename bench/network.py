@@ -1,12 +1,12 @@
 """pdla beside ScaLAPACK and an allgather by hand on an emulated network, all in one run: python bench/network.py [--json FILE]
 
-For each rate of the links and each number of ranks on a host a cluster (bench/cluster.py) is built, and each side multiplies
-on it in a job of its own: pdla in its native layouts and from 2-D blocks to 2-D blocks, and the ranks' own GEMMs with nothing
-moved ("computing"); allgather and numpy.matmul by hand; ScaLAPACK's pdgemm under Open MPI (best of two block sizes). One BLAS
-thread a rank. pdla is told of the cluster by PDLA_MACHINE: the links' rate, and a rank's share of a core, calibrated first.
-Times are medians of turns of a second of products, the first of each left out where sides take turns; MB are what the kernel
-counted on the link of the host that received most, a product. The floor is pdla's volume, by its ledger, over the link's rate,
-and computing.
+For each rate of the links and each number of ranks on a host a cluster is built (bench/cluster.py), on which three jobs multiply:
+pdla in its native layouts and from 2-D blocks to 2-D blocks, with the ranks' own GEMMs and nothing moved ("computing"); allgather
+and numpy.matmul by hand; ScaLAPACK's pdgemm under Open MPI (best of two block sizes). One BLAS thread a rank. PDLA_MACHINE
+describes the cluster to pdla: the links' rate, and a rank's share of a core, which is calibrated first. Times are medians over
+turns of a second of products, without the first product of each turn where sides take turns. MB are those that the kernel counted,
+for one product, on the link of the host that received most. The floor is pdla's volume, by its ledger, over the link's rate, plus
+computing.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
 PDLA = (("ceiling", ""), ("ours", "native"), ("ours", "blocks"))
 JOBS = {"pdla": PDLA, "by hand": (("by_hand", ""),), "ScaLAPACK": (("pdgemm", "64"), ("pdgemm", "256"))}
 PEERS = ("by_hand", "pdgemm")
-NEAR = 9e8  # bytes a second and core that ranks of a host send each other, 64 at once on two cores: measured, 1 to 2 MiB each
-TURN = 1.0  # seconds of products, before it is another side's turn
+NEAR = 9e8  # bytes a second and core between ranks of a host: measured with 64 ranks on two cores, messages of 1 to 2 MiB
+TURN = 1.0  # seconds of products in a side's turn
 WIDTH = 170  # columns, where the output is no terminal
 
 
 def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="network.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--hosts", type=int, default=16)
-    parser.add_argument("--ranks-per-host", type=positives, default="1,4", help="default 1,4")
-    parser.add_argument("--rates", default="200mbit,50mbit", help="default 200mbit,50mbit")
+    parser.add_argument("--hosts", type=int, default=16, help="default 16")
+    parser.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
+    parser.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
     parser.add_argument("--shapes", type=products, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
-    parser.add_argument("--sides", default=",".join(JOBS), help=f"default {','.join(JOBS)}")
+    parser.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
     parser.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
     parser.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
     parser.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
@@ -64,7 +64,7 @@ def products(text: str) -> list[tuple[int, int, int]]:
 
 
 def check(given: argparse.Namespace) -> None:
-    """Refuse what cannot be run, before anything is measured."""
+    """Before anything is measured: raise Refused where sides or clusters cannot be run."""
     if odd := [name for name in given.sides.split(",") if name not in JOBS]:
         raise cluster.Refused(f"--sides {','.join(odd)}: give some of {','.join(JOBS)}")
     for rate, ranks in cross(given.rates.split(","), given.ranks_per_host):
@@ -76,7 +76,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) -> int:
-    """All jobs on one cluster, which ends with this process."""
+    """Run all jobs on one cluster, which ends with this process; their lines go to `results`."""
     cluster.hide()
     cluster.FOLDER.mkdir(parents=True)
     cluster.build(given.hosts, rate)
@@ -101,7 +101,7 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
 
 
 def described(one: Machine, hosts: int, ranks: int, rate: str) -> str:
-    """The file of a machine: a cluster of such cores."""
+    """Write the description of the cluster, a machine of such cores; gives the file."""
     file = cluster.FOLDER / "machine.toml"
     link = cluster.bytes_a_second(rate)
     mine = core.shared(replace(one, bandwidth=NEAR), max(1.0, hosts * ranks / CORES))
@@ -141,12 +141,12 @@ class Row:
         return min(found, key=lambda line: median(line["seconds"]), default=None)
 
     def over_pdla(self, side: str) -> float | None:
-        """A peer's median over pdla's in its native layouts."""
+        """A peer's median time over pdla's in its native layouts."""
         ours, theirs = self.best("ours", "native"), self.best(side)
         return median(theirs["seconds"]) / median(ours["seconds"]) if ours and theirs else None
 
     def over_floor(self) -> float | None:
-        """pdla's median over what its volume takes on the link, and computing."""
+        """pdla's median time over the floor: its volume over the link's rate, plus computing."""
         ours, alone = self.best("ours", "native"), self.best("ceiling")
         if ours is None or alone is None:
             return None
@@ -166,7 +166,7 @@ class Row:
 
 
 def rows(lines: list[dict]) -> dict[tuple[str, int], list[Row]]:
-    """By rate and ranks, a row a product."""
+    """For each rate and number of ranks, a row for each product."""
     groups: dict[tuple, list[dict]] = {}
     for line in lines:
         groups.setdefault((line["rate"], line["ranks"], line["m"], line["n"], line["k"]), []).append(line)
@@ -205,7 +205,7 @@ def verdict(found: dict[tuple[str, int], list[Row]]) -> list[str]:
 
 
 def measured(given: argparse.Namespace, folder: Path, out: Console) -> list[dict]:
-    """The lines of all sides on all clusters; each cluster, since it ends with its process, in one of its own."""
+    """The lines of all sides on all clusters. Each cluster has a process of its own, with which it ends."""
     found: list[dict] = []
     for rate in given.rates.split(","):
         for ranks in given.ranks_per_host:

@@ -1,17 +1,17 @@
 """How much of the communication a product hides behind its local GEMMs: SUMMA and Cannon.
 
-python bench/overlap.py [delay]              ranks as threads, each array so many seconds on its way (0.2, or less: see below)
-mpirun -n 4 python bench/overlap.py          ranks as processes, on the network there is
+python bench/overlap.py [delay]              ranks are threads; an array travels `delay` seconds (0.2, or less: see below)
+mpirun -n 4 python bench/overlap.py          ranks are processes, on the network there is
 python bench/cluster.py --hosts 4 -- python bench/overlap.py
 
-For each product, the least seconds of a few turns: the GEMMs alone (the verbs bring nothing), the communication alone (the
-GEMMs compute nothing), both together; and the share hidden: (GEMMs + communication - together) / communication.
-The first panel, or the skew, has nothing to hide behind. Alone, SUMMA has four panels on their way at once: of s panels at most
-1 - 4/s can be hidden, of Cannon's s shifts 1 - 1/s.
+For each product, the least seconds of a few turns: the GEMMs alone (verbs return at once), the communication alone (GEMMs return at
+once), both together; and the share hidden: (GEMMs + communication - together) / communication. The first panel, or the skew, has
+nothing to hide behind. In the communication alone, SUMMA has four panels under way at once: of s panels at most 1 - 4/s can be
+hidden, of Cannon's s shifts 1 - 1/s.
 
-"slept" GEMMs stand for those of machines of their own, where ranks outnumber the cores: each takes 1.5 delays, and no
-core (over MPI a delay is 0.06 where none is given). Beside real ones of threads it is what the products of 2.75 panels take, where
-that is less and none is given: SUMMA is three panels ahead.
+Where ranks outnumber the cores, GEMMs are "slept", as if each rank had its own machine: a sleep of 1.5 delays (over MPI a delay is
+0.06 s unless given). Where the GEMMs of threads are real, the default delay is at most the time that those of 2.75 panels take, as
+SUMMA is three panels ahead.
 """
 
 import os
@@ -27,14 +27,14 @@ from pdla.bench.arguments import above_zero
 from pdla.comm.base import done
 
 TURNS = 4
-LATE = 0.2  # seconds that an array takes between threads, at most
+LATE = 0.2  # seconds that an array travels between threads, at most
 THREADS = (("summa", 4, 6144, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
 PROCESSES = (("summa", 4096, 256),)
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'delay':>8}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 
 
 def product(comm, algorithm, n, panel):
-    """Collective: seconds of C = A B."""
+    """Collective: seconds of C = A B on the slowest rank, the second time."""
     layout = pdla.Layout("row", "col")
     with pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm) as grid:
         A, B, C = (pdla.random((n, n), grid, layout, seed=seed) for seed in range(3))
@@ -47,7 +47,7 @@ def product(comm, algorithm, n, panel):
 
 
 def silent(world):
-    """The world's verbs, bringing nothing."""
+    """Replace the world's verbs by ones that send nothing and return at once."""
     fakes = {"bcast": lambda comm, x, root: done(x), "shift": lambda comm, x, out, step=1: done(out)}
     return patch.multiple(world, **fakes)
 
@@ -61,7 +61,7 @@ def idle(*operands):
 
 
 def measured(run, world, gemm):
-    """Seconds of the GEMMs alone, of the communication alone, of both, in turns; `run()` gives the seconds of one."""
+    """The least seconds of the GEMMs alone, of the communication alone, of both, in turns; run() gives the seconds of one run."""
     least = [float("inf")] * 3
     for _ in range(TURNS):
         for i, (verbs, gemms) in enumerate(((silent(world), gemm), (nullcontext(), gemm_is(idle)), (nullcontext(), gemm))):
@@ -91,7 +91,7 @@ def with_threads(given):
 
 
 def alone(ranks, *case):
-    """Seconds of the GEMMs of a product of threads."""
+    """Seconds of a product's GEMMs alone, by ranks as threads."""
     with silent(pdla.comm.threads.ThreadComm):
         return min(pdla.run(ranks, product, *case)[0] for _ in range(2))
 

@@ -1,10 +1,10 @@
 """PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run: python bench/pblas.py [--json FILE]
 
-A C program (bench/clients/gemm.c) calls pdgemm_ in turns: taken by libpdla_pblas.so, and passed on to ScaLAPACK. Native pdla
-multiplies matrices dealt out as it likes best, from Python, under the same MPI. The two jobs alternate, --rounds times; figures are
-medians over all, of the slowest process; every process has one BLAS thread, and its BLAS libraries, the system's and NumPy's, are
-told the processor alike where the system's is older than that. Each product is compared with ScaLAPACK's, element for
-element. Builds what it runs in a scratch folder: needs Debian's libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
+A C program (bench/clients/gemm.c) calls pdgemm_, which libpdla_pblas.so in turn computes itself and passes on to ScaLAPACK. Native
+pdla multiplies matrices in its own layouts, from Python, under the same MPI. The two jobs alternate, --rounds times; figures are
+medians over all rounds, of the slowest process. Every process has one BLAS thread; where the system's BLAS is older than the
+processor, it is told which kernels to use. The C program compares each product with ScaLAPACK's, element for element. What runs is
+built in a scratch folder; this needs Debian's libscalapack-openmpi-dev, libopenmpi-dev and a C compiler.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ LIMIT = 600  # seconds of a job
 def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="pblas.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=positive, default=4)
-    parser.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n")
-    parser.add_argument("--blocks", type=positives, default="64,256")
-    parser.add_argument("--rounds", type=positive, default=3)
-    parser.add_argument("--turns", type=positive, default=5, help="products of each side in a job")
-    parser.add_argument("--json", metavar="FILE", type=to_write)
+    parser.add_argument("--ranks", type=positive, default=4, help="processes (default 4)")
+    parser.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n (default 1024,2048,4096)")
+    parser.add_argument("--blocks", type=positives, default="64,256", help="block sizes of the C program (default 64,256)")
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds of both jobs (default 3)")
+    parser.add_argument("--turns", type=positive, default=5, help="products of each side in a job (default 5)")
+    parser.add_argument("--json", metavar="FILE", type=to_write, help="write everything to FILE")
     return parser.parse_args()
 
 
 def built(folder: Path) -> Path:
-    """The C program, with the libraries beside it."""
+    """Build the C program, with the libraries beside it; gives its path."""
     for command in (
         [sys.executable, "-m", "pdla.native.build", "--to", folder],
         ["make", "-C", BENCH / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],

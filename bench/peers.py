@@ -1,18 +1,18 @@
 """pdla beside what one would use instead, all in one run: python bench/peers.py [--quick] [--json FILE]
 
-Sides: NumPy in one process on all cores; the ranks' own GEMMs and no communication (the ceiling), without barriers and with one
-after each; allgather and numpy.matmul by hand; pdla through a plan, in its native layouts (on all ranks, also with A and B in
-memory that these have in common, and, where they outnumber the cores, on as many as there are cores, while the others wait) and
-from 2-D blocks to 2-D blocks; ScaLAPACK's pdgemm (best of four block sizes, of which the largest leave C to few ranks, too);
-PyTorch DTensor on gloo (best of three ways to cut A and B). One BLAS thread a rank. A side that is not installed is named, with
-the command that installs it.
+Sides: NumPy in one process on all cores; the ranks' own GEMMs without communication (the ceiling), with and without a barrier
+after each; allgather and numpy.matmul by hand; pdla through a plan, from 2-D blocks to 2-D blocks and in its native layouts (on
+all ranks; with A and B in memory that all ranks share; and, where ranks outnumber the cores, on as many as there are cores, while
+the others wait); ScaLAPACK's pdgemm (best of four block sizes, the largest of which may leave C to few ranks); PyTorch's DTensor
+on gloo (best of three ways to cut A and B). One BLAS thread a rank. A side that is not installed is named, with the command that
+installs it.
 
-A product after another (the short ones together), each --repeats times by all jobs in turn: what a shared machine gives changes
-within minutes. Sides that share an MPI share a job (pdla, its ceilings and the lines by hand) and alternate in it; no rank of
-another waits meanwhile and takes a core. A time is that of a tenth of a second of products, back to back, over their number, from
-the moment when all ranks start to the last that is done. Shown are the median of a side's turns, and medians of ratios, each of two
-turns that followed one another. In a product's first round its integers are checked, twice, element for element by a product with a
-vector.
+Products come one after another (the short ones together), each --repeats times by all jobs in turn, as the speed of a shared
+machine changes within minutes. Sides that share an MPI (pdla, its ceilings and the product by hand) share a job and alternate in
+it; no other job waits meanwhile and takes a core. A turn is a tenth of a second of products, back to back; its time is that from
+the moment when all ranks start until the last is done, over the number of products. Shown are the median of a side's turns, and
+medians of ratios of turns that followed one another. In the first round the product of integers is checked, twice, on every
+element, by multiplying with a vector.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")
 DTYPES = ("float64", "float32")  # which ScaLAPACK has, too
 MANY, SQUARE = 64, "2048"  # the one product that is also run on many ranks
-SHORT = 2**31  # multiplications of products that take less time than a job's start: they share it
+SHORT = 2**31  # multiplications: up to so many, a product takes less time than a job's start, and such products share jobs
 TURNS, TURN = 4, 0.1  # times that sides of one job take turns at a product, and seconds of each turn
 WIDTH = 240  # columns, where the output is no terminal
 
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="peers.py", description=__doc__, formatter_class=as_written)
     parser.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
-    parser.add_argument("--shapes", help=f"n or m x n x k, default {','.join(SHAPES)}")
+    parser.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
     parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
     parser.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
@@ -86,14 +86,14 @@ def cases(given: argparse.Namespace) -> dict[int, list[Product]]:
 
 
 def visits(rows: list[Row]) -> list[list[Row]]:
-    """The rows whose products are run in turn by all jobs: the short ones together, each other alone."""
+    """Groups of rows that each job runs at a time, before the next job's turn: the short ones together, each other row alone."""
     short = [row for row in rows if row.product.m * row.product.n * row.product.k <= SHORT]
     alone = [[row] for row in rows if row not in short]
     return [short, *alone] if short else alone
 
 
 def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
-    """Run a job on the rows' products, and take its figures in; what went wrong, or ""."""
+    """Run a job on the rows' products, and add its figures to the rows; gives what went wrong, or ""."""
     work = []
     for row in rows:
         p = row.product
@@ -115,7 +115,7 @@ def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
 
 
 def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: dict[str, str], say: Console) -> None:
-    """All rounds of some products; a job that fails once is left out from there on."""
+    """Run all rounds of some products; a job that has failed is left out of later ones."""
     for number in range(1 if given.quick else given.repeats):
         for job in run:
             name = f"{job.name} on {rows[0].ranks} ranks"
@@ -137,7 +137,7 @@ def machine() -> dict[str, object]:
 
 def main() -> int:
     given = arguments()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # which ends the job under way, too
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, which ends the job under way, too
     out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     say = Console(stderr=True, highlight=False)
     known = {job.name: job for job in jobs(given.torch_python)}

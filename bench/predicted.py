@@ -2,9 +2,9 @@
 
 mpirun -n 2 python bench/predicted.py [rounds]        5 rounds
 
-Each round calibrates the machine, predicts every case by a dry run of rank 0 on it, and measures it. The figures are medians over
-rounds; the error is that of the median prediction. Fresh pages are those that the system gave rank 0 anew in a run, of memory
-that had been given back: each costs microseconds, which no dry run foretells. glibc keeps them where it is told to:
+Each round calibrates the machine, predicts every case by a dry run of rank 0 on it, and measures it. Figures are medians over the
+rounds; an error compares the medians. Fresh pages are memory that rank 0 had given back and the system had to provide anew during a
+run: each costs microseconds, which no dry run predicts. With these settings glibc keeps such memory:
 
 MALLOC_TRIM_THRESHOLD_=1000000000 MALLOC_MMAP_THRESHOLD_=1000000000 mpirun -n 2 python bench/predicted.py
 """
@@ -25,7 +25,7 @@ LAYOUT = pdla.Layout("row", "col")
 
 
 def product(comm, n, algorithm, dtype):
-    """What is timed: a planned product."""
+    """A function to time: a planned product."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm)
     A, C = pdla.zeros((n, n), grid, LAYOUT, dtype=dtype), pdla.zeros((n, n), grid, LAYOUT, dtype=dtype)
     plan = pdla.plan_matmul(A, A, algorithm=algorithm, out=C)
@@ -33,7 +33,7 @@ def product(comm, n, algorithm, dtype):
 
 
 def layer(comm, kind, hidden, dtype):
-    """What is timed: a transformer layer forward and backward."""
+    """A function to time: a transformer layer forward and backward."""
     axes = ("row",) if kind is nn.Megatron1D else ("row", "col")
     scheme = kind(pdla.ProcessGrid(pdla.balanced_shape(comm.size, len(axes)), axes, comm))
     net = nn.TransformerLayer(scheme, hidden, 8, sequence=128, dtype=dtype)
@@ -51,7 +51,7 @@ CASES = {
 
 
 def predicted(case, ranks, machine):
-    """Seconds of the second time; the first plans."""
+    """Seconds that the case takes in a dry run the second time; the first time plans."""
     make, *arguments = case
 
     def program(comm):
@@ -65,7 +65,7 @@ def predicted(case, ranks, machine):
 
 
 def measured(comm, run):
-    """Seconds of the slowest rank, and fresh pages of the first."""
+    """Collective: seconds that run() takes the slowest rank, and fresh pages of the first rank."""
     comm.barrier()
     start, before = time.perf_counter(), getrusage(RUSAGE_SELF).ru_minflt
     run()

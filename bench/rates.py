@@ -1,10 +1,11 @@
-"""Which one size of a product tells its rate: square, thin, tall and random shapes, from the rates of the square ones.
+"""Which single number tells the rate of an m x n x k product best, given the rates of square ones: on thin, tall and random shapes.
 
 OMP_NUM_THREADS=1 python bench/rates.py [seed]
 
-Rates are those of stacks that no cache holds, as `pdla.bench calibrate` measures them. Printed is how far the time of each other
-shape is from what a machine would tell: the work at the rate of a square product of the same size, by what is taken for the
-size, or, if longer, reading and writing the matrices; the median, and what nine in ten keep.
+Rates are those of stacks of products that no cache holds, as `pdla.bench calibrate` measures them. For each candidate (the least
+side, say) a shape's time is predicted as a Machine does: its work at the rate of the square product of that size, or the time to
+read and write the matrices if that is longer. Prints the median error of the prediction, and that which nine in ten shapes stay
+within.
 """
 
 import time
@@ -42,7 +43,7 @@ def best(work):
 
 
 def product(m, n, k):
-    """Seconds of one."""
+    """Seconds of one m x n x k product."""
     count = max(1, STACK // max(m * k, k * n, m * n))
     a, b, c = (np.ones((count, *shape)) for shape in ((m, k), (k, n), (m, n)))
     return best(lambda: np.matmul(a, b, out=c)) / count

@@ -17,7 +17,7 @@ BATCH, HIDDEN, HEADS, LAYERS = 32, 64, 4, 2
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
-    """Tokens (digits, 16, 4) from -1 to 1, and what digits they are."""
+    """Tokens (digits, 16, 4) from -1 to 1, and the digits' classes."""
     data = load_digits()
     images = data.images.reshape(-1, 4, 2, 4, 2).transpose(0, 1, 3, 2, 4).reshape(-1, PATCHES, PIXELS)
     return images / 8 - 1, data.target.astype(np.int64)
@@ -43,7 +43,7 @@ def model(scheme: nn.Scheme, dtype: str) -> nn.Layer:
 
 
 def train(scheme: nn.Scheme, steps: int, dtype: str) -> dict:
-    """Collective: the losses step by step, and the share of the digits held out that is told right."""
+    """Collective: the losses step by step, and the share of held-out digits that is classified right."""
     images, classes = digits()
     held_out = np.arange(len(images)) % 5 == 4
     mine = np.flatnonzero(~held_out)

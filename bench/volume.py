@@ -1,10 +1,10 @@
-"""Words that a rank receives, over the lower bound, for every number of ranks: pdla's boxes, and boxes whose sides divide P.
+"""Words that a rank receives, over the lower bound, for every number P of ranks: pdla's boxes, and boxes of exactly P ranks.
 
 python bench/volume.py [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot docs/_static/volume.svg] [--json FILE]
 
---convert N also plans every N-th number of ranks from and to 2-D blocks on the near-square grid, conversions counted. --least N
-counts for every N-th what no box can do without from and to these blocks, whatever ranks are put where: see `least`.
-No communicator and no data: the figures are those of the plans' formulas, which the tests hold against counted bytes.
+--convert N also plans products from and to 2-D blocks on the near-square grid, conversions counted, for every N-th number of ranks.
+--least N computes for every N-th the fewest words with which any box can do, from and to these blocks, whichever rank is put where:
+see `least`. There are no messages and no data: figures are by the plans' formulas, which tests compare with counted bytes.
 """
 
 import argparse
@@ -33,14 +33,14 @@ def ours(mnk, ranks):
 
 
 def by_divisors(mnk, ranks):
-    """The best box whose sides' product is P, as in COSMA."""
+    """Words over the bound of the best box whose sides multiply to P, as in COSMA."""
     sides = [d for d in range(1, ranks + 1) if ranks % d == 0]
     found = (Box(pm, pn, ranks // pm // pn) for pm in sides for pn in sides if ranks // pm % pn == 0)
     return min(boxes.words(*mnk, box) for box in found) / received_lower_bound(*mnk, ranks)
 
 
 def converted(mnk, ranks):
-    """Words over the bound, and of those the conversions', from and to 2-D blocks on the near-square grid."""
+    """Words over the bound from and to 2-D blocks on the near-square grid, and the conversions' part of them."""
     m, n, k = mnk
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
     place = Place(("row", "col"), shape, tuple(range(ranks)), ranks)
@@ -52,11 +52,11 @@ def converted(mnk, ranks):
 
 
 def least(mnk, ranks):
-    """Words over the bound that some rank must receive from and to 2-D blocks by a box that leaves few ranks idle, 11% at most.
+    """Words over the bound that some rank must receive from and to 2-D blocks, by any box that leaves at most 11% of ranks idle.
 
-    At a place of the box's grid a rank needs of its faces of A and B what it does not hold, and for its own block of C an addend
-    from each of pk places, less what it adds itself. Each rank is given the place that is best for it, several the same one if need
-    be, and those that need most are left idle: some rank receives at least the mean of the rest.
+    At a place of the box's grid a rank needs those elements of its faces of A and B that it does not hold, and for its own block of
+    C an addend from each of pk places, less those it computes itself. As a lower bound, each rank gets the place that is best for
+    it, even if several get the same one, and the ranks that need most are idle: some rank receives at least the mean of the rest.
     """
     m, n, k = mnk
     shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), tuple(range(ranks))
@@ -145,8 +145,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--to", type=positive, default=1024, metavar="RANKS", help="the most ranks (default 1024)")
     parser.add_argument("--every", type=positive, default=1, metavar="N", help="every N-th number of ranks only (default 1)")
-    parser.add_argument("--convert", type=natural, default=0, metavar="N", help="from and to 2-D blocks, too, every N-th")
-    parser.add_argument("--least", type=natural, default=0, metavar="N", help="what no box can do without from there, every N-th")
+    parser.add_argument("--convert", type=natural, default=0, metavar="N", help="also from and to 2-D blocks, every N-th number")
+    parser.add_argument("--least", type=natural, default=0, metavar="N", help="the fewest words of any box, every N-th number")
     parser.add_argument("--plot", type=to_draw, metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
     parser.add_argument("--json", type=to_write, metavar="FILE", help="write all figures to FILE")
     wanted = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Clocks that tests set."""
+"""Clocks whose time tests set."""
 
 import time
 

@@ -1,8 +1,8 @@
 """The harness of all tests: no test hangs, and under `mpirun ... pytest --with-mpi` all ranks pass or fail together.
 
-After each phase of a test (setup, call, teardown) the ranks exchange their outcomes. Where one failed, all fail and
-name it; where the others do not come to the exchange, they wait for messages that will never be sent, and the rank
-that failed ends the job. What still hangs is ended by a watchdog that prints the stacks of every rank.
+After each phase of a test (setup, call, teardown) the ranks exchange their outcomes. If one of them failed, all fail and
+name it. If the others do not come to the exchange, they are waiting for messages that will never be sent, and the failed
+rank ends the job. Any other hang is ended by a watchdog, which prints the stacks of every rank.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ import pytest
 
 TIMEOUT = float(os.environ.get("PDLA_TEST_TIMEOUT", "120"))  # seconds that one test may take
 PATIENCE = float(os.environ.get("PDLA_TEST_PATIENCE", "10"))  # seconds that a failed rank waits for the others
-STAGGER = 0.2  # seconds between the stacks of one rank and of the next, to keep them apart
-RECORD = 256  # bytes of an outcome on its way
+STAGGER = 0.2  # seconds between the prints of one rank's stacks and the next one's, so that they do not mix
+RECORD = 256  # bytes of an outcome as ranks exchange it
 QUICK_POLLS = 200  # polls before a waiting rank begins to sleep between them
 
-# Open MPI 4 copies all of a message that is longer than the receiver's buffer, and so beyond it, where one process reads another's
-# memory (docs/launch.md); tests send such messages.
+# Where one process reads another's memory, Open MPI 4 copies all of a message, even beyond the end of a receiver's buffer that is
+# too short (docs/launch.md); tests send such messages.
 os.environ.setdefault("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
 
 hypothesis.settings.register_profile(
@@ -71,7 +71,7 @@ class Ranks:
 
 
 class Harness:
-    """The hooks; `stderr` is the true one, past pytest's capture."""
+    """pytest's hooks; `stderr` is a file descriptor that pytest does not capture."""
 
     def __init__(self, ranks, stderr):
         self.ranks, self.stderr = ranks, stderr
@@ -99,7 +99,7 @@ class Harness:
             self.collection_errors.append(report.longreprtext)
 
     def pytest_collection_finish(self, session):
-        """Ranks that collected different tests would wait for each other in the first that differs."""
+        """End the job where ranks have collected different tests: they would hang in the first that differs."""
         names = " ".join([*(item.nodeid for item in session.items), str(len(self.collection_errors))])
         digests = self.ranks.exchange(hashlib.sha256(names.encode()).hexdigest(), PATIENCE)
         if digests is None or len(set(digests)) > 1:
@@ -108,7 +108,7 @@ class Harness:
 
     @contextmanager
     def watchdog(self, nodeid):
-        """Print this rank's stacks after TIMEOUT seconds; then the alarm ends the process, whatever it is doing."""
+        """After TIMEOUT seconds print this rank's stacks; then an alarm ends the process, whatever it is doing."""
         stacks = threading.Timer(TIMEOUT + STAGGER * self.ranks.rank, self.print_stacks, [nodeid])
         stacks.daemon = True
         stacks.start()
@@ -127,7 +127,7 @@ class Harness:
         self.say("\n".join([f"{nodeid} takes more than {TIMEOUT:g} s; the stacks of this rank:", *stacks]))
 
     def together(self, item):
-        """One phase of a test: its own result, unless some rank fared worse."""
+        """Around one phase of a test: its own result, unless that of some other rank is worse."""
         try:
             result, error = (yield), None
         except (Exception, pytest.fail.Exception, pytest.skip.Exception) as raised:
@@ -157,14 +157,14 @@ class Harness:
 
 
 def own_frames(frame):
-    """The stack as text, outermost first, without pytest's own frames and the harness's."""
+    """The stack as text, outermost frame first, without the frames of pytest and of this harness."""
     foreign = (f"{os.sep}_pytest{os.sep}", f"{os.sep}pluggy{os.sep}", __file__)
     entries = [entry for entry in traceback.extract_stack(frame) if not any(part in entry.filename for part in foreign)]
     return "".join(traceback.format_list(entries))
 
 
 def outcome_of(error):
-    """Passed, skipped or failed, and why, in one line."""
+    """One line: passed, skipped or failed, and why."""
     if error is None:
         return "passed"
     kind = "skipped" if isinstance(error, pytest.skip.Exception) else "failed"
@@ -185,7 +185,7 @@ def worst(mine, everyone):
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    # Capture is suspended here: 2 is the true stderr, and rank 0 alone keeps its terminal.
+    # Capture is suspended here, so 2 is the true stderr. Rank 0 alone reports to the terminal.
     ranks = Ranks() if config.getoption("--with-mpi") else Alone()
     if ranks.rank > 0:
         config.pluginmanager.unregister(name="terminalreporter")
@@ -193,7 +193,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """On devices, NumPy compares what lies on the host: the functions of the package itself are not helped so."""
+    """If arrays are a device's, let `np` in tests and their helpers copy them to the host first; pdla itself gets no such help."""
     from pdla import config
 
     if config.settings.array == "numpy":

@@ -1,4 +1,4 @@
-"""The kernels of cuda/ on a processor: the same sources, compiled by a C++ compiler against tests/cuda_host.h."""
+"""The kernels of cuda/ on a CPU: the same sources, compiled by a C++ compiler against tests/cuda_host.h."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""What the tests of CuPy's arrays run on: a GPU where there is one, else the stand-in, on this processor."""
+"""What the tests of CuPy's arrays run on: a GPU where there is one, else the stand-in for CuPy, on the CPU."""
 
 import importlib.util
 import shutil
@@ -14,14 +14,14 @@ GPU = bool(shutil.which("nvidia-smi") and importlib.util.find_spec("cupy"))
 
 
 def down(x):
-    """A device's array, or a sequence of such, as NumPy's."""
+    """A device's array, or those in a sequence, as NumPy's; anything else as it is."""
     if type(x).__module__.partition(".")[0] == "cupy" and hasattr(x, "get"):
         return x.get()
     return type(x)(map(down, x)) if type(x) in (list, tuple) else x
 
 
 class Hosted:
-    """NumPy as tests see it where matrices lie on devices: what its functions are given is brought to the host."""
+    """NumPy as tests see it where matrices lie on devices: arguments of its functions are first copied to the host."""
 
     def __init__(self, module):
         self._module = module

@@ -1,16 +1,16 @@
-"""Everything that needs a GPU, in one go, its results in one file: python tests/gpu.py (or make test-gpu)
+"""Runs everything that needs a GPU, with all results in one file: python tests/gpu.py (or make test-gpu)
 
-The machine has CuPy, PyTorch and mpi4py, and perhaps no package index. What else is needed, an MPI among it, is brought along:
+The machine is taken to have CuPy, PyTorch and mpi4py, but perhaps no package index. What else is needed, an MPI too, is brought:
 
-    python tests/gpu.py --fetch wheels      where there is an index: download it for this Python, or --for 3.12; --lean: only what
-                                            a machine with PyTorch seldom has, 18 MB
-    python tests/gpu.py --wheels wheels     on the GPU machine: an environment on top of its own, from these files alone
+    python tests/gpu.py --fetch wheels      with an index: download packages, for this Python or --for 3.12; --lean: only those
+                                            that a machine with PyTorch seldom has, 18 MB
+    python tests/gpu.py --wheels wheels     on the GPU machine: run, with these files installed on top of its own
 
 Steps: compile (nvcc), kernels (against their twins, on the device), memcheck and racecheck (the same under compute-sanitizer),
-suite (the MPI tests on 1, 2, 4 and 8 ranks, which may share a GPU), staged (those of messages through pinned memory), nccl (the MPI
-tests by NCCL, a rank on each of several GPUs), bench, measure. A step that cannot run here says why. Without a GPU all are skipped.
-What a step says goes to a file beside the result as it is said. Where time is short: --only kernels,measure --longest 400, and
-again with other steps: the result keeps those it has.
+suite (the MPI tests on 1, 2, 4 and 8 ranks, which may share a GPU), staged (the tests of messages through pinned memory), nccl
+(the MPI tests by NCCL, a rank on each of several GPUs), bench, measure. A step that cannot run here says why. Without a GPU all
+are skipped. A step's output goes to a file beside the result at once. Where time is short, run some steps, --only kernels,measure
+--longest 400, and others later: the result keeps those that it has.
 """
 
 import argparse

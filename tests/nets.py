@@ -1,4 +1,4 @@
-"""What the tests of layers share: schemes on grids, a plain NumPy model of every layer, and one trip compared with it.
+"""What the tests of layers share: schemes on grids, a plain NumPy model of every layer, and a pass and back compared with it.
 
 A plain layer is a function of its parameters (by name, as the layer's own) and x; it gives y and a function back(dy), which
 gives dx and the gradients by name. Formulas are those of a textbook, step by step.

@@ -1,7 +1,7 @@
-"""What is compared: schemes on grids, on the papers' problems at full size, and on the same scaled down.
+"""What is compared: schemes on grids, on the papers' problems at full size and scaled down.
 
-Scaled down by c: tokens and features are divided by c, so that every ratio of volumes stays. A bandwidth that is divided by c times
-the ratio of two machines' flops would keep communication over computation, too.
+To scale down by c divides tokens and features by c, so that all ratios of volumes stay. To keep communication over computation as
+well, bandwidth would have to be divided by c times the ratio of the two machines' flops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DTYPE = "float32"
 
 @dataclass(frozen=True)
 class Transformer:
-    """A transformer layer, its batch in sequences."""
+    """A transformer layer; batch: its sequences."""
 
     hidden: int
     sequence: int
@@ -41,7 +41,7 @@ class Transformer:
 
 @dataclass(frozen=True)
 class UNet:
-    """A residual U-Net of so many channels at its highest level, on square images."""
+    """A residual U-Net on square images; hidden: channels at its highest level."""
 
     hidden: int
     levels: int
@@ -71,7 +71,7 @@ Problem = Transformer | UNet
 
 @dataclass(frozen=True)
 class Way:
-    """A scheme on a grid. `tile`: how many ranks of a node lie along each axis; None: col's, then row's, as many as fit."""
+    """A scheme on a grid. `tile`: how many ranks of a node lie along each axis; None: as many of col, then of row, as fit."""
 
     scheme: str
     shape: tuple[int, ...]
@@ -88,20 +88,20 @@ class Way:
         return dict(zip(self.axes, self.shape, strict=True))
 
     def made(self, comm: Any) -> nn.Scheme:
-        """Collective over comm, all of whose ranks take part."""
+        """Collective: the scheme on its grid, over all ranks of comm."""
         order = None if self.tile is None else pdla.tiled_order(self.shape, self.tile)
         return getattr(nn, self.scheme)(pdla.ProcessGrid(self.shape, self.axes, comm, order), **dict(self.options))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A way on a problem."""
+    """A way to compute a problem."""
 
     way: Way
     problem: Problem
 
     def layer(self, comm: Any) -> tuple[nn.Layer, pdla.DistMatrix]:
-        """Collective: the layer, and what it takes in."""
+        """Collective: the layer, and an input x for it."""
         scheme, problem = self.way.made(comm), self.problem
         layout = scheme.residual(problem.sequence)
         x = pdla.random((problem.tokens, problem.hidden), scheme.grid, layout, dtype=DTYPE)
@@ -110,10 +110,10 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the papers, and what stands for it on the emulated cluster.
+    """One run of the papers at full size, and its counterpart on the emulated cluster, scaled down.
 
-    bcast       how broadcasts travel there (PDLA_BCAST); backward: whether the way back is run, too
-    undry       why a dry run does not tell its time; "": it does
+    bcast       how broadcasts travel there (PDLA_BCAST); backward: whether the backward pass is run, too
+    undry       why a dry run cannot predict its time; "": it can
     unmeasured  why it is not run on the emulated cluster; "": it is
     """
 
@@ -136,7 +136,7 @@ DEEP = Way("Tesseract", (4, 4, 4), CUBE)
 DEEP_ROWS = replace(DEEP, tile=(4, 1, 1))
 THREE = Way("Cube3D", (4, 4, 4), CUBE)
 TENSOR = Way("Tensor3D", (16, 4), SQUARE)
-STRONG_BEST = Way("Tensor3D", (8, 2, 4), CUBE)  # the fewest words of all its grids of 64
+STRONG_BEST = Way("Tensor3D", (8, 2, 4), CUBE)  # the grid of 64 ranks with the fewest words
 WEAK_BEST = Way("Tensor3D", (4, 1, 16), CUBE)
 
 # ---------------------------------------------------------------------------------------------- problems
@@ -144,9 +144,9 @@ WEAK_BEST = Way("Tensor3D", (4, 1, 16), CUBE)
 STRONG, WEAK = Transformer(3072, 512, 16), Transformer(8192, 512, 384)
 OWN_1D, OWN_TESSERACT = Transformer(8192, 512, 30), Transformer(4096, 512, 768)
 STRONG_BY, WEAK_BY = 8, 64
-# Channels of which the paper's 28 billion parameters come.
+# With so many channels the network has the paper's 28 billion parameters.
 CNN, CNN_SMALL = UNet(2944, 3, 128, 2048), UNet(64, 1, 16, 8)
-ALL_RANKS, GROUP = 256, 32  # the network's: ranks, and those that share one copy of its weights
+ALL_RANKS, GROUP = 256, 32  # of the CNN: ranks, and those that share one copy of its weights
 MPI_TREES = {"MPIR_CVAR_IBCAST_INTRA_ALGORITHM": "sched_binomial"}
 UNCLAIMED = "no paper claims it: dry runs alone"
 OF_MPI = "a dry run does not know the messages of MPI's own broadcasts, and the ratio is that of words on the critical path"
@@ -161,13 +161,13 @@ def weak(name: str, way: Way, problem: Transformer = WEAK, **more: Any) -> Case:
 
 
 def by_trees(name: str, way: Way) -> Case:
-    """Forward by SUMMA, each rank's block a panel, broadcast by MPI's binomial tree."""
+    """The forward pass alone, by SUMMA whose panels are the ranks' blocks, broadcast by MPI's binomial trees."""
     options = (("panel", STRONG.tokens), ("keep", False))
     return strong(name, replace(way, options=options), bcast="mpi", backward=False, undry=OF_MPI)
 
 
 def cnn(name: str, scheme: str, grid: tuple[int, ...], shards: int = 1, unmeasured: str = "") -> Case:
-    """On 256 ranks, and on 64: less data, as many ranks to a copy of the weights."""
+    """On 256 ranks, and on 64: a smaller data axis, and as many ranks to a copy of the weights."""
     axes = ("data", "row", "col")[: 1 + len(grid)]
     full, small = (Way(scheme, (ranks // GROUP, *grid), axes, (("shards", shards),)) for ranks in (ALL_RANKS, 64))
     return Case(f"CNN {name}", Run(full, CNN), Run(small, CNN_SMALL), unmeasured=unmeasured)

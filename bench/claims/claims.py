@@ -1,4 +1,4 @@
-"""The papers' claims, and what a claim comes to in a set of figures."""
+"""The papers' claims, and what becomes of a claim in a set of figures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from claims.cases import CASES
 Told = Mapping[str, Mapping[str, Mapping[str, Any]]]  # by case, by pass: figures
 TESSERACT, CUBE, TENSOR3D = "Tesseract, 2105.14500", "3-D, 2105.14450", "Tensor3D, 2305.13525v1"
 ALL = ("forward", "backward", "both")
-CLOSE, EQUAL = 1.2, 1.05  # a ratio is as claimed within a fifth; ways are as fast within a twentieth
+CLOSE, EQUAL = 1.2, 1.05  # within a fifth a ratio is as claimed; within a twentieth two ways are equally fast
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`faster` does so many times as many sequences (images) a second as `slower`: value; None: nobody claims a figure.
+    """The claim that `faster` does `value` times as many sequences (images) a second as `slower`; None: no paper claims a figure.
 
-    of       the passes that it is about; an abstract that does not say which: all three
-    machine  the one of pdla's that is nearest to the paper's
+    of       the passes that it is about: all three where the abstract does not say which
+    machine  that of pdla's machines that is nearest to the paper's
     """
 
     paper: str
@@ -32,7 +32,7 @@ class Claim:
     machine: str = "a100x4"
 
     def sequences(self) -> float:
-        """Sequences of the faster over those of the slower."""
+        """The batch of the faster over that of the slower."""
         return CASES[self.faster].full.problem.batch / CASES[self.slower].full.problem.batch
 
 
@@ -85,7 +85,7 @@ BESIDE = (
 
 
 def seconds(told: Told, case: str, which: str) -> list[float]:
-    """Of each repeat, or of a dry run, of a pass or of "both"."""
+    """Seconds of a pass, or of "both", in each repeat; of a dry run a single figure."""
     passes = ("forward", "backward") if which == "both" else (which,)
     each = [told[case][name]["seconds"] for name in passes]
     return [sum(turn) for turn in zip(*([one] if isinstance(one, float) else one for one in each), strict=True)]
@@ -110,7 +110,7 @@ def quartiles(values: list[float]) -> tuple[float, float]:
 
 
 def verdict(claim: Claim, found: float) -> str:
-    """What a ratio is beside the one that was claimed."""
+    """How a ratio compares with the one that is claimed, in words."""
     assert claim.value is not None
     if 1 / CLOSE <= found / claim.value <= CLOSE:
         return "as claimed"

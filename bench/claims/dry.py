@@ -13,13 +13,14 @@ from pdla.comm.ledger import Ledger
 from pdla.model.machine import Machine
 
 PASSES = ("forward", "backward")
-# By pass: seconds; bytes received, of them the linears' and those from other nodes, and how many rings would bring; messages.
+# By pass: seconds; bytes received, and of them those of linears, those from other nodes, and those that rings would bring from
+# other nodes; messages.
 Figures = dict[str, dict[str, float]]
 STEPS = ("bandwidth", "latency", "placement", "computing")  # what is added to a machine, one after the other
 
 
 def figures(run: Run, machine: Machine) -> Figures:
-    """Of the first rank; all are alike, as every size divides."""
+    """The first rank's figures; all ranks have the same, as the grid divides all sizes."""
 
     def program(comm: Any) -> Figures:
         layer, x = run.layer(comm)
@@ -76,7 +77,7 @@ def without(machine: Machine) -> dict[str, Machine]:
 
 
 def steps(run: Run, machine: Machine) -> dict[str, Figures]:
-    """A run on each of them."""
+    """The figures of a run on each machine of `without`."""
     return {name: figures(run, part) for name, part in without(machine).items()}
 
 
@@ -98,7 +99,7 @@ def by_trees(run: Run, told: Figures, which: str) -> float:
 
 
 def placements(case: Case, machine: Machine) -> dict[str, Figures]:
-    """The full-size run with each axis, and each two, inside a node of the machine, by what lies in it."""
+    """Figures of the full-size run with each axis, or two of them, inside a node of the machine, by what lies in the node."""
     found = {}
     for tile in _tiles(case.full.way.shape, machine.node):
         name = " x ".join(f"{n} {axis}" for axis, n in zip(case.full.way.axes, tile, strict=True) if n > 1)

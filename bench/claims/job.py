@@ -1,8 +1,8 @@
-"""One rank's half of the measurements on the emulated cluster: python -m claims.job SPEC, under bench/cluster.py.
+"""The measurements on the emulated cluster, as each rank runs them: python -m claims.job SPEC, under bench/cluster.py.
 
 SPEC is a JSON object: cases (names), repeats, and results, a file to which rank 0 adds a line as soon as a case is done. A time
-runs from the first rank that starts to the last that is done, between barriers, by the clock that all ranks share; one pass is
-left out. Beside it: bytes that ranks received from other hosts by their ledgers, and that the kernel counted on the links.
+runs from the first rank's start to the last one's end, between barriers, by the clock that all ranks share; a first pass is not
+counted. With it come the bytes from other hosts, as the ranks' ledgers and as the kernel counted them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sides import meeting
 import pdla
 from pdla import config
 
-PROBES = "probes"  # stands among the names of cases
+PROBES = "probes"  # a name beside those of cases, for the network's own figures
 TRIES, FEW, AT_ONCE = 20, 3, 16
 MEGABYTE, PIECE = 1 << 20, 48 << 10  # bytes; a piece is about what the ranks of 1-D exchange
 
 
 def homes(comm: Any) -> list[int]:
-    """By rank, the first rank on its host."""
+    """For each rank, the first rank on its host."""
     return list(comm.homes) or [0] * comm.size
 
 
 def timed(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
-    """Collective: what the work gives, and its figures. The kernel's count has two barriers in it."""
+    """Collective: the result of work(), and its figures. The kernel's count includes two barriers."""
     comm.barrier()
     before = meeting.received()
     comm.barrier()
@@ -49,7 +49,7 @@ def timed(comm: Any, work: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
 
 
 def measured(comm: Any, case: Case, repeats: int) -> dict[str, dict[str, Any]]:
-    """Collective: a case's figures by pass; seconds of every repeat, of the others the median."""
+    """Collective: a case's figures by pass: the seconds of every repeat, the median of all else."""
     layer, x = case.small.layer(comm)
     turns: dict[str, list[dict[str, float]]] = {"forward": [], "backward": []}
     for _ in range(repeats + 1):
@@ -67,7 +67,7 @@ def _summary(turns: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def probes(comm: Any) -> dict[str, float]:
-    """Collective: what the cluster's network does when all ranks use it at once; of each figure the slowest rank's.
+    """Collective: figures of the cluster's network when all ranks use it at once, each the slowest rank's.
 
     far_latency, latency    seconds of 8 bytes to a rank of the next host, and of this one; gap: of each further message
     one_to_one, all_to_all  bytes a second that a host receives: a megabyte a rank from the host before; a piece from every rank
@@ -88,7 +88,7 @@ def probes(comm: Any) -> dict[str, float]:
 
 
 def _slowest(comm: Any, begin: Callable[[], Any], tries: int, at_once: int = 1) -> float:
-    """Seconds that so many verbs begun together take on the slowest rank: the median of all tries."""
+    """Collective: seconds that `at_once` verbs begun together take the slowest rank, the median of all tries."""
     seconds: list[float] = []
     for _ in range(tries):
         comm.barrier()

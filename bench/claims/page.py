@@ -1,4 +1,4 @@
-"""docs/experiments.md and its picture, from what was found: every figure on the page comes from here."""
+"""Renders docs/experiments.md and its picture from results: every figure on the page is put in here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MARKS = {  # of the picture: marker, colour, size
 
 
 def compact(told: Results) -> str:
-    """As JSON, in five figures, a line for each case."""
+    """JSON with numbers of five digits, a line for each case."""
 
     def rounded(value: Any) -> Any:
         if isinstance(value, dict):
@@ -38,7 +38,7 @@ def compact(told: Results) -> str:
 
 
 def conclusions(told: Results) -> str:
-    """A line a claim, for the pass that it is about: for the whole step where the abstract does not say."""
+    """A line for each claim, about its pass, or about the whole step where the abstract does not say."""
     return "\n".join(f"* {_conclusion(claim, told)}" for claim in CLAIMS)
 
 
@@ -67,7 +67,7 @@ def _judged(claim: Claim, cell: Cell) -> str:
 
 
 def summary(told: Results) -> str:
-    """How many claims came out how."""
+    """How many claims there are of each verdict."""
     which = {"predicted at full size": lambda claim: tables.predicted(claim, told, claim.machine, claim.of[-1])}
     which["measured"] = lambda claim: tables.found(claim, told, claim.of[-1])
     said = []
@@ -96,7 +96,7 @@ def render(told: Results, machines: Mapping[str, Any]) -> str:
 
 
 def _set_up(told: Results) -> dict[str, str]:
-    """How all was run, in words."""
+    """How everything was run, in words."""
     about = told["about"]
     return {
         "about": f"{about['cores']} cores of {about['cpu']}, {about['date']}", "load": f"{about['load']:.1f}", "undry": OF_MPI,
@@ -124,7 +124,7 @@ def _problems() -> dict[str, str]:
 
 
 def draw(told: Results, path: Path) -> None:
-    """A line a claim: claimed, predicted at full size, measured with its quartiles, predicted for that."""
+    """Draw a line for each claim: claimed, predicted at full size, measured with its quartiles, predicted for the measurement."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -158,6 +158,6 @@ def _marked(claim: Claim, told: Results) -> tuple[float | None, ...]:
 
 
 def write(told: Results, docs: Path, machines: Mapping[str, Any]) -> None:
-    """docs/experiments.md and docs/_static/experiments.svg."""
+    """Write experiments.md and _static/experiments.svg into the folder of the docs."""
     (docs / "experiments.md").write_text(render(told, machines))
     draw(told, docs / "_static" / "experiments.svg")

@@ -1,4 +1,4 @@
-"""What was found, as tables in Markdown."""
+"""Results as tables in Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from claims.cases import CASES
 from claims.claims import ALL, BESIDE, CLAIMS, Claim, quartiles, ratio, seconds, spread, verdict
 
 Results = Mapping[str, Any]  # by part, as in docs/experiments.json
-Cell = tuple[float | None, str]  # a ratio, and how it stands in a table: with the reason where there is none
+Cell = tuple[float | None, str]  # a ratio, and its text in a table; where there is no ratio, the reason
 NODES = {"a100x4": "A100", "v100x4": "V100"}  # pdla's machines, in words
 COLUMNS = (*(f"predicted, {words}" for words in NODES.values()), "measured", "predicted for that")
 NOT_RUN = "not run here"
@@ -20,7 +20,7 @@ VOLUMES = {"words of the linears": "linears", "bytes from other nodes": "far", "
 
 
 def rows(lines: Iterable[Iterable[str]]) -> str:
-    """The first line is the heading."""
+    """A table in Markdown of lines of cells, the first of which is the heading."""
     heading, *rest = (list(line) for line in lines)
     return "\n".join("| " + " | ".join(line) + " |" for line in [heading, ["---"] * len(heading), *rest])
 
@@ -33,12 +33,12 @@ def title(claim: Claim) -> str:
 
 
 def predicted(claim: Claim, told: Results, machine: str, which: str) -> Cell:
-    """At the papers' sizes, on one of pdla's machines."""
+    """The claim's ratio, predicted at the papers' sizes on one of pdla's machines."""
     return _dry(claim, told, told.get("full", {}).get(machine, {}), which, NOT_RUN)
 
 
 def predicted_small(claim: Claim, told: Results, which: str) -> Cell:
-    """Of what was measured."""
+    """The claim's ratio, predicted for what was measured."""
     return _dry(claim, told, told.get("same", {}), which, _reason(claim, told))
 
 
@@ -53,7 +53,7 @@ def _dry(claim: Claim, told: Results, figures: Mapping[str, Any], which: str, ot
 
 
 def found(claim: Claim, told: Results, which: str) -> Cell:
-    """Measured: the ratio of medians, with its quartiles."""
+    """The claim's ratio as measured: of the medians, with its quartiles."""
     figures = told.get("measured", {})
     if not {claim.faster, claim.slower} <= set(figures):
         return None, _reason(claim, told)
@@ -62,7 +62,7 @@ def found(claim: Claim, told: Results, which: str) -> Cell:
 
 
 def _reason(claim: Claim, told: Results) -> str:
-    """Why there is no figure of what was to be measured."""
+    """Why there is no measured figure for a claim."""
     return CASES[claim.faster].unmeasured or CASES[claim.slower].unmeasured or why_unmeasured(told)
 
 
@@ -76,7 +76,7 @@ def claims_table(told: Results) -> str:
 
 
 def beside_table(told: Results) -> str:
-    """What nobody claims, and the control."""
+    """The comparisons that no paper claims, and the control."""
     lines = ([claim.what, which, *_columns(claim, told, which)] for claim in BESIDE for which in claim.of)
     return rows([["beside the claims", "pass", *COLUMNS], *lines])
 
@@ -96,27 +96,27 @@ def _columns(claim: Claim, told: Results, which: str) -> list[str]:
 
 
 def volume(claim: Claim, told: Results, what: str, which: str) -> float:
-    """The ratio of bytes for a sequence, at the papers' sizes."""
+    """The ratio of bytes for each sequence, at the papers' sizes."""
     full = told["full"][claim.machine]
     return claim.sequences() * dry.of(full[claim.slower], what, which) / dry.of(full[claim.faster], what, which)
 
 
 def trees(claim: Claim, told: Results, which: str) -> float:
-    """That of words on the critical path, were SUMMA's broadcasts and sums binomial trees."""
+    """The ratio of words on the critical path, if SUMMA's broadcasts and sums were binomial trees."""
     full = told.get("full", {}).get(claim.machine, {})
     slower, faster = (dry.by_trees(CASES[name].full, full.get(name, {}), which) for name in (claim.slower, claim.faster))
     return claim.sequences() * slower / faster
 
 
 def step_ratios(claim: Claim, told: Results, which: str) -> dict[str, float]:
-    """That of times, on the machine as it is built up."""
+    """The ratio of times on each of the machines that are built up step by step (dry.without)."""
     slower, faster = (told["steps"][claim.machine][case] for case in (claim.slower, claim.faster))
     times = {name: (dry.of(slower[name], "seconds", which), dry.of(faster[name], "seconds", which)) for name in dry.STEPS}
     return {name: claim.sequences() * slow / fast for name, (slow, fast) in times.items()}
 
 
 def largest_step(ratios: dict[str, float]) -> str:
-    """What changes the ratio most, from bandwidth alone on."""
+    """The step, from bandwidth alone on, that changes the ratio most."""
     changes = {after: ratios[after] / ratios[before] for before, after in zip(dry.STEPS, dry.STEPS[1:], strict=False)}
     name = max(changes, key=lambda step: abs(log(changes[step])))
     return f"{name}, x {changes[name]:.2f}"
@@ -152,7 +152,7 @@ def _why(claim: Claim, told: Results, which: str) -> list[str]:
 
 
 def placed(told: Results, machine: str, case: str, what: str = "seconds") -> dict[str, float]:
-    """A figure forward and backward, by what lies inside a node."""
+    """A figure of both passes together, by what lies inside a node."""
     return {tile: dry.of(figures, what, "both") for tile, figures in told["placement"][machine][case].items()}
 
 
@@ -177,7 +177,7 @@ def _strong(told: Results) -> list[str]:
 
 
 def best(claim: Claim, told: Results, machine: str, what: str = "seconds") -> float:
-    """A strong claim's ratio with both at their best placement, forward and backward."""
+    """A strong claim's ratio for both passes together, each side at its best placement."""
     slow, fast = (min(placed(told, machine, case, what).values()) for case in (claim.slower, claim.faster))
     return slow / fast
 
@@ -218,7 +218,7 @@ def _measured(told: Results, name: str, which: str) -> list[str]:
 
 
 def errors(told: Results) -> str:
-    """How far the predictions of what was measured lie off."""
+    """How far predictions are from what was measured."""
     measured = told.get("measured", {})
     off = {
         name: dry.of(same, "seconds", "both") / median(seconds(measured, name, "both"))
@@ -236,7 +236,7 @@ def errors(told: Results) -> str:
 
 
 def cluster_table(told: Results, cluster: Any, papers: Mapping[str, Any], by: tuple[int, ...]) -> str:
-    """What the emulated cluster is taken for, and how its network stands beside those of the papers, for problems scaled down."""
+    """The machine that describes the emulated cluster, and how its network compares with the papers', for problems scaled down."""
     single, rate, probes = cluster.flops * cluster.single, cluster.rate(True), told["measured"]["probes"]
     reached = [f"{probes[name] / told['bytes_a_second']:.0%}" for name in ("one_to_one", "all_to_all")]
     lines = [

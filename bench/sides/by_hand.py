@@ -1,4 +1,4 @@
-"""What one writes without a library: rows of A stay, B's rows are gathered from all ranks, numpy.matmul does the rest."""
+"""What one would write without a library: A's rows stay, B's rows are gathered on all ranks, and numpy.matmul does the rest."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,5 +1,5 @@
-"""The ranks' own GEMMs and no communication: each has what it needs of A and B for its 2-D block of C. "barriers": a barrier
-after each of them, in which ranks that share cores leave them to the others; products, too, end when all have."""
+"""The ranks' own GEMMs without communication: each rank has all it needs of A and B for its 2-D block of C. Variant "barriers":
+a barrier follows each GEMM, as a real product ends when all ranks have; ranks that wait there leave their cores to the others."""
 
 from collections.abc import Callable
 from math import isqrt
@@ -36,7 +36,7 @@ def nothing() -> None: ...
 
 
 def barrier(comm: MPI.Comm) -> Callable[[], None]:
-    """The fastest there is here: pdla's board, on which ranks of a node meet without a message."""
+    """The fastest barrier at hand: pdla's board, on which the ranks of a node meet without messages."""
     board = pdla.as_communicator(comm.Dup()).board()
     assert board is not None
     board.open(0)

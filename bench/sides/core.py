@@ -1,4 +1,4 @@
-"""A core of this machine, calibrated, and what of it is left for each of the ranks that share it."""
+"""A core of this machine, calibrated; and the share of it that a rank has where several share a core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pdla.model.machine import Machine
 
 
 def calibrated() -> Machine:
-    """By `python -m pdla.bench calibrate` on one rank a core, all at once."""
+    """This machine's figures, by `python -m pdla.bench calibrate` on all cores at once, one rank on each."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "here.toml")
         mpirun = Path(sys.executable).parent / "mpirun"
@@ -25,6 +25,6 @@ def calibrated() -> Machine:
 
 
 def shared(core: Machine, crowd: float) -> Machine:
-    """A rank's of so many to a core."""
+    """The figures of a rank where `crowd` ranks share a core."""
     part = {name: getattr(core, name) / crowd for name in ("flops", "memory", "erf", "bandwidth")}
     return replace(core, call=core.call * crowd, gap=core.gap * crowd, **part)

@@ -1,7 +1,7 @@
-"""PyTorch's DTensor on gloo; variant: how A and B are cut, and so what is gathered or reduced. Best of them is its figure.
+"""PyTorch's DTensor on gloo. The variant says how A and B are cut, and so what is gathered or reduced:
 
-rows    A and B by rows: B is gathered.     depth  A by columns, B by rows: addends, reduced to rows of C.
-blocks  A and B in 2-D blocks, so C.
+rows    A and B by rows: B is gathered.     depth  A by columns, B by rows: addends of C, reduced to its rows.
+blocks  A, B and C in 2-D blocks.
 """
 
 import os

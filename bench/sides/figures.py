@@ -1,4 +1,4 @@
-"""What the jobs' lines come to: a row for each product and number of ranks, as a table and as JSON."""
+"""The figures that jobs write as lines: a row for each product and number of ranks, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sides.launch import CORES
 from sides.product import Product
 
 FEW = f"pdla on {CORES}"
-LABELS = {  # the columns: of each, the module, the variants whose best it shows, and whether its workspace is told
+LABELS = {  # the columns: for each its module, its variant (None: the best of all), and whether its workspace is shown
     "NumPy": ("numpy_alone", None, False),
     "ceiling": ("ceiling", "", False),
     "and barriers": ("ceiling", "barriers", False),
@@ -33,8 +33,8 @@ PEERS = ("by hand", "ScaLAPACK", "DTensor")
 
 @dataclass
 class Measured:
-    """A side's figures for one product: seconds of every product, whether it was exact on integers, workspace in bytes, and on
-    how many ranks C lies."""
+    """A side's figures for one product: seconds in every turn, whether it was exact on integers, workspace in bytes, and how many
+    ranks hold a part of C."""
 
     variant: str
     about: str
@@ -48,13 +48,13 @@ class Measured:
         return median(self.seconds)
 
     def over(self, other: Measured) -> float:
-        """The median of this side's times over the other's, turn by turn; a job that failed once has fewer turns."""
+        """The median of the ratios of this side's time to the other's, turn by turn; a job that has failed has fewer turns."""
         return median(mine / theirs for mine, theirs in zip(self.seconds, other.seconds, strict=False))
 
 
 @dataclass
 class Row:
-    """One product on so many ranks: what each side took, by (module, variant)."""
+    """One product on so many ranks: the figures of each side, by (module, variant), and why others were left out."""
 
     ranks: int
     product: Product
@@ -73,7 +73,7 @@ class Row:
         return min(found, key=lambda side: side.median, default=None)
 
     def over_numpy(self, label: str) -> float | None:
-        """NumPy's time over the side's."""
+        """NumPy's time over the side's, the median over turns; None where either was not run."""
         numpy, side = self.best("NumPy"), self.best(label)
         return numpy.over(side) if numpy and side else None
 
@@ -94,8 +94,8 @@ def sizes(product: Product) -> str:
 
 
 def table(ranks: int, rows: Iterable[Row]) -> Table:
-    """Milliseconds, and beside them NumPy's over them; of the pdla sides the workspace a rank. Last, the better of pdla's on all
-    ranks over the ceiling, without barriers and with them."""
+    """Milliseconds of each side, beside them NumPy's over these; for sides of pdla the workspace a rank. Last, the better
+    of pdla's sides on all ranks over the ceilings without and with barriers."""
     made = Table(title=f"{ranks} ranks", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     made.add_column("m x n x k")
     for label, (_, _, space) in LABELS.items():
@@ -134,13 +134,13 @@ def _time(row: Row, label: str, side: Measured) -> str:
 
 
 def _idle(row: Row, label: str, side: Measured) -> str:
-    """Said where blocks are so large that ranks have none of C: they leave the cores to the others."""
+    """On how many ranks C lies, where blocks are so large that some have none: those leave their cores to the others."""
     return f", C on {side.holders} of {row.ranks}" if label in PEERS and side.holders < row.ranks else ""
 
 
 def verdict(rows: list[Row]) -> list[str]:
-    """In which rows pdla in its native layouts, on all ranks or on as many as there are cores, is faster than every peer that was
-    measured, and whose results are wrong."""
+    """In how many rows pdla in its native layouts, on all ranks or on as many as there are cores, is faster than every peer
+    that was measured, in which it is not, and which results are wrong."""
     compared = [row for row in rows if row.best("pdla native") and any(map(row.best, PEERS))]
     slower = {row.title: said for row in compared if (said := _faster_peers(row))}
     wrong = [f"WRONG on integers: {row.title}: {', '.join(row.wrong)}" for row in rows if row.wrong]
@@ -165,7 +165,7 @@ def _faster_peers(row: Row) -> str:
 
 
 def left_out(rows: Iterable[Row]) -> list[str]:
-    """What was not run, by reason."""
+    """The sides and products that were not run, by reason."""
     told: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         for name, why in row.left_out.items():
@@ -174,7 +174,7 @@ def left_out(rows: Iterable[Row]) -> list[str]:
 
 
 def exported(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """A line for each row and side, every time in it."""
+    """An entry for each row and side, with the time of every turn."""
     return [
         {
             "ranks": row.ranks, "m": row.product.m, "n": row.product.n, "k": row.product.k, "dtype": row.product.dtype,

@@ -1,4 +1,4 @@
-"""Starts a script whose arguments stand in a row and have no names."""
+"""Starts a script that has positional arguments only, all of one kind."""
 
 import sys
 from argparse import ArgumentTypeError
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def started(main: Callable[..., Any], kind: Callable[[str], Any], about: str) -> None:
-    """`main` with the words of the command line, each as a `kind`; what is wrong with them and --help are told with `about`."""
+    """Call main with the command line's words, each converted by `kind`. --help, or a wrong word, prints `about`."""
     if sys.argv[1:2] in (["-h"], ["--help"]):
         print(about)
         return

@@ -1,4 +1,4 @@
-"""One mpirun of sides that share an MPI: each product made, checked, and timed in turns that alternate between the sides.
+"""One mpirun of sides that share an MPI: each product is made, checked, and timed in turns that alternate between the sides.
 
 python -m sides.job SPEC     JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, turn, results}
 turn  seconds.  Rank 0 appends a line of JSON to the file `results` for each product and side.
@@ -17,11 +17,11 @@ from mpi4py import MPI
 from sides.meeting import Meeting, received
 from sides.product import Product, Side, fill_at_random, fill_with_integers, right
 
-MOST = 50  # products in a turn
+MOST = 50  # products in a turn, at most
 
 
 def checked(meeting: Meeting, side: Side, product: Product) -> bool:
-    """Collective: whether the product of integers is exact on every rank, the second time, too."""
+    """Collective: whether the product of integers is exact on every rank, twice in succession."""
     fill_with_integers(side)
     wrong = [not right(side, product), not right(side, product)]
     return not any(meeting.largest([float(w) for w in wrong]))
@@ -29,16 +29,16 @@ def checked(meeting: Meeting, side: Side, product: Product) -> bool:
 
 @dataclass
 class Taken:
-    """What a product of a side took in each turn: seconds, and bytes that came over the link of the host with most."""
+    """What one product took a side in each turn: seconds, and the bytes over the link of the host that received most."""
 
     seconds: list[float] = field(default_factory=list)
     bytes: list[float] = field(default_factory=list)
 
 
 def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[Taken]:
-    """Collective: turns of products back to back, of so many seconds. A product before says how many that is, and where sides
-    take turns one begins each that has more than one, not counted: another's data lies in the caches then, and connections that
-    were idle begin slowly.
+    """Collective: turns of products back to back, each of about `turn` seconds, judged by a first product. If sides take turns, a
+    turn of several products begins with one that is not counted: the caches hold another side's data, and idle connections start
+    slowly.
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
     found = [Taken() for _ in sides]
@@ -53,7 +53,7 @@ def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[
 
 
 def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
-    """Collective: a line for each side."""
+    """Collective: the figures of a product, one line for each side."""
     modules = [(importlib.import_module(f"sides.{name}"), variant) for name, variant in names]
     sides = [module.make(meeting.comm, product, variant) for module, variant in modules]
     exact = [checked(meeting, side, product) if spec["check"] else None for side in sides]

@@ -1,4 +1,4 @@
-"""How each side's job is started, and what is missing where it cannot be."""
+"""How the job of each side is started, and what is missing where it cannot be."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ BENCH = Path(__file__).resolve().parent.parent
 SCALAPACK = "scalapack-openmpi"  # as the linker names it
 TORCH = Path.home() / ".cache" / "pdla-peers" / "torch" / "bin" / "python"
 CORES = len(os.sched_getaffinity(0))
-TORCH_BYTES = 240 * 2**20  # of a process that has imported PyTorch
+TORCH_BYTES = 240 * 2**20  # memory of a process that has imported PyTorch
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-SETS = 16  # of A and B, that the other sides of its job hold or gather
+SETS = 16  # of A and B: what the other sides of the job of by_hand hold or gather
 OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
-Variant = tuple[str, str]  # a module of sides/, and what it is told
+Variant = tuple[str, str]  # a module of sides/, and the variant that its make() is given
 OURS = ("native", "shared", "few", "blocks")
 
 
 @dataclass(frozen=True)
 class Job:
-    """Sides that run in one mpirun: `start(ranks)` is the command before the module, `missing()` why there is none."""
+    """Sides that run in one mpirun: start(ranks) is the command that precedes the module; missing(): why it cannot be, or ""."""
 
     name: str
     sides: tuple[Variant, ...]
@@ -40,7 +40,7 @@ class Job:
     threads: int = 1
 
     def run(self, ranks: int, spec: str, limit: float) -> str:
-        """Run to the end: "", or what went wrong in a few words. An exception here, as a signal's, ends the job."""
+        """Run the job to its end; gives "", or what went wrong in a few words. An exception here, as by a signal, ends the job."""
         threads = {f"{library}_NUM_THREADS": str(self.threads) for library in ("OMP", "OPENBLAS", "MKL")}
         mine = os.environ | threads | {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)} | self.environment()
         command = [*self.start(ranks), "-m", "sides.job", spec]
@@ -50,12 +50,12 @@ class Job:
             except subprocess.TimeoutExpired:
                 return f"took more than {limit:g} s"
             finally:
-                job.terminate()  # if it still runs; mpirun ends its ranks
+                job.terminate()  # if it still runs; mpirun then ends the ranks
         return _why(errors, job.returncode) if job.returncode else ""
 
 
 def _why(errors: str, status: int) -> str:
-    """The line of a traceback that names the error, or the last one."""
+    """The exit status, with the last line that names an error, or else the last line."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     named = [line for line in lines if line.split(":")[0].split(".")[-1].endswith("Error")]
     return f"exit status {status}: {[*lines[-1:], *named][-1] if lines else 'no message'}"
@@ -96,7 +96,7 @@ def no_scalapack() -> str:
 
 @cache
 def core_type() -> dict[str, str]:
-    """What tells the system's OpenBLAS to use this processor's vectors where it is older than the processor."""
+    """The variable by which the system's OpenBLAS, if it does not know this processor, uses its vector instructions; else {}."""
     asks = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"
     says = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout
     if "Prescott" not in says or "OPENBLAS_CORETYPE" in os.environ:
@@ -116,7 +116,7 @@ def no_torch(python: Path) -> str:
 
 
 def unfit(side: Variant, product: Product, ranks: int) -> str:
-    """Why a side cannot do a product on this machine; "" where it can. Some gather whole matrices on every rank, or add them."""
+    """Why a side cannot do a product on this machine; "" where it can. Some sides hold whole matrices on every rank."""
     m, n, k = product.m, product.n, product.k
     if side == ("ours", "few") and ranks <= CORES:
         return "each rank has a core in any case"

@@ -1,4 +1,4 @@
-"""Where the ranks of a timed product meet, and the time from the moment when all start, by a clock all ranks share."""
+"""How ranks start a timed product together, wait for each other, and take its time by a clock that all share."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from mpi4py import MPI
 
 LINK = Path("/sys/class/net/eth0/statistics/rx_bytes")  # of a host of bench/cluster.py
-NAP = 1e-3  # seconds, of a rank that shares its core, between two looks whether others have come
-LONG = 3e-2  # and of one that others may still compute beside, after some looks: those of many ranks take a core from them
-LEAD = 2e-3, 2e-4  # until all start, in seconds: for each rank that shares a core, which all are told of after some naps; else
+NAP = 1e-3  # seconds for which a waiting rank that shares its core sleeps between polls, at first
+LONG = 3e-2  # and at most, while others may still compute: the polls of many ranks would take a core from them
+LEAD = 2e-3, 2e-4  # seconds from agreeing on a start to it: per rank on a core, as sleepers learn of it late; with a core each
 
 
 def received() -> int:
@@ -23,7 +23,7 @@ def received() -> int:
 
 
 class Meeting:
-    """Ranks of one machine. Waiting here leaves the cores to ranks that still compute, whatever the MPI does."""
+    """The ranks of a job on one machine. A rank that waits leaves its core to those that still compute, however the MPI waits."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.comm = comm.Dup()
@@ -44,23 +44,23 @@ class Meeting:
         self.wait(self.comm.Ibarrier())
 
     def largest(self, values: list[float], nap: float = NAP) -> list[float]:
-        """Collective: the greatest of each value over the ranks. nap: the longest, in seconds."""
+        """Collective: the greatest of each value over the ranks. nap: the longest sleep between polls, in seconds."""
         mine, most = np.array(values), np.empty(len(values))
         self.wait(self.comm.Iallreduce(mine, most, MPI.MAX), nap)
         return most.tolist()
 
     def start(self) -> None:
-        """Collective: until a moment that all have been told of. A barrier's end one rank learns after another, by naps."""
+        """Collective: wait for a moment on which all have agreed. Ranks that sleep would leave a barrier one by one."""
         moment = self.largest([time.perf_counter()])[0] + self.lead
         while (left := moment - time.perf_counter()) > 0:
             if self.crowded:
                 time.sleep(left)
 
     def seconds(self, work: Callable[[], Any], count: int = 1) -> float:
-        """Collective: of a call, so many back to back as in a program's loop: from the first rank that starts to the last done.
+        """Collective: seconds a call, of `count` back to back as in a program's loop: from the first start to the last end.
 
-        One clock serves all ranks (perf_counter counts from boot), so that ranks which take turns on a core are not taken
-        for ranks that run at once.
+        One clock serves all ranks (perf_counter counts from boot), so that where ranks take turns on a core
+        the time of all counts.
         """
         self.start()
         start = time.perf_counter()

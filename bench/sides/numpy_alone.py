@@ -1,4 +1,4 @@
-"""NumPy in one process, on as many BLAS threads as the job was given: what the machine can do without ranks."""
+"""NumPy in one process, on as many BLAS threads as the job is given: what the machine can do without ranks."""
 
 import numpy as np
 from mpi4py import MPI

@@ -1,7 +1,7 @@
-"""pdla through a plan: in layouts of its own, on all ranks ("native"), with A and B in memory that these have in common ("shared"),
-or on as many ranks as there are cores ("few", the faster of both); or from 2-D blocks to 2-D blocks ("blocks").
+"""pdla through a plan. Variants: in its own layouts on all ranks ("native"), with A and B in memory that these share ("shared"),
+the faster of both on as many ranks as there are cores ("few"); and from 2-D blocks to 2-D blocks ("blocks").
 
-In its own a tall C lies by columns where that is faster on this processor (docs/choosing.md): both are tried.
+In pdla's own layouts a tall C is stored by columns where that is faster on this processor (docs/choosing.md): both are tried.
 """
 
 import platform
@@ -18,8 +18,8 @@ from sides.product import Block, Product, Side, block
 import pdla
 
 BLOCKS = (pdla.Layout("row", "col"),) * 3
-TALL = 4  # rows of a block to a column, from which it may lie by columns
-TRIES = 3  # products of each, by turns
+TALL = 4  # rows over columns of a block of C from which storing it by columns is tried
+TRIES = 3  # products of each side that is compared, in turns
 
 
 def near_square(comm: MPI.Comm) -> pdla.ProcessGrid:
@@ -50,26 +50,26 @@ def make(comm: MPI.Comm, product: Product, variant: str) -> Side:
 
 
 def fewer(some: MPI.Comm, product: Product) -> Side:
-    """Collective: the faster of those in layouts of its own, by some of the ranks."""
+    """Collective over `some` of the ranks: the faster of "native" and "shared" on them."""
     return faster(Meeting(some), *(make(some, product, variant) for variant in ("native", "shared")))
 
 
 def faster(meeting: Meeting, *sides: Side) -> Side:
-    """Collective: the one whose fastest product takes least."""
+    """Collective: the side whose fastest product takes least time."""
     times = [[meeting.seconds(one.multiply) for one in sides] for _ in range(TRIES)]
     least = [min(taken) for taken in zip(*times, strict=True)]
     return sides[least.index(min(least))]
 
 
 def idle(product: Product) -> Side:
-    """A rank that has no part in the product."""
+    """The side of a rank that has no part in the product."""
     none = np.arange(0)
     nothing = block(none, none, product.dtype)
     return Side(nothing, nothing, (none, none), lambda: nothing.array)
 
 
 def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any) -> Side:
-    """Collective: the product through a plan made here, of the algorithm, box and schedule that are told."""
+    """Collective: the side that multiplies through a plan made here; `told`: algorithm, box and schedule, as for plan_matmul."""
     plan = pdla.plan_matmul(A, B, out=C, **told)
     a, b, c = (Block(X.local, *(held.indices() for held in X.indices)) for X in (A, B, C))
 
@@ -85,7 +85,7 @@ def side(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, **told: Any
 
 
 def busiest(comm: pdla.Communicator, ledger: pdla.Ledger) -> int:
-    """Collective: bytes that the ranks of a host together received from others, by the ledger; of the host with most."""
+    """Collective: bytes that the ranks of one host received from other hosts, by the ledger; the most of any host."""
     sums: Counter[str] = Counter()
     for host, size in comm.share((platform.node(), ledger.bytes_from_far)):
         sums[host] += size

@@ -14,7 +14,7 @@ from sides.product import Block, Product, Side, block
 
 
 def cyclic(n: int, parts: int, i: int, width: int) -> np.ndarray:
-    """The indices that coordinate i holds of n dealt out in blocks."""
+    """Those of n indices, dealt out to `parts` in blocks of `width`, that part i holds."""
     indices = np.arange(n)
     return indices[indices // width % parts == i]
 

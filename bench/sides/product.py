@@ -1,4 +1,4 @@
-"""What every side multiplies: the product, the blocks of it that a rank holds, how they are filled and checked."""
+"""What every side multiplies: the product, the blocks of it that a rank holds, and how these are filled and checked."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CHUNK = 1 << 20  # elements made at a time: checking takes no memory to speak of
-A, B = 1, 2  # salts: which matrix an element is of
+CHUNK = 1 << 20  # elements made at a time, so that checking takes little memory
+A, B = 1, 2  # salts, by which the elements of A and B differ
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Side:
-    """One rank's half of a side: its blocks of A and B, the rows and columns of C it will hold, and how.
+    """A side on one rank: its blocks of A and B, the rows and columns of its block of C, and how it multiplies.
 
-    multiply   collective: the local block of C, a NumPy array (over the same memory at each call, or new)
-    workspace  bytes a rank beside A, B and C; None where the side does not tell
-    volume     bytes that one product brings to the host that receives most, by the side's own count; None likewise
+    multiply   collective: gives the local block of C, a NumPy array (in the same memory at each call, or in new)
+    workspace  bytes a rank besides A, B and C; None where the side does not know
+    volume     bytes that one product brings to the host that receives most, by the side's own count; None where it has none
     """
 
     a: Block
@@ -66,7 +66,7 @@ def _chunks(rows: int, cols: int) -> Iterator[slice]:
 
 
 def integers(rows: np.ndarray, cols: np.ndarray, salt: int) -> np.ndarray:
-    """Elements from -4 to 4, told by their place: sums of 10^6 products of two are exact in float32."""
+    """Integers from -4 to 4, determined by their rows and columns: sums of 10^6 products of two of them are exact in float32."""
     return (((rows[:, None] * 73856093) ^ (cols[None, :] * 19349663) ^ (salt * 83492791)) >> 5) % 9 - 4
 
 
@@ -99,6 +99,6 @@ def right(side: Side, product: Product) -> bool:
 
 
 def _times(rows: np.ndarray, cols: np.ndarray, salt: int, x: np.ndarray) -> np.ndarray:
-    """The matrix of integers, rows x cols, times x; never held whole."""
+    """The block of integers, rows x cols, times x, without ever holding it whole."""
     parts = [integers(rows[some], cols, salt) @ x for some in _chunks(len(rows), len(cols))]
     return np.concatenate(parts) if parts else np.empty(0)

@@ -1,4 +1,4 @@
-"""Training in every scheme, on a grid that shows it, or in one on the grid that fits a job; and how far the losses lie apart."""
+"""Training in every scheme, each on a small grid of its own, or in one scheme on a job's ranks; and how far their losses differ."""
 
 import argparse
 import json
@@ -48,10 +48,10 @@ def fitting(name: str, comm: Any) -> nn.Scheme:
 
 
 def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
-    """The command line of a training script: train(scheme, steps, dtype) gives "losses" and one figure more."""
+    """The command line of a training script: train(scheme, steps, dtype) gives "losses" and one more figure."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=positive, default=50, help="steps of AdamW (default 50)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float64", help="of all numbers (default float64)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float64", help="dtype of all matrices (default float64)")
     parser.add_argument("--scheme", choices=AXES, help="this scheme alone, on the ranks of this job")
     parser.add_argument("--json", metavar="FILE", help="write the curves to FILE")
     asked = parser.parse_args()
@@ -71,7 +71,7 @@ def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
 
 
 def show(name: str, results: dict[str, dict]) -> None:
-    """A line: the first and last loss, the figure, the largest relative distance from the first scheme's losses at a step."""
+    """Print a line: first and last loss, the figure, and the largest relative distance from the first scheme's losses at a step."""
     first, losses = (np.array(results[of]["losses"]) for of in (next(iter(results)), name))
     figure, value = next((key, value) for key, value in results[name].items() if key != "losses")
     apart = np.max(np.abs(losses - first) / np.abs(first))

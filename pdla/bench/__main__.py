@@ -7,6 +7,6 @@ from pdla.bench.cli import launched, main
 
 if __name__ == "__main__":
     if not launched():
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end as other tools do where nobody reads on: | head
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # and at Ctrl-C: no stack of ours
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end silently, as other tools do, when the reader goes: | head
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # and at Ctrl-C, without a traceback
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Arguments: how they are read, and those that several commands have."""
+"""Arguments: how they are read, and those that several commands share."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pdla.comm import threads
 from pdla.config import ARRAYS
 from pdla.model.machine import Machine
 
-MOST_RANKS = 10**7  # a grid lists its ranks, and a search lists many grids: more have taken all memory there was
+MOST_RANKS = 10**7  # a grid lists its ranks and a search lists many grids: with more ranks they would fill the memory
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what it has to say by a Stop, so that one rank prints it."""
+    """Raises help and errors as a Stop, so that one rank alone prints them."""
 
     def print_help(self, file: Any = None) -> NoReturn:
         raise Stop(0, self.format_help())
@@ -36,7 +36,7 @@ def natural(text: str) -> int:
 
 
 def positives(text: str) -> list[int]:
-    """Numbers with commas between them."""
+    """Numbers separated by commas."""
     return [positive(word) for word in text.split(",")]
 
 
@@ -51,7 +51,7 @@ def above_zero(text: str, what: str = "a number above 0") -> float:
 
 
 def to_write(text: str) -> str:
-    """A file that is written after the work: what is in its way is told before."""
+    """A file to write after the work; refused now if that will not be possible."""
     try:
         a_file_in_a_folder(text)
     except OSError as error:
@@ -60,7 +60,7 @@ def to_write(text: str) -> str:
 
 
 def to_draw(text: str) -> str:
-    """A file that is drawn after the work."""
+    """A picture to draw after the work; refused now if that will not be possible."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -102,10 +102,10 @@ def grid_shape(text: str) -> tuple[int, int]:
 def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> None:
     """Where a command runs, and what it leaves: options that may stand before the command or after it.
 
-    refused  what help leaves out: it is read, for an error that says why
+    refused  options that the command reads only to refuse them with a reason; its help does not list them
     """
 
-    def told(name: str, what: str) -> str:
+    def help_of(name: str, what: str) -> str:
         return argparse.SUPPRESS if name in refused else what
 
     group = to.add_argument_group("where it runs, and what it leaves", argument_default=argparse.SUPPRESS)
@@ -113,21 +113,21 @@ def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> Non
     arrays = "what the blocks of matrices are: NumPy's arrays, or CuPy's on each rank's GPU (default: PDLA_ARRAY, or numpy)"
     group.add_argument("--array", choices=ARRAYS, help=arrays)
     dry = "run without data, to predict bytes, messages and workspace of -P ranks; with --machine seconds, too"
-    group.add_argument("--dry-run", action="store_true", help=told("dry_run", dry))
-    group.add_argument("-P", dest="ranks", type=rank_count, metavar="RANKS", help=told("ranks", "number of ranks of a dry run"))
+    group.add_argument("--dry-run", action="store_true", help=help_of("dry_run", dry))
+    group.add_argument("-P", dest="ranks", type=rank_count, metavar="RANKS", help=help_of("ranks", "number of ranks of a dry run"))
     leaves = "write machine, versions and all figures to FILE, for report and compare"
-    group.add_argument("--json", metavar="FILE", help=told("json", leaves))
+    group.add_argument("--json", metavar="FILE", help=help_of("json", leaves))
 
 
 def add_machine(to: argparse.ArgumentParser) -> None:
-    """The machine that times are foretold on: an option that may stand before the command or after it."""
-    what = f"predict seconds on this machine: a TOML file that calibrate has written, or {', '.join(Machine.known())}; "
-    what += "plans are made for PDLA_MACHINE's"
+    """The machine for which times are predicted: an option that may stand before the command or after it."""
+    what = f"predict seconds on this machine, too: a TOML file that calibrate has written, or {', '.join(Machine.known())}; "
+    what += "plans are made for that of PDLA_MACHINE all the same"
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=what)
 
 
 def machine(name: str | None) -> Machine:
-    """The machine of that name, or of a TOML file; that of PDLA_MACHINE for none; raises Stop."""
+    """The machine of that name or TOML file; None: that of PDLA_MACHINE. Raises Stop where there is none."""
     try:
         return Machine.load(name) if name else Machine.chosen()
     except (OSError, ValueError) as error:

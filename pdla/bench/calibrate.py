@@ -1,6 +1,6 @@
-"""`calibrate`: a machine's figures, measured by the ranks of a job, all at once as they will compute.
+"""`calibrate`: a machine's figures, measured by all ranks of a job at once, as they will compute.
 
-Then verbs are timed in groups of ranks, and set beside what a dry run on that machine foretells.
+Then verbs are timed in groups of ranks, beside the times that a dry run on that machine predicts.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from pdla.create import zeros
 from pdla.grid import ProcessGrid
 from pdla.model.machine import Machine
 
-LEAST, TURNS = 3, 7  # of a measurement: no more than the least if they take long
-SHORT, LONG = 0.01, 1.0  # seconds: of a turn that needs no repetitions, and of all turns
-LARGE = 1024  # of a product at full rate
-SMALL = 8  # of the least product whose rate is measured
+LEAST, TURNS = 3, 7  # turns of a measurement: the first number if they take long
+SHORT, LONG = 0.01, 1.0  # seconds: of a turn that needs no repetitions; that TURNS turns may not reach
+LARGE = 1024  # n of a product at full rate
+SMALL = 8  # n of the smallest product whose rate is measured
 STACK = 1 << 21  # elements of a stack of products' factors, more than a core's cache holds
-BRIEF, MESSAGE = 1 << 16, 4 << 20  # bytes of a message at full rate: on slow links as few as take
+BRIEF, MESSAGE = 1 << 16, 4 << 20  # bytes of a message at full rate, at least and at most: in between as many as take
 FULL = 0.05  # seconds
-AT_ONCE = 16  # messages under way together
+AT_ONCE = 16  # messages under way at the same time
 STREAM = 4 << 20  # elements of a sum that no cache holds
-SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed, but those that are predicted to take more than
+SIZES = (8, 1 << 16, 1 << 20)  # bytes of a rank's part in the verbs that are timed, unless they are predicted to take more than
 PATIENCE = 0.25  # seconds
 Link = tuple[float, float, float]  # gap, latency, bytes a second
-CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts them
+CALLS = Machine(flops=1e300, memory=1e300, bandwidth=1e300, network=1e300, latency=0.0, far_latency=0.0, call=1.0)  # counts calls
 
 
 def add(to: Parser) -> None:
-    """Its arguments."""
+    """Add the command's arguments."""
     to.add_argument("--out", metavar="FILE", help="write the machine to FILE, as TOML")
 
 
 def program(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: print the machine, and verbs measured and predicted on it; write it if asked to. Gives the exit status."""
+    """Collective: print the machine, and verbs as measured and predicted on it; write it if asked. Gives the exit status."""
     foresee(arguments.out, "--out", comm)
     machine = measured(comm)
     rows = list(compared(comm, machine))
@@ -61,7 +61,7 @@ def program(comm: Communicator, arguments: argparse.Namespace, words: list[str])
 
 
 def measured(comm: Communicator) -> Machine:
-    """Collective: this job's machine, the same on every rank. Of each figure the median of a few turns, of the slowest rank."""
+    """Collective: this job's machine, the same on every rank. Each figure is a median over a few turns of the slowest rank's."""
     flops, reached = _rates(comm)
     near = comm.near if comm.nodes > 1 else comm
     gap, latency, bandwidth = _slowest(comm, _link(near, 1) if near.size > 1 else None)
@@ -80,14 +80,15 @@ def measured(comm: Communicator) -> Machine:
 
 
 def _rounded(machine: Machine) -> Machine:
-    """To the digits that another run might find again."""
+    """The machine with figures of four digits: further ones would differ in another run."""
     figures = asdict(machine)
     figures.update((name, float(f"{x:.4g}")) for name, x in asdict(machine).items() if isinstance(x, float))
     return Machine(**figures)
 
 
 def _timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
-    """Collective: seconds of the slowest rank, a repetition; the median of a few turns, of no more repetitions than they need."""
+    """Collective: seconds that work() takes the slowest rank, a median over a few turns. A turn repeats short work, up to `repeats`
+    times."""
     first = _once(comm, work)
     repeats = min(repeats, 1 + int(SHORT / first))
     turns = [_alone(comm, work, repeats) for _ in range(_turns(repeats * first))]
@@ -95,17 +96,17 @@ def _timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> 
 
 
 def _turns(seconds: float) -> int:
-    """How many of so long."""
+    """How many turns to take of so many seconds each."""
     return TURNS if TURNS * seconds < LONG else LEAST
 
 
 def _once(comm: Communicator, work: Callable[[], object]) -> float:
-    """Collective: seconds of the slowest rank."""
+    """Collective: seconds that work() takes the slowest rank, once."""
     return max(comm.share(_alone(comm, work)))
 
 
 def _alone(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
-    """Seconds of this rank, a repetition; all begin together."""
+    """Collective: seconds that work() takes this rank, the mean of `repeats`; all ranks begin together."""
     comm.barrier()
     start = time.perf_counter()
     for _ in range(repeats):
@@ -117,18 +118,18 @@ def _alone(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> 
 
 
 def _rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:
-    """Flops a second of a large product, and the share of them that smaller ones reach."""
+    """Collective: flops a second of a large product, and the shares of that rate that smaller products reach, by n."""
     flops, sizes = _rate(comm, LARGE), [SMALL << step for step in range((LARGE // SMALL).bit_length() - 1)]
     return flops, tuple((float(n), round(min(1.0, _rate(comm, n) / flops), 3)) for n in sizes)
 
 
 def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
-    """Flops a second of n x n x n products, of as many as fill a stack, since a cache seldom holds what is multiplied."""
+    """Collective: flops a second of n x n x n products, too many for a cache, where factors seldom lie in practice."""
     count = max(1, STACK // n**2)
     a, b, c = (np.ones((count, n, n), dtype) for _ in range(3))
     each = list(zip(a, b, c, strict=True))
 
-    def stack():  # NumPy's own library in one call, so that none is counted here; another one takes a product at a time
+    def stack():  # in one call of NumPy's library, so that calls are not timed; another library takes one product a call
         if not config.settings.blas:
             np.matmul(a, b, out=c)
             return
@@ -139,7 +140,7 @@ def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:
 
 
 def _call(comm: Communicator) -> float:
-    """Seconds around each call: those of a layer so small that nothing else takes any, on one rank, over the calls it makes."""
+    """Collective: seconds that a call takes besides its work: the time of a layer so tiny that it has no other, over its calls."""
     alone = comm.split([comm.rank], "alone")
     assert alone is not None
     calls = dry_run(1, lambda comm: _second(comm, _tiny(comm)), machine=CALLS)[0]
@@ -147,7 +148,7 @@ def _call(comm: Communicator) -> float:
 
 
 def _tiny(comm: Communicator) -> Callable[[], object]:
-    """A transformer layer of a few elements, there and back."""
+    """A pass, forward and backward, through a transformer layer of a few elements."""
     scheme = nn.Megatron1D(ProcessGrid((1,), ("row",), comm))
     layer = nn.TransformerLayer(scheme, 8, 1, sequence=4)
     x = zeros((4, 8), scheme.grid, scheme.residual(4))
@@ -155,7 +156,7 @@ def _tiny(comm: Communicator) -> Callable[[], object]:
 
 
 def _stream(comm: Communicator) -> float:
-    """Bytes a second of x + y, written over x."""
+    """Collective: bytes a second, read and written, of x += y."""
     x, y = np.ones(STREAM), np.ones(STREAM)
     return 3 * x.nbytes / _timed(comm, lambda: comm.xp.add(x, y))
 
@@ -169,20 +170,20 @@ def _erf(comm: Communicator) -> float:
 
 
 def _abroad(comm: Communicator) -> int:
-    """The step to another rank that is, for every rank, on another node; 0 where there is none."""
+    """The least distance at which every rank has a rank of another node; 0 where there is none."""
     steps = (step for step in range(1, comm.size) if all(home != comm.homes[r - step] for r, home in enumerate(comm.homes)))
     return next(steps, 0) if comm.nodes > 1 else 0
 
 
 def _slowest(comm: Communicator, link: Link | None) -> Link:
-    """Collective: of the links of all ranks but those that are alone on their nodes."""
+    """Collective: the greatest gap and latency and the least rate of all ranks' links; None: a rank alone on its node has none."""
     links = [one for one in comm.share(link) if one] or [(Machine.gap, Machine.latency, Machine.bandwidth)]
     gaps, latencies, rates = zip(*links, strict=True)
     return max(gaps), max(latencies), min(rates)
 
 
 def _link(comm: Communicator, step: int) -> Link:
-    """Gap, latency, and bytes a second that a rank receives, while all send to their peer."""
+    """Collective: gap, latency and bytes a second that a rank receives, while each sends to the rank `step` further."""
     small = _message(comm, 8, step)
 
     def many() -> None:
@@ -198,7 +199,7 @@ def _link(comm: Communicator, step: int) -> Link:
 
 
 def _full(comm: Communicator, step: int, least: float) -> int:
-    """Bytes of a message at full rate, which takes so long at least."""
+    """Collective: bytes of a message at full rate: as many as take FULL seconds, or `least` if that is more."""
 
     def seconds(size: int) -> float:
         message = _message(comm, size, step)
@@ -218,7 +219,8 @@ def _message(comm: Communicator, size: int, step: int) -> Callable[[], Pending]:
 
 
 def _overlap(comm: Communicator, step: int) -> float:
-    """The share of a message that is hidden behind products that take as long, turn by turn: the parts are less than noise."""
+    """Collective: the share of a message that is hidden behind products that take equally long; a median over turns, each
+    with its own share, as times drift by more than what is measured."""
     if step == 0:
         return 1.0
     begin = _message(comm, 4 * _full(comm, step, 0.0), step)
@@ -246,7 +248,7 @@ def _overlap(comm: Communicator, step: int) -> float:
 
 
 class Row(NamedTuple):
-    """A verb in groups of so many ranks, each so far from the next: bytes of a rank's part, seconds measured and predicted."""
+    """A verb in groups of `ranks` ranks, `stride` apart; size: bytes of a rank's part; seconds measured and predicted."""
 
     verb: str
     ranks: int
@@ -257,7 +259,7 @@ class Row(NamedTuple):
 
 
 def compared(comm: Communicator, machine: Machine) -> Iterator[Row]:
-    """Collective: verbs in all groups of a size and stride at once, but those that take long."""
+    """Collective: verbs timed in all groups of a size and stride at once, except those predicted to take long."""
     for ranks, stride in _groups(comm.size):
         group = comm.split(_members(comm.rank, ranks, stride), "group")
         assert group is not None
@@ -270,13 +272,13 @@ def compared(comm: Communicator, machine: Machine) -> Iterator[Row]:
 
 
 def _groups(ranks: int) -> Iterator[tuple[int, int]]:
-    """Sizes, powers of two that divide the ranks and all of them; of neighbours, and of ranks as far apart as can be."""
+    """Sizes of groups, the powers of two that divide `ranks` and `ranks` itself; with strides, 1 and as far apart as possible."""
     for size in sorted({*(1 << i for i in range(1, ranks.bit_length()) if ranks % (1 << i) == 0), ranks} - {1}):
         yield from ((size, stride) for stride in sorted({1, ranks // size}))
 
 
 def _members(rank: int, ranks: int, stride: int) -> list[int]:
-    """The group of a rank: those at the same place of their stride, in the same block."""
+    """The group of a rank: in its block of ranks * stride ranks, those that differ from it by multiples of the stride."""
     first = rank // (ranks * stride) * ranks * stride + rank % stride
     return [first + stride * i for i in range(ranks)]
 
@@ -291,7 +293,7 @@ def _foretold(make: Any, world: int, ranks: int, stride: int, size: int, machine
 
 
 def _second(comm: Communicator, work: Callable[[], object]) -> float:
-    """Seconds of a dry rank's clock for the second time; the first may plan."""
+    """Seconds of a dry rank's clock that work() takes the second time; the first time it may plan."""
     work()
     here: Any = clock.get()
     start = here.time
@@ -325,7 +327,7 @@ VERBS = {"bcast": _bcast, "allgather": _allgather, "reduce_scatter": _reduce_sca
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Lines: heading, and one for each row; a barrier is not predicted."""
+    """Lines of text: a heading, and one for each row; a barrier is not predicted."""
     lines = [f"{'':16}{'ranks':>6}{'stride':>8}{'bytes':>10}{'measured, us':>14}{'predicted, us':>15}{'ratio':>8}"]
     for row in rows:
         line = f"{row.verb:16}{row.ranks:6}{row.stride:8}{row.size:10}{1e6 * row.measured:14.1f}"

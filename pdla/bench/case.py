@@ -49,7 +49,7 @@ class Case:
 
     @property
     def problem(self) -> tuple:
-        """Equal for two cases whose products are equal."""
+        """A key, equal for two cases that multiply equal matrices."""
         return (self.m, self.n, self.k, self.dtype, self.transa, self.transb, self.source)
 
     @property
@@ -66,7 +66,7 @@ Make = Callable[[Case, pdla.ProcessGrid], Operands]
 
 
 def random_operands(case: Case, grid: pdla.ProcessGrid, **how: Any) -> Operands:
-    """Collective: op(A) and op(B) at random, the same on every grid. `how` goes to pdla.random."""
+    """Collective: random op(A) and op(B), the same on every grid. `how` is passed on to pdla.random."""
     a, b = (
         pdla.random(shape, grid, LAYOUT, dtype=case.dtype, seed=seed, **how) for seed, shape in enumerate(case.shapes)
     )
@@ -80,7 +80,7 @@ def integer_operands(case: Case, grid: pdla.ProcessGrid) -> Operands:
 
 
 def exact_limit(dtype: str) -> int:
-    """The integer up to which a dtype counts without gaps."""
+    """The integer up to which a dtype represents all integers."""
     kind = np.dtype(dtype)
     return 2 ** (np.finfo(kind).nmant + 1) if kind.kind in "fc" else int(np.iinfo(kind).max)
 
@@ -89,7 +89,7 @@ def exact_limit(dtype: str) -> int:
 
 
 def file_operands(paths: tuple[str, str]) -> Make:
-    """op(A) and op(B) from two files; to be made collectively. FileError on every rank where one cannot be read."""
+    """A function that reads op(A) and op(B) from two files, collectively; FileError on every rank where one cannot be read."""
 
     def make(case: Case, grid: pdla.ProcessGrid) -> Operands:
         a, b = (load(path, grid, LAYOUT) for path in paths)
@@ -118,7 +118,7 @@ def digits(path: Path) -> np.ndarray:
 
 
 def digits_operands(X: np.ndarray | None) -> Make:
-    """op(X) and op(X) of the matrix that rank 0 has."""
+    """A function that deals out X, which rank 0 has, collectively: as op(A) and as op(B)."""
 
     def make(case: Case, grid: pdla.ProcessGrid) -> Operands:
         whole = pdla.from_global(X, grid, LAYOUT, root=0)

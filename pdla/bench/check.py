@@ -1,4 +1,4 @@
-"""Whether a product is right: against NumPy where it is small enough to gather, else by random vectors.
+"""Whether a product is right: compared with NumPy's where it is small enough to gather, else tested by random vectors.
 
 Exact data (small integers) must give the exact product, bit for bit. Other data must obey the componentwise bound
 |C - AB| <= c (k + P) u |A| |B| (Higham 2002, section 3.5), u the unit roundoff. Larger products are compared as
@@ -19,7 +19,7 @@ COLUMNS = 16  # of +1 and -1: one wrong product in 65536 would pass
 
 
 class Checker:
-    """Checks products on one communicator; rank 0 keeps NumPy's, since many algorithms are to give the same one."""
+    """Checks products on one communicator; rank 0 keeps NumPy's product, as many algorithms are compared with the same one."""
 
     def __init__(self, comm: pdla.Communicator, small: int = SMALL) -> None:
         self.comm, self.small = comm, small
@@ -28,7 +28,7 @@ class Checker:
     def check(self, problem: tuple, A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact: bool) -> str:
         """Collective: how C = A B was checked, beginning with "WRONG" where it is not.
 
-        problem  equal for two calls whose A and B are equal;  exact  the product has no rounding errors
+        problem  a key, equal for two calls with equal A and B;  exact  whether the product has no rounding errors
         """
         by_numpy = A.shape[0] * A.shape[1] * B.shape[1] <= self.small
         fault = self._numpy(problem, A, B, C, exact) if by_numpy else freivalds(A, B, C, exact)
@@ -38,7 +38,7 @@ class Checker:
     def _numpy(self, problem: tuple, A: Any, B: Any, C: Any, exact: bool) -> str:
         key = (problem, exact)
         if key not in self.kept:
-            if len(self.kept) > 1:  # those of the problem before
+            if len(self.kept) > 1:  # of the problem before: one of its data, one of integers
                 self.kept.clear()
             a, b = A.gather(root=0), B.gather(root=0)
             self.kept[key] = None if a is None else _reference(A.xp.host(a), B.xp.host(b), exact, self.comm.size)
@@ -47,7 +47,7 @@ class Checker:
 
 
 def _reference(a: np.ndarray, b: np.ndarray, exact: bool, ranks: int) -> tuple[np.ndarray, np.ndarray | float]:
-    """NumPy's product, and how far from it another may be."""
+    """NumPy's product, and how far from it each element of another may be."""
     return a @ b, 0.0 if exact else tolerance(a.shape[1] + ranks, a.dtype) * (np.abs(a) @ np.abs(b))
 
 
@@ -58,7 +58,7 @@ def tolerance(terms: int, dtype: Any) -> float:
 
 
 def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float) -> str:
-    """Where c is further than bound from its reference, in words; empty where nowhere. NaN is far from all but NaN."""
+    """Where c is further than `bound` from its reference, in words; "" where it is nowhere. NaN is near NaN alone."""
     if c.shape != reference.shape:
         return f"shape {c.shape}, not {reference.shape}"
     wrong = ~_near(c, reference, bound) if c.dtype.kind in "fc" else c != reference  # differences of integers wrap
@@ -69,7 +69,7 @@ def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float)
 
 
 def _near(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float) -> np.ndarray:
-    """Where numbers are; of infinities and NaN, which files may have, where they are the same."""
+    """Where elements are within the bound; infinities and NaN, which files may contain, where both are the same."""
     with np.errstate(invalid="ignore"):
         near = np.abs(c - reference) <= bound
     return np.where(np.isfinite(reference), near, (c == reference) | (np.isnan(c) & np.isnan(reference)))
@@ -83,9 +83,9 @@ def freivalds(A: pdla.DistMatrix, B: pdla.DistMatrix, C: pdla.DistMatrix, exact:
     found, expected = times(C, signs), times(A, times(B, signs))
     bound: np.ndarray | float = 0.0
     if not exact:
-        terms = 2 * (k + n) + comm.size  # of C's own sums, and of those over the columns here
+        terms = 2 * (k + n) + comm.size  # of the sums in C, and of those of the check itself
         bound = tolerance(terms, C.dtype) * times(A, times(B, np.ones((n, 1)), magnitude=True), magnitude=True)
-    if C.dtype.kind in "fc":  # signs make NaN of two infinities in C X and not in B X, or the other way
+    if C.dtype.kind in "fc":  # infinities may cancel to NaN in C X and not in A (B X), or the reverse
         found, expected = (np.where(np.isfinite(x), x, np.nan) for x in (found, expected))
     return differences(found, expected, bound)
 

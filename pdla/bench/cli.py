@@ -28,28 +28,29 @@ examples:
   mpirun -n 4 python -m pdla.bench --array cupy             matrices on GPUs, one a rank or shared
   python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
   python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
-  mpirun -n 4 python -m pdla.bench calibrate --out here.toml         this machine's figures
+  mpirun -n 4 python -m pdla.bench calibrate --out here.toml         measure this machine
   python -m pdla.bench predict -P 64 --machine a100x4       the fastest scheme and grid for a transformer
   python -m pdla.bench scale --machine a100x4 --from 64 --to 1000000 --plot scaling.svg
   python -m pdla.bench compare before.json after.json       which products became slower
-  python -m pdla.bench report result.json --html page.html  what a run was, to look at
+  python -m pdla.bench report result.json --html page.html  a run as a page to look at
 """
 ON_RANKS = {
     "gemm": (measure.add_gemm, measure.program, "check and time one product C = op(A) op(B), of sizes and options of your choice"),
-    "info": (None, measure.program, "tell machine, MPI, BLAS, threads and cores as the ranks see them, and how ranks wait"),
+    "info": (None, measure.program, "show machine, MPI, BLAS, threads and cores as the ranks see them, and how ranks wait"),
     "calibrate": (calibrate.add, calibrate.program, "measure this job's machine, so that times can be predicted on it"),
-}  # what adds its arguments, what each rank runs, and its help
+}  # a command that all ranks run: what adds its arguments, what each rank runs, and its help
 ALONE = {
     "predict": (predict, "find the fastest schemes and grids for a transformer, or algorithms for a product, on a machine"),
-    "scale": (scale, "find the fastest ways on ever more ranks, up to a million: strong and weak scaling"),
+    "scale": (scale, "find the fastest ways on ever more ranks, up to a million: strong or weak scaling"),
     "compare": (compare, "set two results of --json side by side: what became slower, or receives more bytes"),
     "report": (report, "show results of --json as a table, as plots, or as one page of HTML"),
-}  # modules whose run(arguments) takes one process
+}  # a command that one process runs: its module, which has add and run, and its help
 COMMON = {
     "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",
 }  # options that may stand before a command  # fmt: skip
-MEANT = {"predict": ("ranks", "json", "machine"), "scale": ("json", "machine"), "compare": (), "report": ()}  # those that it has
-REFUSES = {"info": ("dry_run", "ranks"), "calibrate": ("dry_run", "ranks", "json")}  # that it reads, to say why not
+# Those of COMMON that a command has, and those that it reads only to say why it has no use for them. Others have all.
+MEANT = {"predict": ("ranks", "json", "machine"), "scale": ("json", "machine"), "compare": (), "report": ()}
+REFUSES = {"info": ("dry_run", "ranks"), "calibrate": ("dry_run", "ranks", "json")}
 MEANT |= dict.fromkeys(("info", "calibrate"), tuple(name for name in COMMON if name != "machine"))
 
 
@@ -75,14 +76,14 @@ def parser() -> Parser:
 
 
 def _text(name: str, about: str) -> dict[str, Any]:
-    """What a command's own help says before and after its options: what it is for, and its examples."""
+    """For the parser of a command: what its help says before and after the options, what it is for and its examples."""
     examples = "".join(line for line in EXAMPLES.splitlines(keepends=True) if re.search(rf"bench\b.* {name}\b", line))
     as_written = argparse.RawDescriptionHelpFormatter
     return {"description": f"{about[0].upper()}{about[1:]}.", "epilog": f"examples:\n{examples}", "formatter_class": as_written}
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments, with what one of them alone cannot tell; raises Stop."""
+    """The arguments, checked against each other, too; raises Stop."""
     arguments = parser().parse_args(argv)
     for name in sorted(set(COMMON) - set(MEANT.get(arguments.command, COMMON))):
         if getattr(arguments, name) not in (None, False):
@@ -102,7 +103,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise refuse(f"--json {arguments.json}: calibrate writes a machine, as TOML: give --out FILE")
     if arguments.command == "gemm":
         measure.check_files(arguments)
-    machine(None)  # PDLA_MACHINE's, for which plans are made
+    machine(None)  # refuses a PDLA_MACHINE, for which plans are made, that cannot be read
     return arguments
 
 
@@ -162,7 +163,7 @@ def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
 
 
 def _here(work: Callable[[], int]) -> int:
-    """Threads and dry runs take one process, and no MPI: where no launcher has started this one, none is looked for."""
+    """Run threads or a dry run, in one process and without MPI, which is not even looked for unless a launcher has started this."""
     return _alone(work) if launched() else _stopped(work)
 
 
@@ -172,7 +173,7 @@ def launched() -> bool:
 
 
 def _alone(work: Callable[[], int]) -> int:
-    """What the first rank does, if there are others, who wait as long as it takes; all end with its status."""
+    """Run work() on the first rank alone; the others, if any, wait as long as it takes. All end with its status."""
     try:
         with config.override(array="numpy"):  # a login node, where reports are made, may have no GPU
             comm = pdla.world()
@@ -186,13 +187,13 @@ def _alone(work: Callable[[], int]) -> int:
 
 
 def _stopped(work: Callable[[], int]) -> int:
-    """The exit status of what takes one process."""
+    """Run work() in one process; gives the exit status, also where it raises what users can mend, which is printed."""
     try:
         return work()
     except Stop as stop:
         stop.say()
         return stop.status
-    except (DeviceError, MemoryError, ShapeError) as error:  # the last two: sizes beyond any memory
+    except (DeviceError, MemoryError, ShapeError) as error:  # the last two: sizes that no memory holds
         refused = refuse(str(error) or "out of memory")  # Python's own MemoryError says nothing
         refused.say()
         return refused.status

@@ -1,4 +1,4 @@
-"""`compare`: two results of --json beside each other: what became slower, beyond its noise, and what moves more bytes."""
+"""`compare`: two results of --json side by side: what became slower, beyond the noise, and what moves more bytes."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from pdla.bench.table import console, size
 
 PROBLEM = ("m", "n", "k", "dtype", "transa", "transb", "source")
 KEYS = (*PROBLEM, "algorithm", "grid", "seconds", "bytes_received", "right")  # what a row must have
-WORLD = ("world", "ranks", "machine", "mpi", "blas", "versions")  # what may differ and is told
-RESAMPLES, SURE = 2000, 0.95
+WORLD = ("world", "ranks", "machine", "mpi", "blas", "versions")  # differences in these are reported
+RESAMPLES, SURE = 2000, 0.95  # of the bootstrap: draws, and the share of them in the interval
 FEW = 5  # repeats below which the spread is hardly known
 
 Row = Mapping[str, Any]
 
 
 class Ratio(NamedTuple):
-    """Median after over median before, and where it lies when repeats are drawn again, in 95 of 100 cases."""
+    """Median after over median before, and the interval that holds 95% of such ratios when repeats are resampled."""
 
     value: float
     low: float
@@ -41,7 +41,7 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of both files, and the share by which it may be slower."""
+    """A row of both files; threshold: the share by which the later one may be slower."""
 
     before: Row
     after: Row
@@ -49,7 +49,7 @@ class Pair:
 
     @cached_property
     def ratio(self) -> Ratio | None:
-        """None where one has not been timed."""
+        """None unless both have been timed."""
         old, new = self.before["seconds"], self.after["seconds"]
         return bootstrap(old, new) if old and new else None
 
@@ -71,7 +71,7 @@ class Pair:
 
     @property
     def verdict(self) -> str:
-        """Slower or faster by more than the threshold, and surely so; "noise" where only the former."""
+        """"slower" or "faster": by more than the threshold, and not by chance alone; "noise" where chance may explain it."""
         if self.ratio is None:
             return "WRONG" if self.broken else "–"
         value, low, high = self.ratio
@@ -83,7 +83,7 @@ class Pair:
 
 
 def bootstrap(old: list[float], new: list[float]) -> Ratio:
-    """The ratio of medians and its percentile interval (Efron 1979), by the same draws every time."""
+    """The ratio of medians and its percentile interval (Efron 1979), with the same draws at every call."""
     draw = np.random.default_rng(0)
     one, two = (np.median(draw.choice(seconds, (RESAMPLES, len(seconds))), axis=1) for seconds in (old, new))
     low, high = np.quantile(two / one, [(1 - SURE) / 2, (1 + SURE) / 2])
@@ -94,8 +94,8 @@ def bootstrap(old: list[float], new: list[float]) -> Ratio:
 
 
 def add(to: Parser) -> None:
-    """Its arguments."""
-    to.add_argument("before", metavar="BEFORE.json", help="the result of an earlier run, by --json")
+    """Add the command's arguments."""
+    to.add_argument("before", metavar="BEFORE.json", help="the result of an earlier run, written by --json")
     to.add_argument("after", metavar="AFTER.json", help="the result of a later one")
     slower = "a row that is slower by more than this, beyond its noise, is called slower (default 5%%)"
     to.add_argument("--threshold", type=share, metavar="PERCENT", default="5%", help=slower)
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read(path: str) -> dict[str, Any]:
-    """A result; raises Stop for a file that is none."""
+    """The result in a file; raises Stop where it holds none."""
     try:
         text = Path(path).read_bytes()
     except OSError as error:
@@ -144,7 +144,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def named(rows: list[Row]) -> dict[str, Row]:
-    """Rows by product, algorithm and grid in words; the second of the same name is called so."""
+    """Rows by name: product, algorithm and grid in words; the second row of a name has (2) added, and so on."""
     seen: Counter[str] = Counter()
     found = {}
     for row in rows:
@@ -183,7 +183,7 @@ def _cells(pair: Pair) -> Iterator[str]:
 
 
 def notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mapping[str, Any]]) -> Iterator[str]:
-    """What the table cannot say: counts, rows of one file only, what else differs, and how far the spread can be trusted."""
+    """What the table does not say: counts, rows of one file only, what else differs, and where the spread is hardly known."""
     counts = Counter(pair.verdict for pair in pairs.values())
     more = sum(pair.more_bytes for pair in pairs.values())
     told = [f"{counts[word]} {word}" for word in ("slower", "faster", "as before", "noise", "WRONG") if counts[word]]
@@ -200,7 +200,7 @@ def notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mappi
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What is in nested dicts and lists, by its path: machine.cores."""
+    """The values in nested dicts and lists, each with its path, such as machine.cores."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if inner is None:
         yield name, value

@@ -1,7 +1,7 @@
 """Closed forms: what the first rank of a grid holds, receives and computes, without a run. For choosing what to run.
 
-The first rank has the largest block of every cut. What it receives is exact, but for Cannon's, which may be more. Of its work
-products and sums over ranks are known here. A run takes at least the time of that, and at least that of its bytes over each link.
+The first rank has the largest block of every cut. The words it receives are exact, except that Cannon's may be more. Of its work
+only products and sums over ranks are counted. A run takes at least the time of that work, and at least that of its bytes on a link.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pdla.cuts import Block, Cut
 from pdla.layout import Layout, Shape
 from pdla.model.machine import Machine
 
-Sizes = Mapping[str, int]  # ranks along each axis, the slowest first: along the last one neighbours follow each other
+Sizes = Mapping[str, int]  # ranks along each axis; along the last they are consecutive
 
 
 @dataclass(frozen=True)
 class Move:
-    """Words that the first rank receives from those that differ from it along some axes, and how many of them it adds up, in how
-    many steps; the others it gathers, and has `whole` words then."""
+    """`words` that the first rank receives from ranks that differ from it along `axes`. It adds up `added` of them, in `steps`
+    steps, and gathers the others, `whole` words with its own."""
 
     axes: tuple[str, ...]
     words: int
@@ -34,10 +34,10 @@ class Move:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of the work, sums of what has come among it, and of the bytes over the links to ranks on the same node and on others.
+    """Seconds of the work, sums of received addends included, and of the bytes from ranks of the same node and of other nodes.
 
-    saved  of those from others, where all-gathers go around the nodes; what goes by panels does not
-    begun  of what each message takes however small, and the product of each; some of it behind other things
+    saved  of the seconds from other nodes, where all-gathers go around the nodes; panels do not
+    begun  what each message, and each product that follows one, takes however small it is; partly hidden
     """
 
     work: float
@@ -48,17 +48,18 @@ class Seconds:
 
     @property
     def least(self) -> float:
-        """No run is faster: links and the rank itself work at the same time at best."""
+        """No run takes less: at best the links and the rank work at the same time."""
         return max(self.work, self.near, self.far - self.saved)
 
     @property
     def promise(self) -> float:
-        """Nothing overlapped, and nothing saved: what is gathered at once, and saves, hides behind less work than panels do."""
+        """An estimate to rank candidates by: nothing overlaps and nothing is saved, as all-gathers, which save, overlap less than
+        panels do."""
         return self.work + self.near + self.far + self.begun
 
 
 def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, itemsize: int) -> Seconds:
-    """`work`: seconds of products."""
+    """The seconds of a run that makes these moves; work: seconds of its products."""
     near = far = saved = 0.0
     for move in moves:
         group, here = prod(sizes[axis] for axis in move.axes), neighbours(move.axes, sizes, machine.node)
@@ -90,7 +91,7 @@ def block(shape: Shape, layout: Layout, sizes: Sizes) -> int:
 
 
 def gather(shape: Shape, held: Layout, needed: Layout, sizes: Sizes) -> Iterator[Move]:
-    """A matrix gathered over the axes that cut it and are not to."""
+    """A matrix gathered over the axes that cut it in `held` and not in `needed`."""
     axes = tuple(axis for axis in held.axes if axis not in needed.axes and sizes[axis] > 1)
     if axes:
         whole = block(shape, needed, sizes)
@@ -98,7 +99,7 @@ def gather(shape: Shape, held: Layout, needed: Layout, sizes: Sizes) -> Iterator
 
 
 def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes) -> Iterator[Move]:
-    """Addends summed: scattered along the axes that cut the sum, the same on all ranks of the others."""
+    """Addends summed: scattered along the axes that cut the sum, the same on all ranks along the others."""
     partial = [axis for axis in addends.partial if sizes[axis] > 1]
     cut = tuple(axis for axis in wanted.axes if axis in partial)
     whole = tuple(axis for axis in partial if axis not in cut)
@@ -123,13 +124,13 @@ def reduced(words: int, axes: tuple[str, ...], sizes: Sizes) -> Iterator[Move]:
 
 @lru_cache(maxsize=4096)
 def divisors(n: int, most: int) -> tuple[int, ...]:
-    """Those of n that are at most `most`, the smallest first."""
+    """The divisors of n up to `most`, the smallest first."""
     small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
     return tuple(sorted(d for d in {*small, *(n // d for d in small)} if d <= most))
 
 
 def neighbours(axes: Iterable[str], sizes: Sizes, node: int) -> int:
-    """How many of the ranks that differ from the first one along the axes are on its node, itself too; 0 a node: all."""
+    """How many of the ranks that differ from the first one along the axes are on its node of `node` ranks (0: all), with itself."""
     steps = _steps(sizes)
     if not node:
         return prod(sizes[axis] for axis in axes)
@@ -138,7 +139,7 @@ def neighbours(axes: Iterable[str], sizes: Sizes, node: int) -> int:
 
 
 def placements(sizes: Sizes, node: int) -> Iterator[dict[str, int]]:
-    """Orders of the axes that put other ranks on a node; the given one first."""
+    """Orders of the axes that differ in which ranks share a node; the given order first."""
     seen = set()
     long = [axis for axis in sizes if sizes[axis] > 1]
     for order in permutations(long):
@@ -150,7 +151,7 @@ def placements(sizes: Sizes, node: int) -> Iterator[dict[str, int]]:
 
 
 def _steps(sizes: Sizes) -> dict[str, int]:
-    """By how many ranks neighbours along each axis differ."""
+    """The difference between the numbers of neighbouring ranks along each axis."""
     steps: dict[str, int] = {}
     step = 1
     for axis in reversed([*sizes]):

@@ -1,4 +1,4 @@
-"""One product: checked, counted and timed; or, dry, counted only. On a described machine its time is foretold, too."""
+"""One product: checked, counted and timed; in a dry run only counted. For a described machine its time is predicted, too."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from pdla.model.machine import Machine
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
-OUTER = {("row", "m"), ("col", "n")}  # what the axes carry where C stays in place, which is what the closed formulas are of
+OUTER = {("row", "m"), ("col", "n")}  # what the axes carry where C stays in place, the case of the closed formulas
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one case: a line of the table, an entry of the JSON. Bytes are a rank's, maximum over ranks."""
+    """What is known of one case: a line of the table, an entry of the JSON. Bytes and messages are the maximum over ranks."""
 
     case: Case
-    algorithm: str  # the plan's, where the case says auto
+    algorithm: str  # the plan's: where the case says auto, the one chosen
     layouts: dict[str, str]  # of A, B and C
     messages: int
     bytes_received: int
-    bytes_by_formula: float | None  # None where the formula does not speak of these layouts, or of what the axes carry
+    bytes_by_formula: float | None  # None where there is no formula for these layouts, or for what the axes carry
     bytes_lower_bound: float
     peak_workspace: int
     bytes_from_far: int | None = None  # of bytes_received, from ranks on other hosts; None in a dry run
     checks: tuple[str, ...] = ()
-    seconds: tuple[float, ...] = ()  # each repeat, until the last rank was done
+    seconds: tuple[float, ...] = ()  # of each repeat, until the last rank is done
     share_of_peak: float | None = None
-    split: Split | None = None  # of the counted run, which comes before the repeats
+    split: Split | None = None  # of the run that was counted, before the repeats
     predicted: Split | None = None  # on the described machine, where there is one
-    explained: str = ""  # the plan in words, where asked for
+    explained: str = ""  # the plan in words, if wanted
 
     @property
     def faults(self) -> list[str]:
@@ -65,17 +65,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all products of a run share."""
+    """What all products of a benchmark run share."""
 
     comm: pdla.Communicator
     checker: Checker
     peaks: Peaks
     repeats: int | None = None
     explain: bool = False
-    machine: Machine | None = None  # to foretell times on
+    machine: Machine | None = None  # for which times are predicted
 
     def measure(self, case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> Row:
-        """Collective: check C = A B, count it, then time it (not if it is wrong). PlanError where it does not fit."""
+        """Collective: check C = A B, count it, then, if it is right, time it. PlanError where the algorithm does not fit."""
         plan = planned(case, A, B)
         checks = self._checked(case, plan, A, B)
         C = pdla.zeros((case.m, case.n), A.grid, LAYOUT, dtype=case.dtype)
@@ -88,7 +88,7 @@ class Bench:
         return self._timed(row, lambda: plan(A, B, out=C), split.seconds) if row.right else row
 
     def _predicted(self, case: Case, algorithm: str) -> Split | None:
-        """Collective: at rank 0, where the time would go on the machine, if there is one; a PlanError is every rank's."""
+        """Collective: at rank 0, where the time would go on the machine, if there is one. PlanError on every rank, or on none."""
         told, fault = None, ""
         if self.comm.rank == 0:
             try:
@@ -100,7 +100,7 @@ class Bench:
         return told
 
     def _checked(self, case: Case, plan: pdla.Plan, A: pdla.DistMatrix, B: pdla.DistMatrix) -> tuple[str, ...]:
-        """First on small integers in the same shapes, then on the data themselves."""
+        """Collective: how C was checked: on small integers in the same shapes, unless the data are integers, then on the data."""
         integers = np.dtype(case.dtype).kind not in "fc" or case.source == "digits"
         data = self.checker.check(case.problem, A, B, plan(A, B), exact=integers)
         if integers:
@@ -109,7 +109,7 @@ class Bench:
         return self.checker.check(case.problem, *small, plan(*small), exact=True), data
 
     def _timed(self, row: Row, run: Callable[[], Any], first: float) -> Row:
-        """The row with its times; the first run, in seconds, tells how many there is time for."""
+        """Collective: the row with its times. `first`: seconds of a run, by which their number is chosen if none is given."""
         count = self.repeats or round(min(MOST, max(FEWEST, BUDGET / first)))
         seconds = tuple(elapsed(self.comm, run) for _ in range(count))
         done, peak = replace(row, seconds=seconds), self.peaks[row.case.dtype]
@@ -122,13 +122,13 @@ def planned(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
 
 
 def explanation(case: Case, plan: pdla.Plan) -> str:
-    """The plan in words, and what was asked for of which it makes no use."""
+    """The plan in words, and whether it has no use for the panel width that was given."""
     unused = case.panel is not None and plan.schedule != "summa"
     return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.named} has no panels" if unused else "")
 
 
 def worst(total: dict[str, int]) -> Figures:
-    """The maxima over ranks of a ledger's total."""
+    """The figures of a ledger's total that are maxima over ranks."""
     return Figures(total["max_bytes_received"], total["max_messages"], total["max_peak_workspace"], 0.0)
 
 
@@ -150,8 +150,8 @@ def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -
 
 
 def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine | None) -> Split | None:
-    """Where the time of a case would go on that machine by that algorithm; None without one."""
-    messages = "gather" if algorithm == "shared" else algorithm  # what is read where it lies costs what receiving it would
+    """Where the time of a case would go on the machine by that algorithm; None without a machine."""
+    messages = "gather" if algorithm == "shared" else algorithm  # reading shared memory costs as much as receiving
     by = replace(case, algorithm=messages)
 
     def make(comm: pdla.Communicator) -> Work:
@@ -163,7 +163,7 @@ def on_machine(case: Case, algorithm: str, ranks: int, machine: Machine | None) 
 
 
 def predict(case: Case, ranks: int, machine: Machine | None = None) -> Row:
-    """The row of a case on any number of ranks, without data; without times, but for those on a machine."""
+    """The row of a case on any number of ranks, by a dry run; its only times are those predicted for a machine."""
     row = pdla.dry_run(ranks, _predicted, case)[0]
     return replace(row, predicted=on_machine(case, row.algorithm, ranks, machine))
 

@@ -17,11 +17,11 @@ import pdla
 from pdla.array import namespace
 
 NAP = 0.2  # seconds that rank 0 keeps the others waiting
-POLLS = 0.5  # of the cores that waiting ranks could use: above it, they are said to poll
+POLLS = 0.5  # share of the cores that waiting ranks could use: above it, they are said to poll
 
 
 def facts(comm: pdla.Communicator, world: str) -> dict[str, Any]:
-    """Collective: at rank 0, what it knows of the machine, as it goes into the JSON. `world`: mpi, threads or dry."""
+    """Collective: at rank 0, what is known of the machine, as it goes into the JSON; {} elsewhere. `world`: mpi, threads or dry."""
     here = (platform.node(), tuple(sorted(os.sched_getaffinity(0))))
     everyone = [here] if world == "dry" else comm.share(here)
     if comm.rank:
@@ -51,7 +51,7 @@ def _mpi() -> dict[str, str]:
 
 
 def processor() -> str:
-    """What the processor calls itself."""
+    """The name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -61,7 +61,7 @@ def processor() -> str:
 
 
 def _blas() -> list[dict[str, Any]]:
-    """NumPy's library, and SciPy's or the one that PDLA_BLAS names, which the first product loads; and their threads."""
+    """The BLAS libraries and their threads: NumPy's, and SciPy's or the one that PDLA_BLAS names, which the first product loads."""
     from threadpoolctl import threadpool_info
 
     one = np.ones((1, 1))
@@ -84,7 +84,7 @@ def _versions() -> dict[str, str | None]:
 
 
 def _commit(folder: Path) -> str | None:
-    """The commit of a checkout, "-dirty" where files have changed since; None elsewhere."""
+    """The commit of a checkout, "-dirty" where files have changed since; None outside one."""
     if not (folder / ".git").exists():
         return None
     command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--match=", "--dirty"]
@@ -98,7 +98,7 @@ def _commit(folder: Path) -> str | None:
 
 
 def waiting(comm: pdla.Communicator, world: str) -> dict[str, float]:
-    """Collective: share of the available cores that ranks use while they wait for rank 0, in each kind of wait."""
+    """Collective: for each way to wait, the share of the available cores that ranks use while they wait for rank 0."""
     ways: dict[str, Callable[[], None]] = {"pdla": comm.barrier}
     if world == "mpi":
         from pdla.comm import mpi
@@ -108,7 +108,7 @@ def waiting(comm: pdla.Communicator, world: str) -> dict[str, float]:
 
 
 def _used(comm: pdla.Communicator, wait: Callable[[], None]) -> float:
-    """CPU time over wall time of the ranks of rank 0's host, for each core that they could have kept busy."""
+    """Collective: CPU time over wall time of the waiting ranks on rank 0's host, per core that they could have kept busy."""
     comm.barrier()
     if comm.rank == 0:
         time.sleep(NAP)

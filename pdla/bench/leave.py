@@ -12,7 +12,7 @@ from pdla.bench.stop import refuse
 
 
 def leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
-    """Write what an option asks for; where that cannot be done, stop. Collective over comm, if given: rank 0 writes."""
+    """Write the file that an option asks for; raises Stop where that fails. Collective over comm, if given: rank 0 writes."""
     fault = ""
     if path is not None and (comm is None or comm.rank == 0):
         try:
@@ -26,12 +26,12 @@ def leave(path: str | None, write: Callable[[str], object], option: str, comm: p
 
 
 def foresee(path: str | None, option: str, comm: pdla.Communicator | None = None) -> None:
-    """Before the work: stop where `leave` will have no file in a folder to write to. Collective over comm, if given."""
+    """Before the work: raises Stop where `leave` will fail, as `path` is a folder or in none. Collective over comm, if given."""
     leave(path, a_file_in_a_folder, option, comm)
 
 
 def a_file_in_a_folder(path: str) -> None:
-    """OSError where it is none."""
+    """OSError where `path` is a folder, or its folder does not exist."""
     if Path(path).is_dir():
         raise IsADirectoryError("this is a folder; give a file")
     if not (folder := Path(path).resolve().parent).is_dir():
@@ -39,5 +39,5 @@ def a_file_in_a_folder(path: str) -> None:
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
-    """OSError where that cannot be done."""
+    """Write `content` as JSON; OSError where that fails."""
     Path(path).write_text(json.dumps(content, indent=1) + "\n")

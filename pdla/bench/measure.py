@@ -1,4 +1,4 @@
-"""The commands that ranks run together: the suite, one product, and what the machine is."""
+"""The commands that all ranks run together: the suite, one product (gemm), and facts about the machine (info)."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ CHECKED = (
     "every product was checked before it was timed: exact = bit for bit on small integers, bound = each element within "
     "its error bound;\n(NumPy) against NumPy's product, (Freivalds) by products with vectors of +1 and -1"
 )
-USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # and the same on every rank
+USERS_FAULT = (GridError, LayoutError, ShapeError, PlanError, FileError)  # which are the same on every rank
 
 
 def add_gemm(to: Parser) -> None:
-    """The arguments of one product."""
+    """Add the arguments of gemm."""
     for name, what in (("m", "rows of C"), ("n", "columns of C"), ("k", "columns of op(A), rows of op(B)")):
         to.add_argument(f"-{name}", type=natural, help=f"{what} (default {SIZE})")
-    to.add_argument("--dtype", choices=DTYPES, help="of A, B and C (default float64)")
-    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto: what costs least")
-    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="as 2x3 (default: all ranks, as nearly square as can be)")
+    to.add_argument("--dtype", choices=DTYPES, help="element type of A, B and C (default float64)")
+    to.add_argument("--algorithm", choices=("auto", *pdla.algorithms), default="auto", help="default auto: whichever costs least")
+    to.add_argument("--grid", type=grid_shape, metavar="PRxPC", help="such as 2x3 (default: all ranks, as nearly square as can be)")
     to.add_argument("--panel", type=positive, metavar="WIDTH", help="width of SUMMA's panels, in indices")
     to.add_argument("--repeats", type=positive, metavar="N", default=REPEATS, help=f"how often to time it (default {REPEATS})")
     for name in "AB":
@@ -50,7 +50,7 @@ def add_gemm(to: Parser) -> None:
 
 
 def check_files(arguments: argparse.Namespace) -> None:
-    """What one argument alone cannot tell; raises Stop."""
+    """Raises Stop where arguments of gemm contradict each other."""
     if (arguments.a is None) != (arguments.b is None):
         raise refuse("--a and --b go together: both matrices from files, or none")
     made_up = [name for name in ("m", "n", "k", "dtype") if getattr(arguments, name) is not None]
@@ -64,7 +64,7 @@ def check_files(arguments: argparse.Namespace) -> None:
 
 
 def program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
-    """Collective: a command; gives the exit status."""
+    """Collective: run the command; gives the exit status."""
     world = "dry" if arguments.dry_run else "threads" if arguments.threads else "mpi"
     foresee(arguments.json, "--json", comm)
     known, on = info.facts(comm, world), None if arguments.machine is None else machine(arguments.machine)
@@ -149,7 +149,7 @@ def _show(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> 
 
 
 def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> list[str]:
-    """What stands below the table."""
+    """The lines below the table."""
     lines = [row.explained for row in results.rows if row.explained] if len(results.rows) == 1 else []
     at_once = "one rank" if ranks == 1 else f"all {ranks} ranks at once"
     for dtype, rate in peaks.measured.items():

@@ -1,4 +1,4 @@
-"""Which scheme, on which grid: a transformer's training step on a described machine, by dry runs of its layers."""
+"""Which scheme on which grid is fastest for a transformer's training step on a described machine, by dry runs of a layer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pdla.model.machine import Machine
 from pdla.nn.scheme import Meeting, cut_over
 
 SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
-STATES = 4  # times the weights: themselves, gradients, and AdamW's two moments
-MOST = 150  # dry runs of a search
+STATES = 4  # arrays of the weights' size: weights, gradients, and AdamW's two moments
+MOST = 150  # dry runs in a search
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,18 @@ class Net:
 
     @property
     def linears(self) -> tuple[tuple[str, int, int, tuple[int, int]], ...]:
-        """A layer's: the place in their pair, inputs, outputs, and the units in which those are cut."""
+        """A layer's linears: for each its place in a pair, inputs, outputs, and the units in which these are cut."""
         h, size = self.hidden, self.hidden // self.heads
         attention = ("first", h, 3 * h, (1, 3 * size)), ("second", h, h, (size, 1))
         return *attention, ("first", h, 4 * h, (1, 1)), ("second", 4 * h, h, (1, 1))
 
     @property
     def flops(self) -> int:
-        """Of a step's linears and attention, forward and backward."""
+        """Flops of a step: linears and attention, forward and backward."""
         return 3 * self.layers * self.tokens * (24 * self.hidden**2 + 2 * self.sequence * self.hidden)
 
     def lower_bound(self, ranks: int) -> float:
-        """Bytes that some rank must receive for the linears' products, each taken by itself and no matrix held twice."""
+        """Bytes that some rank must receive for the linears' products, each product taken by itself and no matrix held twice."""
         words = sum(3 * received_lower_bound(self.tokens, n, k, ranks) for _, k, n, _ in self.linears)
         return self.layers * self.itemsize * words
 
@@ -69,7 +69,7 @@ class Net:
 
 @dataclass(frozen=True)
 class Choice:
-    """A scheme on a grid, whose ranks follow each other along the last axis."""
+    """A scheme on a grid; consecutive ranks lie along the last axis."""
 
     name: str
     shape: tuple[int, ...]
@@ -98,7 +98,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step costs the first rank: seconds, of them computing; bytes received and kept, bytes of parameters; messages."""
+    """What a step costs the first rank: seconds, and those of them that it computes; bytes received, messages; bytes of parameters,
+    and bytes kept from forward to backward."""
 
     choice: Choice
     seconds: float
@@ -110,7 +111,7 @@ class Step:
 
     @property
     def size(self) -> int:
-        """Bytes of weights, gradients, AdamW's two moments, and of what is kept from forward to backward."""
+        """Bytes that the first rank needs: weights, gradients, AdamW's two moments, and what is kept from forward to backward."""
         return STATES * self.parameters + self.kept
 
 
@@ -118,7 +119,7 @@ class Step:
 
 
 def choices(ranks: int, net: Net, schemes: Iterable[str] = SCHEMES) -> Iterator[Choice]:
-    """Every scheme on every grid of all ranks that cuts no more heads, features and sequences than there are."""
+    """Every scheme on every grid of all ranks that cuts heads, features and sequences into no more parts than there are of them."""
     for name in schemes:
         for shape, options in _grids(name, ranks, net):
             axes = ("data", "row", "col", "depth")[: len(shape)]
@@ -128,7 +129,7 @@ def choices(ranks: int, net: Net, schemes: Iterable[str] = SCHEMES) -> Iterator[
 
 
 def usable(ranks: int, net: Net) -> int:
-    """The most of so many ranks on which some scheme has a grid."""
+    """The greatest number of ranks, up to `ranks`, on which some scheme has a grid."""
     most = min(ranks, net.batch * net.heads * net.hidden)
     return next(count for count in range(most, 0, -1) if any(True for _ in choices(count, net)))
 
@@ -166,7 +167,7 @@ def _fits(choice: Choice, net: Net) -> bool:
 
 @lru_cache
 def _uncut(name: str, options: tuple[tuple[str, Any], ...]) -> nn.Scheme:
-    """The scheme on one rank: its tables and layouts are those of any grid."""
+    """The scheme on a grid of one rank, whose tables and layouts are the same as on any other."""
     axes = {"Megatron1D": ("data", "row"), "Summa2D": ("data", "row", "col")}.get(name, ("data", "row", "col", "depth"))
     return pdla.dry_run(1, Choice(name, (1,) * len(axes), axes, options).scheme)[0]
 
@@ -176,7 +177,7 @@ def _uncut(name: str, options: tuple[tuple[str, Any], ...]) -> nn.Scheme:
 
 @dataclass(frozen=True)
 class Guess:
-    """A choice, and what is known of it without a run: times, and bytes of the linears alone."""
+    """A choice, and what is known of it without a run: times, and the bytes that its linears need at least."""
 
     choice: Choice
     seconds: Seconds
@@ -206,7 +207,7 @@ def moves(choice: Choice, net: Net) -> Iterator[Move]:
 
 
 def _vector(n: int, lies: Layout, sizes: Sizes) -> Iterator[Move]:
-    """The gradient of a parameter for each feature of an activation that lies so: summed over its tokens."""
+    """The gradient of a parameter (1, n), such as a bias: summed over the tokens of an activation laid out as `lies`."""
     yield from reduced(length(n, lies.cols, sizes), axes_of(lies.rows), sizes)
 
 
@@ -220,7 +221,7 @@ def _norm(lies: Layout, net: Net, sizes: Sizes) -> Iterator[Move]:
 
 
 def guess(choice: Choice, net: Net, machine: Machine) -> Guess:
-    """The choice with its axes in the order whose messages take least, and its closed forms."""
+    """The choice with its axes in the order in which messages take least time, and its closed forms."""
     moved = tuple(moves(choice, net))
     work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
     told = ((seconds(moved, work, sizes, machine, net.itemsize), sizes) for sizes in placements(choice.sizes, machine.node))
@@ -237,7 +238,7 @@ def _work(at: Meeting, k: int, n: int, choice: Choice, net: Net, machine: Machin
 
 
 def _held(choice: Choice, net: Net) -> int:
-    """Bytes of a layer's linears that a step cannot do without: states of the weights, and what goes in and out of them."""
+    """Bytes that a layer's linears need at least: weights with their gradients and moments, inputs, and the first one's outputs."""
     sizes, words = choice.sizes, 0
     for i, (at, k, n) in enumerate(_linears(choice.name, choice.options, net)):
         words += STATES * block((k, n), at.W, sizes) + block((net.tokens, k), at.X, sizes)
@@ -249,9 +250,9 @@ def _held(choice: Choice, net: Net) -> int:
 
 
 def step(choice: Choice, net: Net, machine: Machine) -> Step:
-    """A dry run of one layer, forward and backward, taken as many times as there are layers."""
+    """The cost of a step: that of one layer, by a dry run forward and backward, times the number of layers."""
     sizes = choice.sizes
-    alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then every scheme does the same
+    alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then all schemes do the same
     run = Choice("Megatron1D", (sizes["data"], 1), ("data", "row")) if alone else choice
     return Step(choice, *(net.layers * figure for figure in _layer(run, net, machine)))  # type: ignore[arg-type]
 
@@ -276,6 +277,6 @@ def _layer(choice: Choice, net: Net, machine: Machine) -> tuple[float, float, in
 def best(
     ranks: int, net: Net, machine: Machine, count: int, schemes: Iterable[str] = SCHEMES, memory: float = inf, most: int = MOST
 ) -> Found[Step]:
-    """The fastest schemes and grids of all ranks, at most so many of them, within so many bytes a rank."""
+    """The `count` fastest schemes and grids of all ranks that need at most `memory` bytes a rank, by at most `most` dry runs."""
     guesses = (guess(choice, net, machine) for choice in choices(ranks, net, schemes))
     return search(guesses, lambda one: step(one.choice, net, machine), count, most, memory)

@@ -12,7 +12,7 @@ import pdla
 
 REPEATS = 6
 LARGEST, SMALLEST = 1024, 128  # sides of a block
-FLOPS = 8e9  # of all ranks together in one repeat: a tenth of a second on two cores
+FLOPS = 8e9  # by all ranks together in one repeat: a tenth of a second on two cores
 
 
 def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
@@ -25,7 +25,7 @@ def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
 
 
 def peak(comm: pdla.Communicator, dtype: Any) -> float:
-    """Collective: FLOP/s of all ranks together, each multiplying square blocks of its own; best of a few."""
+    """Collective: FLOP/s of all ranks together, each multiplying square blocks of its own; the best of a few repeats."""
     kind = np.dtype(dtype)
     flops = 8 if kind.kind == "c" else 2  # of a multiplication and an addition, in real arithmetic
     side = int(min(LARGEST, max(SMALLEST, (FLOPS / flops / comm.size) ** (1 / 3))))

@@ -17,7 +17,7 @@ from pdla.bench.stop import refuse
 
 
 def add(to: Parser) -> None:
-    """Its arguments."""
+    """Add the command's arguments."""
     to.add_argument("-P", dest="ranks", type=rank_count, metavar="RANKS", required=True, help="number of ranks")
     problem.add(to)
     to.add_argument("--best", type=positive, metavar="N", default=10, help="how many to show, the fastest first (default 10)")
@@ -25,7 +25,7 @@ def add(to: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them; gives the exit status."""
+    """Print the fastest ways; gives the exit status, raises Stop where there is none."""
     of, on, ranks = problem.problem(arguments), machine(arguments.machine), arguments.ranks
     for option in ("csv", "json"):
         foresee(getattr(arguments, option), f"--{option}")
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines(rows: list[dict[str, Any]], ranks: int, network: bool) -> list[str]:
-    """A table: heading, and a line for each row."""
+    """A table as lines: a heading, and one for each row."""
     parts = ("parameters", "kept") if network else ("matrices", "workspace")
     heads = [("s", 10), ("computing", 11), ("GB received", 13), ("messages", 10), ("x bound", 9)]
     heads += [(f"GB {part}", len(part) + 5) for part in parts]

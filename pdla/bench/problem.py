@@ -1,4 +1,4 @@
-"""What a prediction is of: a product or a transformer, on a described machine, from the arguments of `predict` and `scale`."""
+"""The problem of `predict` and `scale`, a product or a transformer, from their arguments; and its figures."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ DTYPES = {"transformer": ("float32", "float64"), "product": ("float64", "float32
 
 
 def add(to: Parser) -> None:
-    """Arguments that say what is predicted, and where."""
+    """Add the arguments that say what is predicted, and for which machine."""
     on = f"the machine: a TOML file that calibrate has written, or {', '.join(Machine.known())} "
-    on += "(default: PDLA_MACHINE, or one of round figures)"
+    on += "(default: that of PDLA_MACHINE, or one of round figures)"
     to.add_argument("--machine", metavar="NAME", default=argparse.SUPPRESS, help=on)
     product = "a product C = A B instead of the transformer, with an M x K matrix A and a K x N matrix B"
     to.add_argument("--product", type=sizes, metavar="MxNxK", help=product)
     for name, (default, what) in SIZES.items():
         to.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (default {default})")
     to.add_argument("--dtype", choices=DTYPES["product"], help="default float32 for a transformer, float64 for a product")
-    to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory on a rank")
+    to.add_argument("--memory", type=gigabytes, metavar="GB", default=inf, help="leave out what needs more memory a rank than this")
     to.add_argument("--json", metavar="FILE", default=argparse.SUPPRESS, help="write machine and all figures to FILE")
 
 
@@ -55,12 +55,12 @@ def sizes(text: str) -> tuple[int, int, int]:
 
 
 def gigabytes(text: str) -> float:
-    """Bytes."""
+    """A size in GB, in bytes."""
     return above_zero(text, "a size in GB, such as 40 or 0.5") * 1e9
 
 
 def problem(arguments: argparse.Namespace) -> Problem:
-    """The product or the transformer; raises Stop."""
+    """The product or the transformer that the arguments describe; raises Stop where they do not fit together."""
     given = [name for name in SIZES if getattr(arguments, name) is not None]
     if arguments.product:
         if given:
@@ -77,7 +77,7 @@ def problem(arguments: argparse.Namespace) -> Problem:
 
 
 def best(of: Problem, ranks: int, machine: Machine, count: int, memory: float = inf) -> Found[Any]:
-    """The fastest ways to solve a problem on so many ranks, or, of a transformer, on as many of them as some scheme can use."""
+    """The `count` fastest ways to solve a problem on so many ranks; a transformer's, on as many of them as some scheme can use."""
     if isinstance(of, Net):
         return networks.best(networks.usable(ranks, of), of, machine, count, memory=memory)
     return products.best(ranks, of, machine, count, memory=memory)
@@ -87,7 +87,7 @@ def best(of: Problem, ranks: int, machine: Machine, count: int, memory: float = 
 
 
 def record(result: Result, of: Problem, ranks: int) -> dict[str, Any]:
-    """A result's figures, as they go into JSON and CSV: bytes and messages are the first rank's."""
+    """A result's figures, as they go into JSON and CSV; bytes and messages are the first rank's."""
     bound = of.lower_bound(ranks)
     figures = {
         "choice": str(result.choice),
@@ -106,7 +106,7 @@ def record(result: Result, of: Problem, ranks: int) -> dict[str, Any]:
 
 
 def heading(of: Problem, machine: Machine, what: str) -> str:
-    """What was predicted, where."""
+    """The heading of a table: what is predicted, and for which machine."""
     return f"{of}{', forward and backward' if isinstance(of, Net) else ''}, {what}\nof {machine.name or 'the default machine'}"
 
 

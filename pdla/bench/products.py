@@ -1,4 +1,4 @@
-"""Which algorithm, on which grid: a distributed product on a described machine, by dry runs of it."""
+"""Which algorithm on which grid is fastest for a product on a described machine, by dry runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pdla.matmul.tables import Table
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
 
-BOXES = 32  # of each kind that are looked at
-MOST = 24  # dry runs of a search
+BOXES = 32  # that are looked at, the cheapest
+MOST = 24  # dry runs in a search
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Choice:
-    """An algorithm's table, and the order of its axes, whose ranks follow each other along the last one."""
+    """An algorithm's table, and the order of its axes; consecutive ranks lie along the last of them."""
 
     table: Table
     order: tuple[str, ...]
@@ -88,8 +88,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the product costs the first rank: seconds, of them computing; bytes received, messages; bytes of workspace, and of
-    its parts of A, B and C."""
+    """What the product costs the first rank: seconds, and those of them that it computes; bytes received, messages; bytes of
+    workspace, and of its parts of A, B and C."""
 
     choice: Choice
     seconds: float
@@ -108,8 +108,8 @@ class Cost:
 
 
 def tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
-    """Every algorithm on the grids that its words and the planner favour, by each schedule that sends messages; the same thing
-    under two names once."""
+    """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages. Where two
+    names stand for the same thing, it comes once."""
     seen = set()
     for table in _tables(product, ranks, machine):
         does = _does(table)
@@ -140,7 +140,7 @@ def _shapes(name: str, product: Product, ranks: int, machine: Machine) -> Iterab
 
 
 def _flat(ranks: int, first: int, second: int) -> list[tuple[int, int]]:
-    """Grids for a matrix first x second: those with the squarest blocks, and those without an idle rank."""
+    """Grids for a matrix first x second: those with nearly square blocks, some with ranks idle, some without."""
     first, second = max(first, 1), max(second, 1)
     ideal = sqrt(ranks * first / second)
     whole = sorted(divisors(ranks, ranks), key=lambda side: abs(log(side / ideal)))[:3]
@@ -149,13 +149,13 @@ def _flat(ranks: int, first: int, second: int) -> list[tuple[int, int]]:
 
 
 def _stays(product: Product, table: Table) -> bool:
-    """Whether the rule, on a grid of 2-D blocks, leaves C where it is; where not, a box does with less what it would do."""
+    """Whether the rule leaves C in place on a grid of 2-D blocks; where it does not, a box does the same with fewer words."""
     chosen, _ = roles.choose(table.A, table.B, table.C, product.m, product.n, product.k, tuple(table.sizes.items()))
     return chosen.carries == table.roles.carries
 
 
 def _does(table: Table) -> tuple:
-    """Equal for two tables that do the same: axes by what they carry, those of one rank left out."""
+    """A key, equal for two tables that do the same: axes are named by what they carry, those of one rank left out."""
     carries = dict(table.carries)
     names = {axis: (carries[axis], n, axis == "depth") for axis, n in table.sizes.items() if n > 1}
 
@@ -170,7 +170,7 @@ def _does(table: Table) -> tuple:
 
 @dataclass(frozen=True)
 class Guess:
-    """A choice, and its times and bytes without a run."""
+    """A choice, and its times and bytes as known without a run."""
 
     choice: Choice
     seconds: Seconds
@@ -178,7 +178,7 @@ class Guess:
 
 
 def moves(product: Product, table: Table) -> Iterator[Move]:
-    """What the first rank receives; Cannon's may be more where sides of a grid do not divide each other."""
+    """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
     (a, b, c), met, sizes = product.shapes, table.roles, table.sizes
     yield from gather(a, table.A, met.A, sizes)
     yield from gather(b, table.B, met.B, sizes)
@@ -186,7 +186,7 @@ def moves(product: Product, table: Table) -> Iterator[Move]:
 
 
 def guess(product: Product, table: Table, machine: Machine) -> Guess:
-    """The table with its axes in the order whose messages take least, and its closed forms."""
+    """The table with its axes in the order in which messages take least time, and its closed forms."""
     moved, sizes, met = tuple(moves(product, table)), table.sizes, table.roles
     dimensions = (product.m, met.A.rows), (product.n, met.B.cols), (product.k, met.A.cols)
     m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
@@ -202,7 +202,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Guess:
 
 
 def cost(product: Product, choice: Choice, ranks: int, machine: Machine) -> Cost:
-    """A dry run of the product on so many ranks, the matrices in the algorithm's own layouts."""
+    """What the product costs, by a dry run on so many ranks, with the matrices in the algorithm's own layouts."""
     table = choice.table
     own: dict[str, Any] = {} if choice.name in ON_GRID else {"box": table.shape, "schedule": table.schedule}
 
@@ -224,6 +224,6 @@ def cost(product: Product, choice: Choice, ranks: int, machine: Machine) -> Cost
 def best(
     ranks: int, product: Product, machine: Machine, count: int, memory: float = inf, most: int = MOST
 ) -> Found[Cost]:
-    """The fastest algorithms and grids of at most so many ranks, at most `count` of them, within so many bytes a rank."""
+    """The `count` fastest algorithms and grids of at most so many ranks and `memory` bytes a rank, by at most `most` dry runs."""
     guesses = (guess(product, table, machine) for table in tables(product, ranks, machine))
     return search(guesses, lambda one: cost(product, one.choice, ranks, machine), count, most, memory)

@@ -1,4 +1,4 @@
-"""A progress bar on rank 0's terminal; nothing elsewhere, nor where stderr is a file or a pipe."""
+"""A progress bar on rank 0's terminal; none on other ranks, nor where stderr is a file or a pipe."""
 
 from __future__ import annotations
 

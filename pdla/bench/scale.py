@@ -1,4 +1,4 @@
-"""`scale`: how the time of a problem falls, or of a growing problem rises, up to a million ranks of a described machine."""
+"""`scale`: how the time of a problem falls, or that of a growing one rises, on up to a million ranks of a described machine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pdla.bench.products import Product
 from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
 
-MOST = 12  # dry runs for a scheme on a number of ranks; for a product, of all its algorithms
-WIDTH = 58  # columns of a choice
+MOST = 12  # dry runs for each scheme on each number of ranks; for a product, for all algorithms together
+WIDTH = 58  # characters of a choice
 MARKS = "osD^v"
 
 
 @dataclass(frozen=True)
 class Point:
-    """A number of ranks, the problem that they solve, and the records of the fastest way and of each scheme's; None: no way."""
+    """A number of ranks, the problem that they solve, and records of the fastest way, and of each scheme's; None: there is none."""
 
     ranks: int
     of: Problem
@@ -31,24 +31,24 @@ class Point:
     schemes: dict[str, dict[str, Any] | None]
 
     def rate(self, found: dict[str, Any]) -> float:
-        """Flops a second of each rank, those without work too, if they go that way."""
+        """Flops a second of each rank, idle ones included, by the way `found`."""
         return self.of.flops / (self.ranks * found["seconds"])
 
 
 def add(to: Parser) -> None:
-    """Its arguments."""
+    """Add the command's arguments."""
     counts = (
         ("from", "RANKS", 1, "the fewest ranks"), ("to", "RANKS", 10**6, "the most ranks"),
-        ("factor", "N", 4, "from one number of ranks to the next"),
+        ("factor", "N", 4, "factor from one number of ranks to the next"),
     )  # fmt: skip
     for name, metavar, default, what in counts:
         how = f"{what} (default {default})"
         to.add_argument(f"--{name}", dest=f"{name}_", metavar=metavar, type=rank_count, default=default, help=how)
-    to.add_argument("--weak", action="store_true", help="let the problem grow with the ranks: equal work for each of them")
-    grows = "with --weak, what grows of a transformer: the batch as the ranks, or features and heads as their root (default batch)"
+    to.add_argument("--weak", action="store_true", help="weak scaling: let the problem grow with the ranks, equal work for each")
+    grows = "with --weak, what grows of a transformer: the batch as the ranks (default), or features and heads as their square root"
     to.add_argument("--grow", choices=("batch", "hidden"), help=grows)
     problem.add(to)
-    to.add_argument("--plot", metavar="FILE", help="draw time and efficiency; FILE's ending tells the format: svg, png, pdf")
+    to.add_argument("--plot", metavar="FILE", help="draw time and efficiency to FILE, whose ending tells the format: svg, png, pdf")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,7 +83,7 @@ def _counts(arguments: argparse.Namespace) -> list[int]:
 
 
 def _growth(arguments: argparse.Namespace, of: Problem) -> str:
-    """What grows, in words; "" for nothing."""
+    """What grows, in words; "" where nothing does."""
     if arguments.grow and not (arguments.weak and isinstance(of, Net)):
         raise refuse(f"--grow {arguments.grow} goes with --weak, for a transformer")
     if not arguments.weak:
@@ -108,7 +108,7 @@ def grown(of: Problem, ratio: float, how: str) -> Problem:
 
 
 def point(of: Problem, ranks: int, on: Machine, memory: float) -> Point:
-    """The fastest ways on so many ranks; where no scheme has a grid of them all, on as many as one can use."""
+    """The fastest ways on so many ranks; where no scheme has a grid of all of them, on as many as one can use."""
     if isinstance(of, Product):
         found = products.best(ranks, of, on, 1, memory, MOST).best
         return Point(ranks, of, record(found[0], of, ranks) if found else None, {})
@@ -120,7 +120,7 @@ def point(of: Problem, ranks: int, on: Machine, memory: float) -> Point:
 
 
 def entries(points: list[Point]) -> list[dict[str, Any]]:
-    """Points as they go into JSON; `efficiency` is over the first one's rate."""
+    """Points as they go into JSON; `efficiency`: a rank's rate over that of the first point that has a way."""
     rate = _rate(points)
 
     def full(one: Point, found: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def entries(points: list[Point]) -> list[dict[str, Any]]:
 
 
 def _rate(points: list[Point]) -> float:
-    """What efficiencies are over: the rate of the fewest ranks on which there was a way."""
+    """The rate that efficiencies refer to: that of the fewest ranks on which there is a way."""
     return next((one.rate(one.best) for one in points if one.best), 1.0)
 
 
@@ -150,7 +150,7 @@ def _head() -> str:
 
 
 def line(one: Point, points: list[Point]) -> str:
-    """A number of ranks and its fastest way."""
+    """The line of a number of ranks: its fastest way."""
     found = one.best
     if not found:
         return f"{one.ranks:>9}  none that fits a rank's memory"
@@ -164,7 +164,7 @@ def line(one: Point, points: list[Point]) -> str:
 
 
 def schemes(points: list[Point]) -> Iterator[str]:
-    """Seconds of each scheme, a line for each number of ranks."""
+    """A heading, and a line for each number of ranks: the seconds of each scheme."""
     yield f"{'seconds':>9}" + "".join(f"{name:>12}" for name in SCHEMES)
     for one in points:
         times = (found["seconds"] if (found := one.schemes[name]) else None for name in SCHEMES)
@@ -175,7 +175,7 @@ def schemes(points: list[Point]) -> Iterator[str]:
 
 
 def _check_plot(path: str) -> None:
-    """Before any work: whether there is something to draw with, and the kind of file is known; raises Stop."""
+    """Before any work: raises Stop where matplotlib is missing or cannot write such a file."""
     try:
         to_draw(path)
     except argparse.ArgumentTypeError as error:
@@ -183,7 +183,7 @@ def _check_plot(path: str) -> None:
 
 
 def plot(points: list[Point], path: str, title: str) -> None:
-    """Time and efficiency over ranks, a line for each scheme, a cross where it ends; OSError where it cannot be written."""
+    """Draw time and efficiency over ranks: a line for each scheme, with a cross where it ends early. OSError where that fails."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -202,7 +202,7 @@ def plot(points: list[Point], path: str, title: str) -> None:
 
 
 def _curves(points: list[Point]) -> dict[str, list[tuple[Point, dict[str, Any]]]]:
-    """What there is of each scheme, or of the best."""
+    """The points of each scheme, or of the best way where there are no schemes, that have a way."""
     names = [*points[0].schemes] or ["best"]
     ways = {name: [(one, way) for one in points if (way := one.schemes.get(name, one.best))] for name in names}
     return {name: found for name, found in ways.items() if found}

@@ -1,4 +1,4 @@
-"""The fastest of many candidates: the most promising are run dry first, and what cannot be among the fastest is not run at all."""
+"""The fastest of many candidates: the most promising are run dry first, and those that cannot be among the fastest never."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pdla.bench.estimate import Seconds
 
 
 class Candidate(Protocol):
-    """seconds: by closed form;  size: bytes that a rank needs at least."""
+    """What may be run. seconds: by closed form;  size: bytes that a rank needs at least."""
 
     @property
     def seconds(self) -> Seconds: ...
@@ -22,7 +22,7 @@ class Candidate(Protocol):
 
 
 class Result(Protocol):
-    """seconds: of a dry run;  size: bytes that the rank needs."""
+    """What a run gives. seconds: of the dry run;  size: bytes that the rank needs."""
 
     @property
     def seconds(self) -> float: ...
@@ -37,8 +37,8 @@ R = TypeVar("R", bound=Result)
 
 @dataclass(frozen=True)
 class Found(Generic[R]):
-    """The fastest, fastest first; how many candidates there were, were run, are known without a run to be too large for a rank's
-    memory, and to be slower. The others promised less than those that were run. smallest: bytes, of what was too large."""
+    """The fastest, fastest first; how many candidates there were, how many were run, and how many were not, since they need too
+    much memory or cannot be faster. The others promised less than those run. smallest: bytes of the least that were too many."""
 
     best: list[R]
     possible: int
@@ -52,7 +52,7 @@ class Found(Generic[R]):
         return self.possible - self.run - self.too_large - self.too_slow
 
     def words(self, of: str) -> str:
-        """What was looked at, of so many choices `of` something."""
+        """What was looked at, in words; of: what the candidates are."""
         left = [f"{self.too_large:,} need more memory"] if self.too_large else []
         left += [f"{self.too_slow:,} cannot be faster: their work or their bytes alone take longer"] if self.too_slow else []
         left += [f"{self.not_looked_at:,} that promise less were not looked at"] if self.not_looked_at else []
@@ -60,7 +60,7 @@ class Found(Generic[R]):
 
 
 def search(candidates: Iterable[C], run: Callable[[C], R], count: int, most: int, memory: float = inf) -> Found[R]:
-    """The fastest `count`, of at most `most` runs; those that need more memory, in bytes, are left out.
+    """The `count` fastest candidates, by at most `most` runs; those that need more than `memory` bytes are left out.
 
     A candidate whose work or bytes alone take longer than the slowest of the `count` found is not run: it cannot be one of them.
     """

@@ -21,8 +21,8 @@ from pdla.comm.clock import now
 from pdla.comm.ledger import Event, Ledger
 from pdla.model.machine import Machine
 
-RANKS, SPANS = 64, 2000  # of one timeline, at most; of more ranks a prediction runs one
-BARRIERS = 5  # that set the ranks' clocks
+RANKS, SPANS = 64, 2000  # of a timeline, at most; a prediction for more ranks runs one of them
+BARRIERS = 5  # by which the ranks' clocks are compared
 
 
 class Span(NamedTuple):
@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Timeline:
-    """The longest events of the first ranks, by rank and start; and what is missing, in words."""
+    """The longest events of the first ranks, sorted by rank and start; and what is left out, in words."""
 
     spans: tuple[Span, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -47,9 +47,9 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Split:
-    """Seconds from the first rank's start to the last one's end, and of what they consist in the mean over ranks.
+    """Seconds from the first rank's start to the last one's end, and how they divide, in the mean over ranks.
 
-    computing + communicating + waiting = seconds;  busiest: seconds that the rank computes which computes most
+    computing + communicating + waiting = seconds;  busiest: seconds of computing of the rank that computes most
     """
 
     seconds: float
@@ -62,7 +62,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank tells of its run: times of its own clock, and its longest spans of `count`."""
+    """One rank's account of its run: times by its own clock; and, of its `count` events, the longest as spans."""
 
     rank: int
     begin: float
@@ -81,7 +81,7 @@ class Part:
         return Part(rank, begin, end, computing, covered(local + under_way) - computing, len(events), longest)
 
     def moved(self, seconds: float) -> Part:
-        """As a clock tells it that is so many seconds ahead."""
+        """The same by a clock that is so many seconds ahead."""
         spans = tuple(s._replace(start=s.start + seconds, end=s.end + seconds) for s in self.spans)
         return replace(self, begin=self.begin + seconds, end=self.end + seconds, spans=spans)
 
@@ -100,7 +100,7 @@ def covered(intervals: Iterable[tuple[float, float]]) -> float:
 
 
 def together(parts: Sequence[Part], ranks: int) -> Split:
-    """The split of a run of so many ranks, from the parts of all or of some of them, told by one clock."""
+    """The split of a run of so many ranks, from the parts of all or some of them, all by one clock."""
     origin = min(part.begin for part in parts)
     seconds = max(part.end for part in parts) - origin
     computing, communicating = fmean(part.computing for part in parts), fmean(part.communicating for part in parts)
@@ -135,10 +135,10 @@ def measured(comm: pdla.Communicator, work: Work) -> tuple[Ledger, Split]:
 
 
 def foretold(ranks: int, machine: Machine, make: Callable[[pdla.Communicator], Work]) -> Split:
-    """Where the time goes on that machine, by a dry run of what make(comm) gives, the second time: the first plans. Not collective.
+    """Where the time goes on that machine, by dry runs of the work that make(comm) gives, run once before to plan. Not collective.
 
-    Of all ranks, so that one that is late delays others; where there are more than RANKS, of the first, which takes the others
-    to be as far as itself.
+    All ranks are run, so that one that is late delays others; of more than RANKS, the first alone, as if the others kept pace
+    with it.
     """
 
     def planned(comm: pdla.Communicator) -> Work:
@@ -162,7 +162,7 @@ def _run(comm: pdla.Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
 
 
 def _ahead(comm: pdla.Communicator) -> list[float]:
-    """Collective: by rank, the seconds by which its clock is ahead of rank 0's. The ranks of a node share a clock."""
+    """Collective: for each rank, the seconds by which its clock is ahead of rank 0's. The ranks of a node share a clock."""
     if comm.nodes == 1:
         return [0.0] * comm.size
     marks = []

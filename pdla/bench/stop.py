@@ -1,14 +1,14 @@
-"""How the benchmark ends early: a few words and an exit status, the same on every rank."""
+"""How the benchmark ends early: with a few words and an exit status, the same on every rank."""
 
 from __future__ import annotations
 
 import sys
 
-REFUSED, WRONG = 2, 1  # exit statuses: arguments that cannot be run; a product that is not right
+REFUSED, WRONG = 2, 1  # exit statuses: arguments that cannot be run; a product that is not right, or worse than before
 
 
 class Stop(Exception):
-    """Raised on every rank; whoever catches it lets the first rank print."""
+    """Raised on every rank; where it is caught, the first rank alone prints it."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -19,5 +19,5 @@ class Stop(Exception):
 
 
 def refuse(error: object) -> Stop:
-    """A Stop that quotes an error in one line."""
+    """A Stop, to be raised, that quotes an error in one line."""
     return Stop(REFUSED, f"pdla.bench: {' '.join(str(error).split())}")

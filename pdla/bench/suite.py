@@ -1,4 +1,4 @@
-"""What runs without arguments: every algorithm that fits this many ranks, on made-up and on real input."""
+"""The suite, which runs without arguments: every algorithm that fits this many ranks, on made-up and on real input."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pdla.errors import PlanError
 from pdla.matmul.planner import ON_GRID
 from pdla.model.machine import Machine
 
-SIDE, MANY_RANKS_SIDE = 1536, 1024  # of the square product, or the next multiple of the ranks
-MANY = 16  # ranks that a machine of few cores takes long to run
+SIDE, MANY_RANKS_SIDE = 1536, 1024  # n of the square product, rounded up to a multiple of the ranks; the second on more than
+MANY = 16  # ranks, which take long where cores are few
 NO_DIGITS = (
     "the digits (real input): scikit-learn, which ships them, is not installed; `pip install scikit-learn` brings it"
 )
@@ -33,13 +33,13 @@ class Results:
 
 
 def shapes(ranks: int) -> list[tuple[int, int]]:
-    """The most nearly square grid, and the line."""
+    """The most nearly square grid, and that of one row."""
     balanced = pdla.balanced_shape(ranks)
     return list(dict.fromkeys([(balanced[0], balanced[1]), (1, ranks)]))
 
 
 def made_up(ranks: int) -> Iterator[Case]:
-    """A square product whose sizes divide; a flat one; and a ragged complex one with transposes."""
+    """A square product whose sizes are multiples of the ranks; a flat one; and an uneven complex one with transposes."""
     n = -(-(SIDE if ranks <= MANY else MANY_RANKS_SIDE) // ranks) * ranks
     square = Case(n, n, n)
     flat = Case(n, n, max(ranks, n // 8 // ranks * ranks), "float32")
@@ -59,7 +59,7 @@ def real(ranks: int) -> Iterator[Case]:
 
 
 def run(bench: Bench) -> Results:
-    """Collective: measure the suite; no more than about two minutes, on two cores and 64 ranks, too."""
+    """Collective: measure the suite; takes at most about two minutes, even with 64 ranks on two cores."""
     comm = bench.comm
     path = comm.share(digits_path() if comm.rank == 0 else None)[0]
     X = digits(path) if path and comm.rank == 0 else None
@@ -82,7 +82,7 @@ def left_out(case: Case, reason: Exception) -> str:
 
 
 def predicted(ranks: int, machine: Machine | None = None) -> Results:
-    """The suite's figures for any number of ranks, without times but for those on a machine."""
+    """The suite's figures for any number of ranks, by dry runs; the only times are those predicted for a machine."""
     results = Results()
     for case in made_up(ranks):
         try:

@@ -1,4 +1,4 @@
-"""What rank 0 prints: a table for each product; on a narrow terminal a few, of as many columns as fit."""
+"""What rank 0 prints: a table for each product; on a narrow terminal several, each of as many columns as fit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rich.text import Text
 from pdla.bench.check import WRONG
 from pdla.bench.gemm import Row
 
-WIDTH = 220  # characters, where the output is no terminal: no table is wider
+WIDTH = 220  # characters of a line where the output is no terminal: more than any table has
 
-WIDEST = 34  # characters of a cell, which then takes another line
+WIDEST = 34  # characters of a cell: longer text takes another line
 GAP = 2  # characters between two columns
-NAMES = 2  # columns that say which row it is: algorithm and grid
-WORDS = ("algorithm", "grid", "layout", "checked")  # headings of columns that are no numbers
+NAMES = 2  # columns that name a row: algorithm and grid
+WORDS = ("algorithm", "grid", "layout", "checked")  # headings of the columns of text
 
 Cell = tuple[str, str]  # a column's heading and what stands below it
 
@@ -41,7 +41,7 @@ def show(rows: Iterable[Row], left_out: Iterable[str], notes: Iterable[str]) -> 
 
 
 def tables(rows: list[Row], room: int = WIDTH) -> list[Table]:
-    """Rows of the same product together, under its title; columns equally wide in all of them, no more of them than fit."""
+    """A table for each product, titled; columns are equally wide in all tables, which are split where they do not fit `room`."""
     timed, foretold = any(row.checks for row in rows), any(row.predicted for row in rows)
     lines = [(row, cells(row, timed, foretold)) for row in rows]
     widths = [max(len(text) for cell in column for text in cell) for column in zip(*(c for _, c in lines), strict=True)]
@@ -51,7 +51,7 @@ def tables(rows: list[Row], room: int = WIDTH) -> list[Table]:
 
 
 def parts(widths: list[int], room: int) -> list[list[int]]:
-    """Which columns stand beside each other: all, or as many as fit after those that name the row."""
+    """The columns of each part of a table: all, or the columns that name the row and as many others as fit."""
     names, found = list(range(min(NAMES, len(widths)))), []
     part: list[int] = []
     for i in range(len(names), len(widths)):
@@ -63,7 +63,7 @@ def parts(widths: list[int], room: int) -> list[list[int]]:
 
 
 def _table(title: str, lines: list[tuple[Row, list[Cell]]], widths: list[int], part: list[int]) -> Table:
-    """The columns of a part."""
+    """A table of the columns `part`."""
     made = Table(title=title or None, title_style="bold", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for i in part:
         heading, _ = lines[0][1][i]
@@ -84,7 +84,7 @@ def _how(row: Row) -> list[Cell]:
 
 
 def _layout(row: Row) -> str:
-    """A's, B's and C's cuts, once where they are equal: row/col."""
+    """The cuts of A, B and C, such as row/col; once where they are equal."""
     short = [text.removeprefix("Layout(").removesuffix(")").replace("'", "") for text in row.layouts.values()]
     words = [text.replace("rows=", "").replace("cols=", "").replace(", ", "/") for text in short]
     return words[0] if len(set(words)) == 1 else " ".join(words)
@@ -121,7 +121,7 @@ def _volumes(row: Row) -> list[Cell]:
 
 
 def _checked(row: Row) -> list[Cell]:
-    """exact, bound (NumPy): how each check was done, where it is the same way, once."""
+    """The checks, such as "exact, bound (NumPy)": the method comes once where it is the same."""
     words = [check.partition(" (") for check in row.checks]
     ways = {way for _, _, way in words}
     text = f"{', '.join(kind for kind, _, _ in words)} ({ways.pop()}" if len(ways) == 1 else ", ".join(row.checks)

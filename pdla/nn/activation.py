@@ -1,4 +1,4 @@
-"""Activations: which axes cut them, and the checks of what a layer is given."""
+"""Activations: which axes cut them, and the checks of a layer's arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cols_of(layout: Layout) -> tuple[str, ...]:
 
 
 def like(x: DistMatrix, block: Any) -> DistMatrix:
-    """Another block in x's place."""
+    """A matrix with x's shape, grid and layout, and another local block."""
     return DistMatrix(block, x.shape, x.grid, x.layout)
 
 
@@ -36,6 +36,7 @@ def like(x: DistMatrix, block: Any) -> DistMatrix:
 
 
 def check_like(x: Any, model: DistMatrix, name: str, what: str) -> None:
+    """Raise unless x has the shape, dtype, grid and layout of `model`, and is no view. Errors call x `name`, the model `what`."""
     if not isinstance(x, DistMatrix):
         raise ShapeError(f"{name} is a {type(x).__name__}, not a DistMatrix laid out as {what}, {model!r}")
     if x.shape != model.shape or x.dtype != model.dtype:
@@ -47,7 +48,7 @@ def check_like(x: Any, model: DistMatrix, name: str, what: str) -> None:
 
 
 def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec: str, unit: int = 1) -> None:
-    """Raise unless x is an activation of so many features that lies as a spec of the scheme's says."""
+    """Raise unless x is an activation (tokens, `features`) of `dtype`, laid out as `spec`, "rows | columns", says."""
     scheme = layer.scheme
     if not isinstance(x, DistMatrix):
         raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not a {type(x).__name__}: scheme.shard(x) makes one")
@@ -65,39 +66,39 @@ def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec:
 
 
 def check_floats(what: object, dtype: np.dtype) -> None:
-    """Raise unless numbers are real floats: integers would be rounded, complex numbers have other gradients; and no long doubles,
-    for which there is no error function."""
+    """ShapeError unless dtype is one of real floats of at most 64 bits: integers would be rounded, complex numbers have other
+    gradients, and long doubles have no error function."""
     if (dtype.kind != "f" or dtype.itemsize > 8) and dtype.name != "bfloat16":
         raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}")
 
 
 def check_reals(what: str, dtype: np.dtype) -> None:
-    """Raise unless a parameter may be set to such numbers: to floats, or what floats are made of."""
+    """ShapeError unless a parameter can be set from numbers of this dtype: booleans, integers or real floats."""
     if dtype.kind not in "biuf":
         check_floats(what, dtype)
 
 
 def check_counts(kind: str, **numbers: Any) -> None:
-    """Raise unless each is a number of features, channels, tokens: whole, and 0 will do."""
+    """ShapeError unless each number (of features, say) is whole and at least 0."""
     for name, number in numbers.items():
         if not counts(number, 0):
             raise ShapeError(f"{kind}: {name}={number!r}: a whole number, at least 0")
 
 
 def check_number(kind: str, name: str, number: Any) -> None:
-    """Raise unless it is a real number of at least 0."""
+    """ShapeError unless `number` is a real number of at least 0."""
     if not (isinstance(number, Real) and float(number) >= 0):
         raise ShapeError(f"{kind}: {name}={number!r}: a number, at least 0")
 
 
 def check_sequence(kind: str, sequence: int) -> None:
-    """Raise unless a sequence has a token."""
+    """ShapeError unless `sequence`, the tokens of a sequence, is a whole number of at least 1."""
     if not counts(sequence):
         raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, a whole number, at least 1")
 
 
 def check_sequences(layer: Layer, x: Any) -> None:
-    """Raise unless x has whole sequences, and cuts that keep them whole wherever a scheme's inner layers want them so."""
+    """Raise unless x consists of whole sequences, and its cuts keep them whole along every axis where the scheme's own cuts do."""
     if x.shape[0] % layer.sequence:
         raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}, as {layer!r} wants them")
     whole = isinstance(x, DistMatrix) and layer.takes is not None
@@ -110,8 +111,8 @@ def check_sequences(layer: Layer, x: Any) -> None:
 
 
 def check_whole(layer: Layer, x: DistMatrix, given: Layout | None = None) -> None:
-    """Raise unless each rank has whole sequences of x, in schemes too that cut sequences between the layers of a pair; and unless
-    what becomes of them is its part of y, where that is to lie in a given layout."""
+    """LayoutError unless each rank holds whole sequences of x, though the scheme may cut sequences between the layers of a pair.
+    Where `given`, the layout of y, is: also unless the tokens of y that a rank makes are as many as that layout gives it."""
 
     def held(layout: Layout, scale: Fraction | int = 1) -> list[int]:
         cuts = layout.rows

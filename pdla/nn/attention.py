@@ -1,4 +1,4 @@
-"""Softmax self-attention: heads are cut over ranks, sequences are whole, so that nothing is sent but by the linears around it."""
+"""Softmax self-attention: heads are cut over ranks and sequences are whole, so that only the linears around it send messages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pdla.nn.scheme import Scheme, counts, sequence_of
 from pdla.nn.steps import Steps
 from pdla.nn.trip import Shard
 
-SCORES = 1 << 18  # elements of the scores that are held at a time, little enough for a cache
+SCORES = 1 << 18  # elements of the scores that are held at a time: few enough for a cache
 
 
 class SelfAttention(Layer):
-    """softmax(Q K^T / sqrt(d)) V for each sequence and head, a linear that makes Q, K and V before it and one behind.
+    """softmax(Q K^T / sqrt(d)) V for each sequence and head, between a linear that makes Q, K and V and an output linear.
 
     The first linear's columns are ordered by head: a head's q, k and v lie together, so that a cut keeps heads whole. Memory
-    grows with the sequence, not with its square: scores are made for some heads or queries at a time, and again on the way back.
+    grows with the sequence, not with its square: scores are made for some heads or queries at a time, in either pass.
     Collective to make.
 
     sequence  tokens of a sequence;  causal: a token sees itself and those before it
@@ -90,16 +90,16 @@ class SelfAttention(Layer):
         return q, k, v
 
     def _pieces(self, q: Any) -> Iterator[tuple[tuple[slice, slice], list[tuple[slice, slice]]]]:
-        """Sequences and heads, and of these the queries whose scores are held at a time, with the keys they see: whole heads where
-        they fit."""
-        fit = SCORES // self.sequence  # queries
+        """Slices of sequences and heads, each with slices of their queries whose scores are held at a time, and of the keys that
+        those see. Whole heads are held at a time where their scores fit."""
+        fit = SCORES // self.sequence  # so many queries
         heads = max(1, min(q.shape[1], fit // self.sequence))
         queries = [(few, slice(few.stop if self.causal else None)) for few in _slices(q.shape[2], fit)]
         for some, those in product(_slices(q.shape[0], fit // (self.sequence * heads)), _slices(q.shape[1], heads)):
             yield (some, those), queries
 
     def _scores(self, xp: Any, q: Any, k: Any) -> Any:
-        """The scores of some queries and the keys they see, of which the last are their own where each sees no later one."""
+        """The scores of some queries against the keys they see. If causal, the last keys are of the queries' own tokens."""
         scaled = widened(q) * summing(q.dtype).type(q.shape[3] ** -0.5)
         scores = _product(scaled, k.transpose(0, 1, 3, 2))
         if self.causal:
@@ -108,25 +108,25 @@ class SelfAttention(Layer):
         return scores
 
     def _mixed(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-        """The attended values as (tokens, features), and for each query its greatest score and its sum of exponentials: what is
-        far from 1 has no digits left for their logarithm."""
+        """The attended values as (tokens, features); and for each query its greatest score and its sum of exponentials, which are
+        kept apart, since adding the logarithm of the latter to the former would lose digits."""
         sequences, heads, tokens, size = q.shape
         mixed = xp.empty((sequences * tokens, heads * size), q.dtype)
         out = mixed.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         tops, totals = normal = xp.empty((2, sequences, heads, tokens, 1), summing(q.dtype))
         for part, pieces in self._pieces(q):
             for queries, keys in pieces:
-                here, there = (*part, queries), (*part, keys)
-                scores = self._scores(xp, q[here], k[there])
+                at_q, at_k = (*part, queries), (*part, keys)
+                scores = self._scores(xp, q[at_q], k[at_k])
                 top = scores.max(axis=3, keepdims=True)
                 weights = np.exp(scores - top)
                 total = weights.sum(axis=3, keepdims=True)
-                out[here] = _product(weights, v[there]) / total
-                tops[here], totals[here] = top, total
+                out[at_q] = _product(weights, v[at_k]) / total
+                tops[at_q], totals[at_q] = top, total
         return mixed, normal
 
     def _unmixed(self, dmixed: DistMatrix, qkv: tuple[Any, Any, Any], normal: Any, into: tuple[Any, Any, Any]) -> None:
-        """The gradients of Q, K and V, written into their places."""
+        """Write the gradients of Q, K and V to the views `into`."""
         (q, k, v), (dq, dk, dv), (tops, totals), xp = qkv, into, normal, dmixed.xp
         sequences, heads, tokens, size = q.shape
         d = dmixed.stored.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
@@ -134,29 +134,29 @@ class SelfAttention(Layer):
             k_sums, v_sums = sums = xp.empty((2, *k[part].shape), summing(k.dtype))
             sums[...] = 0
             for queries, keys in pieces:
-                here, there = (*part, queries), (*part, keys)
-                weights, total = np.exp(self._scores(xp, q[here], k[there]) - tops[here]), totals[here]
-                share = widened(d[here]) / total  # and not the weights, of which there are more
+                at_q, at_k = (*part, queries), (*part, keys)
+                weights, total = np.exp(self._scores(xp, q[at_q], k[at_k]) - tops[at_q]), totals[at_q]
+                share = widened(d[at_q]) / total  # dividing the weights would take longer: they are more
                 v_sums[:, :, keys] += _product(weights.transpose(0, 1, 3, 2), share)
-                slope = _product(share, v[there].transpose(0, 1, 3, 2))
+                slope = _product(share, v[at_k].transpose(0, 1, 3, 2))
                 slope = weights * (slope - (slope * weights).sum(axis=3, keepdims=True) / total) * slope.dtype.type(size**-0.5)
-                dq[here] = _product(slope, k[there])
-                k_sums[:, :, keys] += _product(slope.transpose(0, 1, 3, 2), q[here])
+                dq[at_q] = _product(slope, k[at_k])
+                k_sums[:, :, keys] += _product(slope.transpose(0, 1, 3, 2), q[at_q])
             dk[part], dv[part] = k_sums, v_sums
 
 
 def _product(x: Any, y: Any) -> Any:
-    """The product of each matrix of x and that of y, of 16-bit floats in float32: float16 has no numbers for all scores and slopes,
-    and CuPy multiplies no stacks of bfloat16's."""
+    """Each matrix of the stack x times that of y, 16-bit floats as float32: scores and slopes may be beyond float16's range, and
+    CuPy does not multiply stacks of bfloat16."""
     return widened(x) @ widened(y)
 
 
 @lru_cache(maxsize=8)
 def _none_later(queries: int, dtype: np.dtype) -> np.ndarray:
-    """What to add to the scores of queries and their own keys, so that none sees a later one."""
+    """The mask to add to the scores of queries and their own keys: -inf where the key comes after the query, else 0."""
     return np.triu(np.full((queries, queries), -np.inf, dtype), 1)
 
 
 def _slices(n: int, size: int) -> list[slice]:
-    """So many at a time, at least one."""
+    """Slices that divide n things, `size` of them at a time, but at least one."""
     return [slice(first, min(first + max(size, 1), n)) for first in range(0, n, max(size, 1))]

@@ -1,8 +1,9 @@
-"""Convolution: a linear layer of the pixels around each pixel, and the blocks of a residual U-Net. arXiv 2305.13525 (version 1).
+"""Convolution, as a linear layer of the pixels around each pixel; and the blocks of a residual U-Net. arXiv 2305.13525 (version 1).
 
 An activation is (pixels, channels): a sample's pixels are rows, in order of y, then x, and lie on one rank wherever they are
-multiplied. Channels are cut as a linear's features, kernels and pixels never: no halo. What a rank multiplies is unfolded from
-what it has gathered, and folded before it is summed, so that what travels is channels, a kernel's area fewer words.
+multiplied. Channels are cut as a linear's features; kernels and samples never are, so there is no halo. A rank unfolds the pixels
+that it has gathered before it multiplies, and backward folds products before they are summed. So what travels is never unfolded,
+which would be as many times the words as a kernel has places.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ class Conv2d(Linear):
 
     kernel   its height and width; height' = (height + 2 padding - kernel) // stride + 1, width' likewise
     padding  pixels of 0 around a sample; None: kernel // 2, by which an odd kernel of stride 1 keeps height and width
-    kind     "first" or "second" of a pair of layers: where X and Y lie
+    kind     "first" or "second", the layer's place in its pair: it says where X and Y lie
     W is (inputs kernel kernel) x outputs, its rows ordered by input channel, then y, then x: row r of column c is element
-    (c, r) of a weight (outputs, inputs, kernel, kernel) that is flattened behind its first dimension. The numbers are
-    Linear's: normal with a deviation of 1 / sqrt(rows), the same in every scheme; b (1, outputs) is 0.
+    (c, r) of a weight (outputs, inputs, kernel, kernel) reshaped to (outputs, -1). W and b (1, outputs) begin as Linear's:
+    W normal with a standard deviation of 1 / sqrt(rows), the same in every scheme, b 0.
     Raises ShapeError where the kernel does not fit into a sample.
     """
 
-    by_panels = False  # what is multiplied is not what travels
+    by_panels = False  # panels of the unfolded matrix would travel
 
     def __init__(
         self, scheme: Scheme, inputs: int, outputs: int, kernel: int, *, height: int, width: int, stride: int = 1,
@@ -63,7 +64,7 @@ class Conv2d(Linear):
         super().__init__(
             scheme, inputs * area, outputs, kind=kind, bias=bias, units=(area, 1), seed=seed, dtype=dtype, name=name
         )
-        self.widths, self.units = (inputs, outputs), (1, 1)  # of channels: W's rows are units of a kernel's places
+        self.widths, self.units = (inputs, outputs), (1, 1)  # in channels, each of which has `area` rows of W
         self.inputs, self.kernel, self.stride, self.padding = inputs, kernel, stride, around
         self.height, self.width, self.sequence = height, width, height * width
         self.height_out, self.width_out = ((n + 2 * around - kernel) // stride + 1 for n in (height, width))
@@ -79,7 +80,7 @@ class Conv2d(Linear):
         check_units(self, x)
 
     def meeting(self, x: DistMatrix) -> Meeting:
-        """X and x with a row a pixel and a column a channel; W, w, y and Y as the unfolded product has them."""
+        """The layouts for an input that lies as x: X and x as pixels x channels, W, w, y and Y as in the unfolded product."""
         pixels = max(sequence_of(x.layout), self.sequence)
         inner = self.scheme.meeting(self.table, pixels, (1, 1))
         outer = self.scheme.meeting(self.table, self._pixels_out(pixels), (self.kernel**2, 1))
@@ -91,21 +92,22 @@ class Conv2d(Linear):
     # ------------------------------------------------------------------ this rank's samples and channels
 
     def _views(self, around: Any, unfolded: Any):
-        """For each place in the kernel: the pixels under it, as the kernel goes over the sample, and where they go."""
+        """For each place in the kernel: views of the pixels that it meets as the kernel goes over the sample, and of their places
+        in `unfolded`."""
         high, wide = (self.stride * (n - 1) + 1 for n in (self.height_out, self.width_out))
         for place in range(self.kernel * self.kernel):
             y, x = divmod(place, self.kernel)
             yield around[:, y : y + high : self.stride, x : x + wide : self.stride], unfolded[..., place]
 
     def _around(self, xp: Any, samples: int, channels: int, dtype: np.dtype) -> tuple[Any, Any]:
-        """Samples of 0, with their padding; and a view of their inside."""
+        """Samples of zeros with their padding, and a view of them without it."""
         p, h, w = self.padding, self.height, self.width
         around = xp.empty((samples, h + 2 * p, w + 2 * p, channels), dtype)
         around[...] = 0
         return around, around[:, p : p + h, p : p + w]
 
     def _spread(self, x: DistMatrix, meeting: Meeting) -> DistMatrix:
-        """Unfolded: for each pixel put out a row, for each channel and place in the kernel a column."""
+        """x unfolded: a row for each output pixel, a column for each channel and place in the kernel."""
         rows, channels = x.stored.shape
         samples = rows // self.sequence
         around, inside = self._around(x.xp, samples, channels, x.dtype)
@@ -117,7 +119,7 @@ class Conv2d(Linear):
         return DistMatrix(block, (self._pixels_out(x.shape[0]), self.k), x.grid, Layout(meeting.y.rows, meeting.w.rows))
 
     def _folded(self, addends: DistMatrix, meeting: Meeting) -> DistMatrix:
-        """Each pixel's sum over the places in the kernel under which it came."""
+        """The reverse: the sum, for each input pixel, over the places in the kernel that met it."""
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
         samples = rows // pixels_out
@@ -125,14 +127,14 @@ class Conv2d(Linear):
         unfolded = addends.stored.reshape(samples, self.height_out, self.width_out, channels, self.kernel**2)
         for pixels, place in self._views(around, unfolded):
             pixels[...] += place
-        block = addends.xp.empty(inside.shape, addends.dtype)  # without gaps, as it travels
+        block = addends.xp.empty(inside.shape, addends.dtype)  # contiguous, since it travels
         block[...] = inside
         shape = addends.shape[0] // pixels_out * self.sequence, self.inputs
         return DistMatrix(block.reshape(samples * self.sequence, channels), shape, addends.grid, meeting.dx)
 
 
 class Upsample(Pointwise):
-    """Each pixel as `factor` x `factor` pixels, between pairs of layers; nothing is sent. Collective to make."""
+    """Each pixel repeated as `factor` x `factor` pixels; stands between pairs of layers. Nothing is sent. Collective to make."""
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
         with made("Upsample", scheme, f"{height} x {width}, by {factor}"):
@@ -174,10 +176,10 @@ class Upsample(Pointwise):
 
 
 class ResidualBlock(Layer):
-    """x + conv(act(norm(conv(act(norm(x)))))), the first convolution and the second one of a pair. Collective to make.
+    """x + conv(act(norm(conv(act(norm(x)))))): the two convolutions are a pair of layers. Collective to make.
 
-    groups      of GroupNorm, into which the channels are cut;  activation: the layer between norm and convolution, ReLU or GeLU
-    Samples must lie whole on the ranks: LayoutError, on every rank, where a scheme that cuts tokens between its layers cuts one.
+    groups      GroupNorm's groups of channels;  activation: the layer between norm and convolution, ReLU or GeLU
+    Samples must lie whole on the ranks: LayoutError, on every rank, where the scheme cuts one between the layers of a pair.
     """
 
     def __init__(
@@ -227,7 +229,7 @@ class UNetBlock(Layer):
 
     down    a pair of convolutions to twice the channels, at half the height and width, which must be even
     inner   the next level where levels > 1, else a ResidualBlock
-    up      each pixel as 2 x 2, then a pair of convolutions back to the channels
+    up      each pixel repeated as 2 x 2, then a pair of convolutions back to the channels
     """
 
     def __init__(
@@ -237,7 +239,7 @@ class UNetBlock(Layer):
         with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
             check_parts("UNetBlock", activation, seed)
             if not all(map(counts, (levels, height, width))) or height % 2 or width % 2:
-                raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: at least 1, even and even")
+                raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: give levels >= 1, even sizes")
         super().__init__(scheme)
         self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
         self.sizes = (height, width), (height, width)
@@ -263,7 +265,7 @@ class UNetBlock(Layer):
 
     @property
     def below(self) -> tuple[Layer, ...]:
-        """What works on samples of half the height and width, in order."""
+        """The layers on the way to half the height and width, there, and back, in order."""
         return self.down, self.inner, self.up
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
@@ -283,7 +285,7 @@ def _pair(
     scheme: Scheme, inputs: int, outputs: int, *, kernel: int, height: int, width: int, stride: int = 1, seed: int, dtype: Any,
     name: str,
 ) -> list[Layer]:  # fmt: skip
-    """Two convolutions: the first to the outputs, with the stride, the second among them."""
+    """Two convolutions: the first from inputs to outputs, with the stride; the second from outputs to outputs."""
     first = Conv2d(
         scheme, inputs, outputs, kernel, height=height, width=width, stride=stride, seed=seed, dtype=dtype, name=f"{name}1"
     )
@@ -298,7 +300,7 @@ def _pair(
 
 
 def check_parts(kind: str, activation: Any, seed: Any) -> None:
-    """Raise unless these make a block's parts: what is wrong with them would be an error amid its making."""
+    """ShapeError unless these are fit for a block's layers, some of which would have been made before the fault showed."""
     if not callable(activation):
         raise ShapeError(f"{kind}: activation={activation!r}: a kind of layer, nn.ReLU or nn.GeLU")
     if not isinstance(seed, Integral):
@@ -306,7 +308,7 @@ def check_parts(kind: str, activation: Any, seed: Any) -> None:
 
 
 def check_units(layer: Layer, x: DistMatrix) -> None:
-    """Raise unless the cuts of x that keep sequences whole keep samples whole."""
+    """LayoutError where x's cuts keep sequences whole that are longer than a sample, but no multiple of one."""
     if max(sequence_of(x.layout), layer.sequence) % layer.sequence:
         raise LayoutError(
             f"x lies as {x.layout!r}, whose cuts do not keep samples of {layer.sequence} pixels whole: "

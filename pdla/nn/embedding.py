@@ -1,7 +1,7 @@
 """Embedding, and the output head tied to it: one weight, its vocabulary cut as a first layer's outputs.
 
-Looking up rows of a table is multiplying it by rows of the identity: an embedding is a first layer's dX = dY W^T with such a
-dY, its gradient that layer's dW = X^T dY. So its table lies as that layer's W does, and the head is that layer.
+To look up rows of a table is to multiply it by rows of the identity. So an embedding is a first layer's dX = dY W^T, where dY has
+rows of the identity, and its gradient is that layer's dW = X^T dY. Its table lies as that layer's W, and the head is that layer.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Embedding(Layer):
     """Rows of a table by token number, as the first layer of a pair takes them. Collective to make.
 
     forward(ids)  ids: the numbers, from 0 to vocabulary - 1, of all tokens, a 1-D array that every rank has
-    sequence      where more than 1: tokens come in sequences so long, and to each is added what Positions has learned
-    The weight is hidden x vocabulary, as TiedHead multiplies by it; normal with a deviation of `scale`.
+    sequence      tokens of a sequence; if more than 1, Positions adds a learned row for each token's position in it
+    The weight is hidden x vocabulary, as TiedHead multiplies by it; normal with a standard deviation of `scale`.
     """
 
     def __init__(
@@ -57,15 +57,16 @@ class Embedding(Layer):
         check_ids(self, ids, self.vocabulary, self.sequence)
 
     def _meeting(self, at: Shard) -> Meeting:
-        """Tokens lie as the layers behind want them, too."""
+        """A first layer's layouts, whose cuts of tokens keep the sequences of the whole pass together."""
         return self.scheme.meeting(self.scheme.first, at.trip.sequence, (1, 1))
 
     def _places(self, ids: np.ndarray, meeting: Meeting, at: Shard) -> tuple[Any, Any, Any]:
-        """Where in this rank's part of the vocabulary its tokens' numbers are; which of them are there; its tokens."""
+        """Which of this rank's tokens have numbers in its part of the vocabulary: where in that part, where among its tokens; and
+        the numbers of all its tokens."""
         grid = self.scheme.grid
         assert grid.coords is not None
         held = meeting.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
-        mine = ids[at.rows(meeting.x, at.tokens)].astype(np.int64)  # in 8 bits, less `first` may not be told
+        mine = ids[at.rows(meeting.x, at.tokens)].astype(np.int64)  # in 8 bits the difference to `first` may overflow
         first, last = (int(held.starts[0]), int(held.stops[-1])) if len(held) else (0, 0)
         there = (mine >= first) & (mine < last)
         return mine[there] - first, np.flatnonzero(there), mine
@@ -99,7 +100,7 @@ class Embedding(Layer):
 
 
 class Positions(Layer):
-    """x plus a row learned for each token's position in its sequence, where a first layer takes x. Collective to make."""
+    """x plus a learned row for each token's position in its sequence; x lies as a first layer takes it. Collective to make."""
 
     def __init__(
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
@@ -138,7 +139,7 @@ class Positions(Layer):
 
 
 def _add_at(places: Any, rows: Any):
-    """What adds rows into a block's rows of those numbers, any number of them into one."""
+    """A function that adds `rows` to a block's rows of the numbers `places`, which may repeat."""
 
     def write(block: Any, first: bool) -> None:
         if first:
@@ -149,7 +150,7 @@ def _add_at(places: Any, rows: Any):
 
 
 def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first: int = 0) -> None:
-    """Raise unless ids are numbers of a vocabulary, or from `first` on, in whole sequences."""
+    """ShapeError unless ids is a 1-D array of integers from `first` to vocabulary - 1, in whole sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
         given = f"{type(ids).__name__} {getattr(ids, 'shape', '')}"
         raise ShapeError(f"{layer} takes token numbers as a 1-D array of integers, not {given}")
@@ -164,7 +165,7 @@ def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first
 class TiedHead(Linear):
     """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut; both layers add to its gradient.
 
-    An embedding waits for all heads that have been made of it: one of them that is in no pass is an error in training.
+    The gradient is complete when the embedding and all heads made of it have added to it: training without one of them is an error.
     """
 
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:

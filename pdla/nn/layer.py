@@ -26,17 +26,17 @@ from pdla.nn.trip import Parameter, Shard, Trip
 class Layer:
     """A part of a network. `forward(x)`, then `backward(dy)`, which gives dx and leaves the gradients; both collective.
 
-    What forward is given must not be written to before backward, nor the parameters: layers keep them where they can, not copies,
-    and which of them are gathered copies depends on the scheme.
+    Do not write to x or to the parameters between forward and backward: where they can, layers keep these themselves rather than
+    copies, and it depends on the scheme which of them are gathered copies.
 
     Subclasses write `_forward(x, at)` and `_backward(dy, at)` as steps, and name their parameters and inner layers in
     attributes.
 
     sequence      tokens of x that must lie on one rank together;  scale: tokens of y for each of x
-    takes, gives  how the scheme cuts x and y, "rows | columns" as in its tables; None: wherever x lies, and there y
-    passes        forward passes made in training; what Dropout drops depends on it: set it to resume
+    takes, gives  how the scheme cuts x and y, "rows | columns" as in its tables; None: x may lie anywhere, and y lies there, too
+    passes        forward passes made in training; what Dropout drops depends on it: set it when you resume training
     widths        features of x and of y; None: any, and y has as many as x
-    units         features of x, and of y, that cuts leave together; None as in widths
+    units         features of x, and of y, that cuts keep together; None as in widths
     sizes         height and width of x's samples, and of y's; None as in widths
     """
 
@@ -49,10 +49,11 @@ class Layer:
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Layers are made by Python's numbers: sizes are multiplied, and NumPy's short ones wrap around; short floats round."""
+        """Convert NumPy's numbers among the arguments of __init__ to Python's: products of short integers overflow, and short
+        floats round."""
         super().__init_subclass__(**named)
         if "__init__" in vars(cls):
-            cls.__init__ = _by_numbers(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = _with_plain_numbers(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(self, scheme: Scheme) -> None:
         check_scheme(type(self).__name__, scheme)
@@ -75,7 +76,7 @@ class Layer:
         raise NotImplementedError
 
     def _takes(self, x: Any) -> None:
-        """Raise what is wrong with an input on this rank."""
+        """Raise unless the layer takes x; not collective."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ parts
@@ -89,7 +90,7 @@ class Layer:
                 yield from ((f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, Layer))
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters, with their names, in the order in which a forward pass comes to them; one used twice comes once."""
+        """All parameters, with their names, in the order in which a forward pass uses them; one that is used twice comes once."""
         seen: set[Parameter] = set()
         for name, parameter in self._named(prefix):
             if parameter not in seen:
@@ -101,7 +102,7 @@ class Layer:
             yield from ((inner + name, value) for name, value in vars(layer).items() if isinstance(value, Parameter))
 
     def all_layers(self, prefix: str = "", seen: set[Layer] | None = None) -> Iterator[tuple[str, Layer]]:
-        """This layer and all in it, each once, with the prefix of their parameters' names."""
+        """This layer and all layers in it, each once, each with the prefix of its parameters' names."""
         seen = set() if seen is None else seen
         if self not in seen:
             seen.add(self)
@@ -134,11 +135,11 @@ class Layer:
             check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
         blocks = [from_global(state[name], value.grid, value.layout).stored for name, value in own.items()]
         for value, block in zip(own.values(), blocks, strict=True):
-            value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # by name: bfloat16 is not float16's kind
+            value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # explicitly: to NumPy bfloat16 is of another kind
 
     def _check_uses(self) -> None:
-        """Raise where a parameter is used by other layers too, or by more than it knows of: its gradient would wait for theirs, or
-        not for all."""
+        """PdlaError unless the layers here that use a parameter are as many as its `layers`: its gradient would wait for layers
+        that make no pass, or not for all that do."""
         named = list(self._named(""))
         uses = Counter(parameter for _, parameter in named)
         for name, parameter in named:
@@ -154,7 +155,7 @@ class Layer:
     # ------------------------------------------------------------------ passes
 
     def forward(self, x: Any, *, training: bool = True) -> Any:
-        """Collective: the layer of x. training=False: nothing is kept for a backward pass, nothing is dropped.
+        """Collective: y, the layer applied to x. training=False: nothing is kept for a backward pass, nothing is dropped out.
 
         ShapeError or LayoutError for an x that the layer does not take, AgreementError where `passes` differs between ranks.
         """
@@ -166,20 +167,20 @@ class Layer:
             if training:
                 self._check_uses()
         self.passes += bool(training)
-        self._trip, self._left, self._shards = None, None, []  # an error amid this pass leaves none before it to go back
+        self._trip, self._left, self._shards = None, None, []  # after an error in this pass, no earlier one can be taken backward
         trip = Trip(self, x, self.passes, training)
         shards = trip.shards()
         with amid(self.scheme.grid.comm, "a forward pass"):
             parts = together(self._forward(_part(x, at), at) for at in shards)
             y = _joined(parts)
         self._trip, self._shards = (trip if training else None), shards
-        self._left = DistMatrix(Meta(y.stored.shape, y.dtype), y.shape, y.grid, y.layout)  # where it lies, not its elements
+        self._left = DistMatrix(Meta(y.stored.shape, y.dtype), y.shape, y.grid, y.layout)  # its layout, without its elements
         self._sizes = [(part.stored.shape[0], part.shape[0]) for part in parts]
         return y
 
     def kept_bytes(self) -> int:
-        """Bytes that this rank keeps from the last forward pass for the backward one: x where a layer keeps it, gathered
-        parameters, not those that lie as they are used."""
+        """Bytes that this rank keeps from the last forward pass for the backward one: x where a layer keeps it, and
+        gathered parameters, but no parameter that is used where it lies."""
         own = {id(_memory(p.value.base)) for p in self.all_parameters()}
         gathered = [] if self._trip is None else list(self._trip.here.values())
         kept = [value for shard in self._shards for value in shard.kept.values()]
@@ -199,7 +200,7 @@ class Layer:
             check_like(dy, y, "dy", "the layer's output")
         shards, self._trip, self._left, self._shards = self._shards, None, None, []
         for parameter in self.all_parameters():
-            parameter.gradient = None  # an error amid this pass leaves none to step by
+            parameter.gradient = None  # after an error in this pass, there is none to step by
         trip.turn()
         with amid(self.scheme.grid.comm, "a backward pass"):
             dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), shards, strict=True))
@@ -208,17 +209,17 @@ class Layer:
 
 
 def check_scheme(kind: str, scheme: Any) -> None:
-    """Raise unless a layer of this kind is made in a scheme."""
+    """GridError unless a layer of this kind has been given a Scheme."""
     if not isinstance(scheme, Scheme):
         raise GridError(f"{kind}({scheme!r}, ...): give a scheme, as nn.Megatron1D(grid) or nn.Cube3D(grid)")
 
 
-def _by_numbers(init: Callable[..., None]) -> Callable[..., None]:
+def _with_plain_numbers(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
-    def by_numbers(*given: Any, **named: Any) -> None:
+    def with_plain_numbers(*given: Any, **named: Any) -> None:
         init(*map(_plain, given), **{name: _plain(value) for name, value in named.items()})
 
-    return by_numbers
+    return with_plain_numbers
 
 
 def _plain(x: Any) -> Any:
@@ -227,8 +228,8 @@ def _plain(x: Any) -> Any:
 
 @contextmanager
 def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
-    """Collective: checks of the numbers that a layer is made by, and flags; what is wrong on one rank, or differs, is an error on
-    all."""
+    """Collective: encloses the checks of a layer's arguments; an error on one rank, or a difference between ranks, is an error on
+    all. `numbers`: the arguments in words; flags must be True or False."""
     check_scheme(kind, scheme)
     told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
     with agreed(scheme.grid.comm, f"{kind}({told})"):
@@ -238,7 +239,7 @@ def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[Non
 
 
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
-    """Raise unless a state has arrays of real numbers, of these names and shapes, and nothing besides."""
+    """ShapeError unless a state has arrays of real numbers of these names and shapes, and nothing besides."""
     if not isinstance(state, Mapping):
         raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not a {type(state).__name__}")
     if set(shapes) != set(state):
@@ -267,7 +268,7 @@ def _arrays(values: Any) -> Iterator[Any]:
 
 
 def described(x: Any) -> str:
-    """What is to be the same on every rank, in words."""
+    """Words for an argument, equal on two ranks where the argument is."""
     if isinstance(x, np.ndarray):  # token numbers, which every rank is to have alike
         return f"array {x.shape} {x.dtype} of digest {blake2b(x.tobytes(), digest_size=8).hexdigest()}"
     return x.described if isinstance(x, DistMatrix) else type(x).__name__
@@ -282,7 +283,7 @@ def _part(x: Any, at: Shard) -> Any:
 
 
 def _parted(x: DistMatrix, sizes: list[tuple[int, int]]) -> Iterator[DistMatrix]:
-    """The reverse of `_joined`, given the rows of each part, here and on all ranks."""
+    """The reverse of `_joined`, given the rows of each part, on this rank and on all together."""
     at = 0
     for here, everywhere in sizes:
         block = x.stored if len(sizes) == 1 else x.stored[at : at + here]
@@ -291,7 +292,7 @@ def _parted(x: DistMatrix, sizes: list[tuple[int, int]]) -> Iterator[DistMatrix]
 
 
 def _joined(parts: list[Any]) -> Any:
-    """The shards' rows under one another."""
+    """One matrix of the shards' rows, one shard below the other."""
     if len(parts) == 1 or parts[0] is None:
         return parts[0]
     first = parts[0]

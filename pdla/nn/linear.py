@@ -27,7 +27,7 @@ from pdla.redistribute import local_shape
 def weights(
     scheme: Scheme, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
 ) -> Parameter:
-    """Collective: a weight for a layer of this table, normal with a deviation of `scale`, the same in every scheme."""
+    """Collective: a weight for a layer of this table, normal with a standard deviation of `scale`, the same in every scheme."""
     with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
         kind = dtype_of(dtype)
         check_floats(name, kind)
@@ -38,7 +38,7 @@ def weights(
 
 
 def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
-    """Collective: a parameter for each of n features that lie as an activation's, in every rank that has some of them."""
+    """Collective: a parameter (1, n), cut as the features of an activation laid out as `spec`, copied where only tokens are cut."""
     value = zeros((1, n), scheme.grid, Layout(None, scheme.activation(spec, 1, unit).cols), dtype=dtype)
     check_floats("a parameter", value.dtype)
     value.stored[...] += fill
@@ -46,22 +46,22 @@ def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any
 
 
 def product(a: DistMatrix, b: DistMatrix, layout: Layout, at: Shard) -> Steps[DistMatrix]:
-    """This rank's part of a b, as addends of that layout, in the dtype that ranks add up in. Where there are other shards it gives
-    way half-way: an all-reduce of theirs has come to its second half, which travels while the rest is computed."""
+    """This rank's part of a b, as addends of that layout, in the dtype in which ranks sum them. With several shards it yields
+    halfway: another shard's all-reduce is then halfway, too, and its second half travels while the rest is computed."""
     shape = (a.shape[0], b.shape[1])
     several = any(a.grid.sizes[axis] > 1 for axis in layout.partial)
     block = a.xp.empty(local_shape(shape, layout, a.grid), summing(a.dtype) if several else a.dtype)
     rows = block.shape[0]
     half = rows if at.trip.scheme.shards == 1 else rows // 2
     multiply(a.xp, a.stored[:half], b.stored, block[:half], 1, 0)
-    if at.trip.scheme.shards > 1:  # on ranks without rows too: all take the same turns
+    if at.trip.scheme.shards > 1:  # on ranks without rows, too: all ranks must yield equally often
         yield
         multiply(a.xp, a.stored[half:], b.stored, block[half:], 1, 0)
     return DistMatrix(block, shape, a.grid, layout)
 
 
 def add_product(a: DistMatrix, b: DistMatrix):
-    """What writes a b into a block of a gradient, or adds it."""
+    """A function that sets a block of a gradient to a b, or adds a b to it."""
 
     def write(block: Any, first: bool) -> None:
         multiply(a.xp, a.stored, b.stored, block, 1, 0 if first else 1)
@@ -70,7 +70,7 @@ def add_product(a: DistMatrix, b: DistMatrix):
 
 
 def add_sums(sums: Any):
-    """What writes sums over tokens into a vector's block, or adds them."""
+    """A function that sets a vector's block to sums over tokens, or adds them to it."""
 
     def write(block: Any, first: bool) -> None:
         if first:
@@ -84,14 +84,14 @@ def add_sums(sums: Any):
 class Linear(Layer):
     """Y = X W + b, X (tokens, k), W k x n, b (1, n). Collective to make.
 
-    kind   "first" or "second" of a pair of layers: where X and Y lie
-    units  features that a cut keeps together, of k and of n: a head's
-    seed   W is normal with a deviation of `scale` (1 / sqrt(k) by default), b is 0; the numbers depend on seed, name, k and n
-           alone, not on the scheme: give layers that are alike seeds or names of their own, or they begin alike
-    name   of its messages in the ledger
+    kind   "first" or "second", the layer's place in its pair: it says where X and Y lie
+    units  how many of the k and of the n features cuts keep together, as those of a head
+    seed   W is normal with a standard deviation of `scale` (1 / sqrt(k) by default), b is 0; the numbers depend on seed, name,
+           k and n alone, not on the scheme: layers of equal sizes begin equal unless they have seeds or names of their own
+    name   by which the ledger records its messages
     """
 
-    by_panels = True  # where the scheme asks for panels
+    by_panels = True  # whether products go by panels where the scheme asks for them
     units: tuple[int, int]
 
     def __init__(
@@ -124,11 +124,11 @@ class Linear(Layer):
         return self.scheme.meeting(self.table, sequence_of(x.layout), self.units)
 
     def _spread(self, x: DistMatrix, meeting: Meeting) -> DistMatrix:
-        """The gathered input as the products take it, its columns W's rows; what was gathered is what is kept."""
+        """The factor made of the gathered x, whose columns are W's rows. What is kept for backward is the gathered x."""
         return x
 
     def _folded(self, addends: DistMatrix, meeting: Meeting) -> DistMatrix:
-        """The other way round: dY W^T as addends of dX."""
+        """The reverse: the addends of dX, given those of dY W^T."""
         return addends
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
@@ -142,14 +142,14 @@ class Linear(Layer):
         return (yield from self.passed_back(dy, sums, at))
 
     def without_bias(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        """X W: whoever asks for it adds the bias."""
+        """X W; the caller adds the bias."""
         if not self.panels:
             return (yield from self._y(x, self.meeting(x), at))
         at.keep(self, x)
         return self.panels.y(x, self.weight.value, self.meeting(x))
 
     def passed_back(self, dy: DistMatrix, sums: Any, at: Shard) -> Steps[DistMatrix]:
-        """The gradient with regard to X, given that with regard to Y and, where there is a bias, its sums over tokens (1, n)."""
+        """dX, given dY and, where there is a bias, the sums (1, n) of dY over tokens."""
         (x,) = at.take(self)
         meeting = self.meeting(x)
         if self.bias is not None:
@@ -163,7 +163,7 @@ class Linear(Layer):
     # ------------------------------------------------------------------ all at once
 
     def _y(self, x: DistMatrix, meeting: Meeting, at: Shard) -> Steps[DistMatrix]:
-        """X W, settled."""
+        """X W, summed over the ranks that have addends."""
         with tagged(f"{self.name} forward"):
             coming = begun(gathered(x, meeting.x))
         at.trip.ask(self.weight)
@@ -178,7 +178,7 @@ class Linear(Layer):
         return (yield from y_coming)
 
     def _dx(self, dy: DistMatrix, x: DistMatrix, meeting: Meeting, at: Shard) -> Steps[DistMatrix]:
-        """dY W^T, settled; and X^T dY is added to W's gradient meanwhile."""
+        """dX: dY W^T, summed over the ranks that have addends; meanwhile X^T dY is added to W's gradient."""
         with tagged(f"{self.name} backward"):
             coming = begun(gathered(dy, Layout(meeting.y.rows, meeting.y.cols)))
             x_coming = begun(gathered(x, meeting.x))

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits whose vocabulary is cut: what ranks exchange is three numbers a token, never the logits."""
+"""Cross-entropy of logits whose vocabulary is cut: ranks exchange three numbers a token, never the logits."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from pdla.nn.steps import finish, summed
 class CrossEntropy:
     """The mean over tokens of -log softmax(logits)[target]. `forward`, then `backward` for the gradient; both collective.
 
-    Over the ranks that share a token: the greatest logit, then the sum of exponentials and the target's logit; over the others
-    the sum of losses. Words a rank: all-reduces of m, 2 m and 1, m its tokens.
+    The ranks that share a token reduce its greatest logit, then its sum of exponentials and its target's logit; then ranks with
+    different tokens sum the losses. A rank with m tokens takes part in all-reduces of m, 2 m words and 1 word.
     """
 
     def __init__(self) -> None:
         self._kept: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
-        """The loss, the same on every rank. targets: 1-D, of all tokens, which every rank has; -1: this token does not count.
+        """The loss, the same on every rank. targets: those of all tokens, 1-D, on every rank; -1: this token does not count.
 
         LayoutError for partial sums, GridError for a grid that leaves ranks idle, ShapeError for logits that are no real floats and
         for targets that do not fit them, AgreementError for targets that differ between ranks.
@@ -82,7 +82,7 @@ class CrossEntropy:
 
 
 def _places(held: IndexSet, vocabulary: int) -> np.ndarray:
-    """The local column of each number of the vocabulary; -1 for those that are elsewhere, and behind the last for the target -1."""
+    """The local column of each token number; -1 for columns of other ranks, and once more at the end, where the target -1 looks."""
     places = np.full(vocabulary + 1, -1)
     places[held.indices()] = np.arange(len(held))
     return places

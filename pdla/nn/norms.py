@@ -1,8 +1,8 @@
 """Normalisation: LayerNorm and RMSNorm over features, GroupNorm over a sample's pixels and a group's channels.
 
-Features may be cut: the sums over them are summed over the ranks that share a token, twice forward (the mean, then the squares of
-what is left of x without it: their difference loses no digits) and once backward. LayerNorm reads x once for both sums: a rank
-takes squares about a mean of its own, and turns them when it knows the mean of all.
+Features may be cut. Sums over them then go over the ranks that share a token: twice forward (for the mean, then for the squares of
+x - mean: the mean of x^2 less the square of the mean would lose digits) and once backward. LayerNorm reads x once for both sums: a
+rank takes the squares about the mean of its own features, and corrects them when it knows the mean of all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pdla.nn.trip import Shard
 
 
 class Norm(Layer):
-    """What the three share: gain and offset for each feature, sums over features that may be cut. Collective to make."""
+    """What all norms share: gain and offset for each feature, and sums over features that may be cut. Collective to make."""
 
     def __init__(
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
@@ -53,7 +53,7 @@ class Norm(Layer):
         return (yield from coming)
 
     def _learn(self, dy: DistMatrix, normal: Any, at: Shard) -> None:
-        """The parameters' gradients."""
+        """Add to the gradients of gain and offset."""
         along, sums = dy.xp.column_sums(dy.stored, normal)
         with tagged(f"{self.name} gradients"):
             at.trip.add(self.gain, rows_of(dy.layout), add_sums(along))
@@ -62,12 +62,12 @@ class Norm(Layer):
 
 
 class TokenNorm(Norm):
-    """What LayerNorm and RMSNorm share. centred: whether a token's mean is taken off."""
+    """What LayerNorm and RMSNorm share. centred: whether a token's mean is subtracted."""
 
     centred: bool
 
     def _normal(self, x: DistMatrix, sums: Any, squares: Any, at: Shard) -> DistMatrix:
-        """What x becomes, given the sums over each token's features and those of the squares."""
+        """y, given the sums of each token's features (None: they are not centred) and those of their squares."""
         gain, offset = self.gain.value.stored, None if self.offset is None else self.offset.value.stored
         y, normal, scale = x.xp.normalise(x.stored, sums, squares, self.features, self.eps, gain, offset, at.keeping)
         at.keep(self, normal, scale)
@@ -91,7 +91,7 @@ class LayerNorm(TokenNorm):
         own, squares = x.xp.moments(x.stored)
         sums = yield from self._summed(own.copy(), x)
         here = x.stored.shape[1]
-        if here < self.features:  # else this rank's mean is the mean
+        if here < self.features:  # else this rank has all features
             x.xp.recentre(squares, own, sums, here, self.features)
         squares = yield from self._summed(squares, x)
         return self._normal(x, sums, squares, at)
@@ -117,7 +117,7 @@ class RMSNorm(TokenNorm):
 class GroupNorm(Norm):
     """(x - mean) / sqrt(variance + eps) * gain + offset, over each sample's pixels and each group's channels.
 
-    pixels  tokens of a sample, one after the other, on one rank;  groups: the channels are cut into so many, which ranks may share
+    pixels  tokens of a sample, one after the other, on one rank;  groups: how many groups of channels; ranks may share a group
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class GroupNorm(Norm):
         values, members = values.sum(axis=1), _members(x, self.groups)
         sums = x.xp.empty((values.shape[0], self.groups), values.dtype)
         sums[...] = 0
-        for group, channels in members:  # no product with zeros, by which a NaN would come into all groups
+        for group, channels in members:  # a product with a matrix of 0 and 1 would carry a NaN into all groups
             sums[:, group] = values[:, channels].sum(axis=1)
         sums = yield from self._summed(sums, x)
         for group, channels in members:
@@ -172,7 +172,7 @@ class GroupNorm(Norm):
 
 
 def _members(x: DistMatrix, groups: int) -> list[tuple[int, slice]]:
-    """The groups of which this rank has channels, each with its own among them."""
+    """The groups of which this rank has channels, each with the slice of those among the rank's."""
     held: IndexSet = x.indices[1]
     found = np.unique(held.indices() // (x.shape[1] // groups), return_index=True, return_counts=True)
     return [(int(group), slice(int(first), int(first + count))) for group, first, count in zip(*found, strict=True)]

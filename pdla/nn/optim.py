@@ -1,4 +1,4 @@
-"""Optimizers: each rank steps its own blocks; their state lies as the parameters do. Only clipping talks."""
+"""Optimizers: each rank updates its own blocks, without messages, and the state is laid out as the parameters; and clipping."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError, ShapeError
-from pdla.matrix import DistMatrix
 from pdla.nn.activation import like
 from pdla.nn.layer import Layer, check_state
 from pdla.nn.trip import Parameter
 
 
 class Optimizer:
-    """A layer's parameters and how they are stepped: `step()`, after a backward pass. Made collectively, by the same numbers:
-    PdlaError for one that is none or does not fit, AgreementError where ranks give others.
+    """Updates a layer's parameters: `step()`, after a backward pass. Collective to make: PdlaError for an argument that is no
+    number or is out of range, AgreementError where ranks give different ones.
 
     moments  arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit floats
     """
@@ -38,7 +37,7 @@ class Optimizer:
         self.state: dict[Parameter, tuple[Any, ...]] = {}
 
     def _check(self, call: str, numbers: Iterable[Any], betas: tuple[Any, ...] = (0, 0)) -> None:
-        """Collective: that ranks make the same optimizer, by numbers that it can go by."""
+        """Collective: PdlaError unless numbers are at least 0 and betas two below 1, AgreementError where calls differ."""
         with agreed(self.layer.scheme.grid.comm, f"{call} of {self.layer!r}"):
             two = betas if np.shape(betas) == (2,) else (1, 1)
             if not all(isinstance(number, Real) and float(number) >= 0 for number in (*numbers, *two)):
@@ -47,7 +46,7 @@ class Optimizer:
                 raise PdlaError(f"{call}: two betas below 1")
 
     def step(self) -> None:
-        """Change every parameter by its gradient; not collective. PdlaError where one has none: then no parameter is changed."""
+        """Change every parameter by its gradient; not collective. PdlaError where one has none, and then none is changed."""
         stepped = []
         for name, parameter in self.layer.named_parameters():
             if parameter.gradient is None:
@@ -62,7 +61,8 @@ class Optimizer:
 
     def state_dict(self, root: int | None = None) -> dict[str, Any]:
         """Collective: the number of steps, and each parameter's state as global arrays, "name.0" and so on, on every rank or on
-        `root` (None elsewhere); another scheme, on another grid, loads it. AgreementError where ranks have made other steps."""
+        `root` (None elsewhere); another scheme, on another grid, loads it. AgreementError where ranks have made different numbers
+        of steps."""
         agree(self.layer.scheme.grid.comm, f"state_dict of {type(self).__name__} of {self.layer!r} at step {self.steps}")
         state: dict[str, Any] = {"steps": self.steps}
         for name, parameter in self.layer.named_parameters():
@@ -71,8 +71,8 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Collective: go on from a state, which every rank has, and from nothing else. ShapeError where it is not of this kind
-        of optimizer and of the layer's parameters; an error leaves the optimizer as it was."""
+        """Collective: replace steps and state by those of a state_dict, which every rank has. ShapeError where it is of another
+        kind of optimizer or of other parameters; an error leaves the optimizer as it was."""
         steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
             places = self._places(steps)
@@ -88,12 +88,12 @@ class Optimizer:
         self.steps, self.state = int(state["steps"]), loaded
 
     def _places(self, steps: int) -> dict[str, Parameter]:
-        """Whose state each name in a state stands for: nobody's before the first step."""
+        """The parameter to which each array of a state_dict belongs; there are no arrays before the first step."""
         named = self.layer.named_parameters() if steps else ()
         return {f"{name}.{i}": parameter for name, parameter in named for i in range(self.moments)}
 
-    def _zeros(self, parameter: Parameter) -> tuple[Any, ...]:
-        """The state of a parameter, made at the first step."""
+    def _moments(self, parameter: Parameter) -> tuple[Any, ...]:
+        """The state of a parameter: zeros at its first step."""
         if parameter not in self.state:
             value = parameter.value
             blocks = tuple(value.xp.empty(value.stored.shape, summing(value.dtype)) for _ in range(self.moments))
@@ -119,7 +119,7 @@ class SGD(Optimizer):
         number = summing(value.dtype).type  # in 16 bits a small rate would be 0
         change = gradient + value * number(self.decay) if self.decay else gradient
         if self.momentum:
-            (velocity,) = self._zeros(parameter)
+            (velocity,) = self._moments(parameter)
             velocity[...] = velocity * number(self.momentum) + change
             change = velocity
         value[...] -= change * number(self.rate)
@@ -138,9 +138,9 @@ class AdamW(Optimizer):
         self._check(f"AdamW(rate={rate!r}, betas={betas!r}, eps={eps!r}, decay={decay!r})", (rate, eps, decay), betas)
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
-        mean, square = self._zeros(parameter)
+        mean, square = self._moments(parameter)
         gradient, number = gradient.astype(mean.dtype, copy=False), mean.dtype.type
-        rate, decay, b1, b2 = map(float, (self.rate, self.decay, *self.betas))  # short ones would round what is left of 1
+        rate, decay, b1, b2 = map(float, (self.rate, self.decay, *self.betas))  # 1 - beta would be rounded in a short float
         mean[...] = mean * number(b1) + gradient * number(1 - b1)
         square[...] = square * number(b2) + gradient * gradient * number(1 - b2)
         root = np.sqrt(square) / number(sqrt(1 - b2**self.steps)) + number(self.eps)
@@ -148,9 +148,9 @@ class AdamW(Optimizer):
 
 
 def clip(layer: Layer, largest: float) -> float:
-    """Collective: scale all gradients so that their common norm is at most `largest`; gives it before, copies counted once.
+    """Collective: scale all gradients so that their common norm is at most `largest`; gives the norm before. Copies count once.
 
-    Where the norm is no number (NaN), all gradients become so, as in PyTorch; largest=inf leaves them as they are.
+    Where the norm is NaN, all gradients become NaN, as in PyTorch; largest=inf leaves them as they are.
     """
     if not isinstance(layer, Layer):
         raise PdlaError(f"clip of a {type(layer).__name__}: give the layer itself, whose gradients are scaled")
@@ -165,18 +165,12 @@ def clip(layer: Layer, largest: float) -> float:
         total = comm.xp.empty((1,), np.float64)
         total[...] = 0
         for gradient in gradients:
-            if _counts(gradient):
+            if gradient.first:
                 block = gradient.stored.astype(np.float64, copy=False)
                 total[...] += (block * block).sum()
         norm = sqrt(comm.allreduce(total).wait()[0])
-    largest = float(largest)  # a short one's range may end below the norm
+    largest = float(largest)  # comparing in a short float would round the norm, or make it infinite
     if largest < inf and not norm <= largest:
         for gradient in gradients:
-            gradient.stored[...] *= summing(gradient.dtype).type(largest / norm)  # float16 may have no number for it
+            gradient.stored[...] *= summing(gradient.dtype).type(largest / norm)  # in float16 it may be 0
     return norm
-
-
-def _counts(x: DistMatrix) -> bool:
-    """Whether this rank's block is the first of its copies."""
-    coords = x.grid.coords or {}
-    return all(coords[axis] == 0 for axis in x.grid.axes if axis not in x.layout.axes)

@@ -1,6 +1,6 @@
 """A linear's three products by SUMMA: panels of the moving matrices come one after the other, so that none is gathered whole.
 
-What an axis carries, and so what moves, is as when all comes at once (`linear.py`): as many words, in more messages.
+Each axis carries what it does where matrices are gathered whole (`linear.py`), so as many words move, in more messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 from pdla.nn.scheme import Meeting, Scheme
 
-PLANS = 12  # kept of a weight's: three for each number of tokens
+PLANS = 12  # that are kept for a weight: three for each number of tokens
 
 
 class Panels:

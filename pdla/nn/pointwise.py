@@ -16,7 +16,7 @@ from pdla.nn.trip import Parameter, Shard, seeded
 
 
 class Pointwise(Layer):
-    """A layer that takes an activation wherever it lies: subclasses write `_apply` and `_turned`, without messages."""
+    """A layer that takes an activation of any layout: subclasses write `_apply`, forward, and `_turned`, back. Nothing is sent."""
 
     units: tuple[int | None, int | None] = (None, None)
 
@@ -45,8 +45,8 @@ class Pointwise(Layer):
 class GeLU(Pointwise):
     """x times the normal distribution's integral up to x, by the error function.
 
-    The slope is made on the way there and kept in x's stead: the error function takes as long as a linear's product, and is
-    not asked for again.
+    The slope is computed in the forward pass and kept instead of x: the error function takes as long as a linear's product, and
+    is not computed again.
     """
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
@@ -57,7 +57,7 @@ class GeLU(Pointwise):
         return like(dy, dy.stored * slope)
 
     def biased(self, x: DistMatrix, bias: Parameter | None, at: Shard) -> DistMatrix:
-        """GeLU of x plus the bias of the linear that put x out; where there is one x is spent."""
+        """GeLU of x plus the bias of the linear that made x; where there is a bias, x may be overwritten."""
         y, slope = x.xp.gelu(x.stored, at.keeping, None if bias is None else bias.value.stored)
         if at.keeping:
             at.keep(self, slope)
@@ -71,7 +71,7 @@ class GeLU(Pointwise):
 
 
 class ReLU(Pointwise):
-    """x where it is positive, else 0, and so is its gradient; what is no number stays so."""
+    """x where it is positive, else 0; NaN stays NaN. The gradient becomes 0 where x is not positive."""
 
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
         at.keep(self, x.stored <= 0)
@@ -80,14 +80,14 @@ class ReLU(Pointwise):
     def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         (stopped,) = at.take(self)
         dx = dy.stored.copy()
-        dx[stopped] = 0  # by a product with 0 an infinite gradient would be no number
+        dx[stopped] = 0  # a product with 0 would make NaN of an infinite gradient
         return like(dy, dx)
 
 
 class Dropout(Pointwise):
-    """In training, each element is dropped with a probability, the others are scaled up by 1 / (1 - probability).
+    """In training, each element becomes 0 with the given probability, and the others are multiplied by 1 / (1 - probability).
 
-    What is dropped depends on the seed, the name, the number of the pass in training and the element's global place alone:
+    What is dropped depends on the seed, the name, the number of the training pass and the element's global place alone:
     it is the same on every grid, in every scheme and for any number of shards; give each one a seed or a name of its own.
     Collective to make.
     """

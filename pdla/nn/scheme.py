@@ -7,9 +7,9 @@ columns", outermost first, and what each axis carries in the layer's three produ
     dX = dY W^T      tokens x inputs,  summed over outputs
     dW = X^T dY      inputs x outputs, summed over tokens
 
-An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension in all three. So each matrix is gathered over the
-axes that cut it where it lies and that it does not carry, and each result is summed over the axis that carries the dimension
-it has not: scattered where the result is cut along that axis, else the same on all its ranks.
+An axis that carries tokens (t), inputs (i) or outputs (o) cuts that dimension in all three. So each matrix is gathered over those
+axes that cut a dimension of it at rest without carrying that dimension, and each result is summed over the axes that carry the
+dimension that it lacks: scattered where the result is cut along such an axis, else the same on all ranks along it.
 
 Layers come in pairs, `first` and `second`: what the first puts out the second takes in, and the second puts out what the
 first takes in, so that nothing is redistributed between them.
@@ -79,8 +79,8 @@ def kept(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
 
 @dataclass(frozen=True)
 class Meeting:
-    """A layer's layouts: X, W and Y at rest, x and w where the local products are made, y and those of the sums before
-    they are summed."""
+    """A layer's layouts: X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y, dX and dW,
+    before they are summed."""
 
     X: Layout
     W: Layout
@@ -103,9 +103,9 @@ class Scheme:
 
     keep    gathered operands are kept from forward to backward (True), or gathered again (False): fewer words, or memory
     panel   None: operands are gathered whole; else Linear's three products go by SUMMA, in panels of so many indices
-    shards  parts in which each rank's tokens are worked on in turn, so that one part's messages travel while another computes
+    shards  parts of each rank's tokens, which are worked on in turn, so that one part's messages travel while another computes
 
-    Each scheme takes a grid whose axes are named as it says, and "data" besides: tokens are cut along it first, weights are
+    Each scheme names the axes of its grid, which may have one more, "data": along it tokens are cut first, and weights are
     copied. Collective over the grid's communicator. GridError, on every rank, for a grid that lacks an axis or has one too many;
     ShapeError for shards and panels that are no whole numbers.
     """
@@ -117,7 +117,7 @@ class Scheme:
     def __init__(
         self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None, **flags: bool
     ) -> None:
-        """flags: what a subclass has been told besides, to be checked as `keep` is."""
+        """flags: further options of a subclass, which must be True or False as `keep`."""
         if not isinstance(grid, ProcessGrid):
             raise GridError(f"{type(self).__name__} takes a ProcessGrid, not a {type(grid).__name__}")
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
@@ -145,7 +145,7 @@ class Scheme:
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
-        self._meetings: dict[tuple, Meeting] = {}  # every pass asks again
+        self._meetings: dict[tuple, Meeting] = {}  # kept, as every pass asks for the same ones
 
     def __repr__(self) -> str:
         words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
@@ -154,13 +154,14 @@ class Scheme:
     # ------------------------------------------------------------------ layouts
 
     def table(self, kind: str) -> Table:
-        """That of a pair's "first" or "second" layer; ShapeError for another word."""
+        """The table of a pair's "first" or "second" layer; ShapeError for any other kind."""
         if kind not in ("first", "second"):
             raise ShapeError(f"kind={kind!r}: 'first' or 'second', a layer's place in its pair")
         return self.first if kind == "first" else self.second
 
     def _tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
-        """Cuts of tokens into whole sequences, where attention must find them so: a sequence is cut along the other axes alone."""
+        """Cuts of tokens along axes: into whole units along those that cut tokens in attention, or along all if there are shards to
+        divide; along others anywhere."""
         whole = cut_over(self.first.Y)[0]
         return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole or self.shards > 1 else 1).expand())
 
@@ -209,12 +210,12 @@ def check_flag(name: str, value: object) -> None:
 
 
 def counts(n: object, least: int = 1) -> bool:
-    """Whether n is a number of things, at least so many."""
+    """Whether n is a whole number of at least `least`."""
     return isinstance(n, Integral) and int(n) >= least
 
 
 def sequence_of(layout: Layout) -> int:
-    """The tokens of a sequence that an activation's cuts keep whole; 1 where nothing tells."""
+    """The tokens of a sequence that an activation's cuts keep whole; 1 where they are not cut into units."""
     return max((getattr(cut, "unit", 1) for cut in layout.rows), default=1)
 
 
@@ -222,12 +223,12 @@ def sequence_of(layout: Layout) -> int:
 
 
 def said(flag: object) -> bool:
-    """Whether it is True, of any kind; what is no flag at all is refused later, on all ranks together."""
+    """Whether a flag is True, Python's or NumPy's. Anything but a flag is refused by Scheme.__init__, on all ranks together."""
     return isinstance(flag, (bool, np.bool_)) and bool(flag)
 
 
 class Serial(Scheme):
-    """Nothing is cut: every rank computes all. What the other schemes are compared with."""
+    """Nothing is cut: every rank computes everything. The reference for the other schemes."""
 
     first = second = Table("", "|", "|", "|")
 
@@ -236,7 +237,7 @@ class Megatron1D(Scheme):
     """Weights in columns, then in rows; activations whole between the pairs. Shoeybi et al., arXiv 1909.08053.
 
     sequence_parallel  tokens cut between the pairs, over the same ranks: an all-gather before the first layer and a
-                       reduce-scatter behind the second for the all-reduce. Korthikanti et al., arXiv 2205.05198.
+                       reduce-scatter after the second, instead of the all-reduce. Korthikanti et al., arXiv 2205.05198.
     Axes: row; data.
     """
 
@@ -264,7 +265,7 @@ class Summa2D(Scheme):
 
 
 class Tesseract(Summa2D):
-    """Summa2D in layers of the depth: tokens are cut over depth too, weights lie in every layer. arXiv 2105.14500.
+    """Summa2D on each layer of a grid with depth: depth cuts tokens, too, and each layer has all weights. arXiv 2105.14500.
 
     cut_weights  weights are cut over depth as well: gathered before use, their gradients scattered.
     Axes: row, col, depth; data.

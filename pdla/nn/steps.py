@@ -33,7 +33,7 @@ def finish(steps: Steps[T]) -> T:
 def together(passes: Iterable[Steps[T]]) -> list[T]:
     """Drive passes in turn, each until it would wait; gives their results.
 
-    Each begins a turn behind the one before it, so that not all wait when none computes.
+    Each begins one turn after the one before it, so that they do not all wait at the same time.
     """
     under_way = dict(enumerate(passes))
     results: dict[int, T] = {}
@@ -49,7 +49,7 @@ def together(passes: Iterable[Steps[T]]) -> list[T]:
 
 
 def begun(steps: Steps[T]) -> Steps[T]:
-    """A pass driven to where it first waits, its messages begun; what remains records under the tag of now."""
+    """Drive a pass to where it first waits, its messages under way. Gives the rest of it, which records under the present tag."""
     name = tag()
     ended, result = _step(steps)
 
@@ -65,7 +65,7 @@ def begun(steps: Steps[T]) -> Steps[T]:
 
 
 def _step(steps: Steps[T]) -> tuple[bool, T | None]:
-    """One step on: whether that was the end, and the result."""
+    """Drive a pass one step; gives whether it has ended, and its result."""
     try:
         next(steps)
     except StopIteration as end:
@@ -88,8 +88,8 @@ def gathered(X: DistMatrix, layout: Layout) -> Steps[DistMatrix]:
 
 
 def settled(addends: DistMatrix, layout: Layout, dtype: Any) -> Steps[DistMatrix]:
-    """Collective: the addends summed, in their dtype, then cast to that one: scattered over the axes that the layout cuts, the same
-    on all ranks of the others."""
+    """Collective: the addends summed in their own dtype, then cast to `dtype`. The sum is scattered over those of its axes that
+    `layout` cuts, and the same on all ranks along the others."""
     grid, block = addends.grid, addends.stored
     partial = [axis for axis in addends.layout.partial if grid.sizes[axis] > 1]
     cut = tuple(axis for axis in layout.axes if axis in partial)

@@ -25,7 +25,7 @@ from pdla.nn.scheme import Scheme, cut_over, sequence_of
 from pdla.nn.steps import Steps
 from pdla.nn.trip import Shard
 
-HANDED_ON = {  # what a layer says of x and of y, and how it is said
+HANDED_ON = {  # what a layer declares of x and of y, and the words for it in an error
     "widths": "{} features",
     "units": "features in units of {}",
     "sizes": "samples of {0[0]} x {0[1]} pixels",
@@ -35,7 +35,7 @@ HANDED_ON = {  # what a layer says of x and of y, and how it is said
 class Sequential(Layer):
     """Layers one after the other, which together make one pass: shards stay apart from the first to the last. Collective to make.
 
-    LayoutError where a layer takes x otherwise than the one before it gives it, ShapeError where it takes other features, units of
+    LayoutError where a layer takes another layout than the one before it gives, ShapeError where it takes other features, units of
     them, sequences or samples, or where dtypes of parameters differ, GridError for layers of another scheme, PdlaError for a layer
     in two places.
     """
@@ -74,7 +74,7 @@ class Sequential(Layer):
             raise ShapeError(f"Sequential of layers of {' and '.join(dtypes)}: give all one dtype")
 
     def _follow(self, layer: Layer) -> None:
-        """What comes out behind one layer more."""
+        """Take one more layer into account in what goes into and comes out of the whole."""
         if layer.takes is not None and self.gives is not None and cut_over(layer.takes) != cut_over(self.gives):
             raise LayoutError(
                 f"{layer!r} takes tokens and features cut over {layer.takes!r}; the layers before it give them cut over "
@@ -89,14 +89,14 @@ class Sequential(Layer):
         self.scale *= layer.scale
 
     def _check_sequences(self) -> None:
-        whole = Fraction(1)  # tokens of a sequence behind the layers so far; 1: no layer has told
+        whole = Fraction(1)  # tokens of a sequence after the layers so far; 1: none of them has sequences
         for layer in self._flat():
             if layer.sequence > 1 and whole > 1:
                 _check_next(layer, "sequences of {} tokens", layer.sequence, whole)
             whole = max(Fraction(layer.sequence), whole) * layer.scale
 
     def _flat(self) -> Iterator[Layer]:
-        """The layers, with those of a Sequential in its place: its `sequence` is one of x alone that all of them divide."""
+        """The layers, with those of an inner Sequential in its place, whose own `sequence` is but a common multiple of theirs."""
         for layer in self.layers:
             yield from layer._flat() if isinstance(layer, Sequential) else (layer,)
 
@@ -104,9 +104,9 @@ class Sequential(Layer):
         return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
-        telling = (layer for layer in self.layers if layer.takes or layer.gives)  # those before it leave x where it lies
+        telling = (layer for layer in self.layers if layer.takes or layer.gives)  # others leave x where it lies
         next(telling, self.layers[0])._takes(x)
-        if isinstance(x, DistMatrix):  # what the first layer leaves open those behind it may not
+        if isinstance(x, DistMatrix):  # what the first layer leaves open, later ones may not
             (features, _), own = self.widths, (parameter.value.dtype for parameter in self.all_parameters())
             wanted = x.shape[1] if features is None else features, next(own, x.dtype)
             if wanted != (x.shape[1], x.dtype):
@@ -124,13 +124,13 @@ class Sequential(Layer):
 
 
 def _check_next(layer: Layer, words: str, wanted: Any, given: Any) -> None:
-    """Raise unless a layer wants what the layers before it give; None: whatever it is."""
+    """ShapeError unless a layer takes what the layers before it give; None: anything."""
     if None not in (wanted, given) and wanted != given:
         raise ShapeError(f"{layer!r} takes {words.format(wanted)}; the layers before it give {words.format(given)}")
 
 
 class MeanOverSequence(Layer):
-    """Each sequence's mean, a row instead of its tokens, where a first layer has put them out; nothing is sent.
+    """The mean over each sequence's tokens, one row for each; x lies as a first layer's output. Nothing is sent.
 
     Collective to make.
     """
@@ -167,7 +167,7 @@ class MeanOverSequence(Layer):
 
 
 class MLP(Sequential):
-    """Two linears, GeLU between them, which adds the first one's bias on its way. Collective to make.
+    """Two linears with a GeLU between them, which also adds the first one's bias. Collective to make.
 
     seed, name  of the weights: give each MLP a seed or a name of its own
     """
@@ -188,7 +188,7 @@ class MLP(Sequential):
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         first, gelu, second = self.layers
         x = yield from first.without_bias(x, at)
-        x = gelu.biased(x, first.bias, at)  # nobody holds what was spent
+        x = gelu.biased(x, first.bias, at)  # x, overwritten, is held by no one else
         return (yield from second._forward(x, at))
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
@@ -202,8 +202,8 @@ class TransformerLayer(Layer):
 
     sequence, causal  as SelfAttention's
     inner      features between the MLP's linears, 4 hidden by default
-    recompute  keep x alone from forward to backward, and make the pass again before going back
-    seed       of weights and of what is dropped, each by its name: give each layer a seed or a name of its own
+    recompute  keep x alone from forward to backward, which then begins by repeating the forward pass
+    seed       of weights and of dropout, which also depend on their names: give each layer a seed or a name of its own
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A trip: one forward pass and the backward pass behind it, what is kept between them and what is under way."""
+"""A trip: one forward pass and the backward pass after it, what is kept between them and what is under way."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def seeded(seed: int, name: str) -> int:
 class Parameter:
     """A matrix that is learned, and its gradient after a backward pass, in the same layout.
 
-    used    the layout in which a layer computes with it: gathered before use, its gradient's addends summed into its own
+    used    the layout in which layers compute with it: it is gathered to this one, and its gradient is summed from this to its own
     name    its messages are recorded as "name forward" and "name backward"
     layers  how many layers use it
-    turned  whether the way back needs it, too
+    turned  whether the backward pass needs it, too
     """
 
     def __init__(self, value: DistMatrix, used: Layout | None = None, name: str = "") -> None:
@@ -47,10 +47,10 @@ class Parameter:
 
 
 class Trip:
-    """One forward pass of all shards and the backward pass behind it: what is kept between them, and what is under way.
+    """One forward pass of all shards and the backward pass after it: what is kept between them, and what is under way.
 
-    Parameters come gathered, the next one's on its way while one is used, each once for all shards; gradients are summed in
-    place over the shards, and over the ranks once, behind the last.
+    Each parameter is gathered once for all shards, and travels while the one before it is used. Gradients are summed in place over
+    the shards, and after the last of them, once, over the ranks.
     """
 
     def __init__(self, layer: Layer, x: Any, number: int, training: bool) -> None:
@@ -67,13 +67,13 @@ class Trip:
         self.debts: list[tuple[Parameter, Steps[DistMatrix]]] = []
 
     def drop(self) -> None:
-        """Receive what is under way: nobody will ask for it."""
+        """Receive the parameters under way, which will not be used."""
         for steps in self.coming.values():
             finish(steps)
         self.coming.clear()
 
     def turn(self) -> None:
-        """From here on backward."""
+        """End the forward pass and begin the backward one."""
         self.ahead = -1
         self.uses.clear()
 
@@ -96,7 +96,8 @@ class Trip:
                 self.coming[parameter] = begun(gathered(parameter.value, parameter.used))
 
     def gathered(self, parameter: Parameter) -> DistMatrix:
-        """The parameter as it is used. It has been on its way since the one before it was used: nobody gives way for it."""
+        """The parameter in the layout in which it is used. It has travelled while the one before it was used, so this waits for it
+        without yielding."""
         if parameter not in self.place:
             return parameter.value
         self.ask(parameter)
@@ -105,7 +106,8 @@ class Trip:
         return self.here[parameter]
 
     def release(self, parameter: Parameter, keeping: bool) -> None:
-        """One shard is done with it in this direction; the last one lets go of it, unless it is kept for the way back."""
+        """One shard is done with the parameter in this direction. After the last one the gathered copy is dropped, unless it is
+        kept for the backward pass."""
         self.uses[parameter] = self.uses.get(parameter, 0) + 1
         keep = self.scheme.keep and self.ahead == 1 and keeping
         if self.uses[parameter] % self.scheme.shards == 0 and not keep:
@@ -114,8 +116,8 @@ class Trip:
     # ------------------------------------------------------------------ gradients
 
     def add(self, parameter: Parameter, partial: tuple[str, ...], write: Callable[[Any, bool], None]) -> None:
-        """One shard's part of a gradient: write(block, first) sets the block or adds to it; behind the last shard's the sums
-        over ranks begin."""
+        """Add one shard's part of a gradient: write(block, first) sets the block if first, else adds to it. After the last part the
+        sum over the ranks along the axes `partial` begins."""
         value, layout = parameter.value, Layout(parameter.used.rows, parameter.used.cols, partial)
         if parameter not in self.addends:
             block = value.xp.empty(local_shape(value.shape, layout, value.grid), summing(value.dtype))
@@ -129,7 +131,7 @@ class Trip:
             self.debts.append((parameter, begun(settled(addends, value.layout, value.dtype))))
 
     def settle(self) -> None:
-        """End the sums that have been begun."""
+        """Wait for the sums over ranks that are under way, and set the gradients to them."""
         for parameter, steps in self.debts:
             parameter.gradient = finish(steps)
         self.debts.clear()
@@ -139,9 +141,9 @@ class Trip:
 
 
 class Shard:
-    """A part of each rank's tokens on its trip: what its layers keep for the way back.
+    """A part of each rank's tokens on its trip: what the layers keep of it for the backward pass.
 
-    keeping  False: nothing is kept, since the pass will be made again;  again: it is being made again, on the way back
+    keeping  False: nothing is kept, since the forward pass will be repeated;  again: it is being repeated, in the backward pass
     """
 
     def __init__(self, trip: Trip, number: int, *, keeping: bool = True, again: bool = False) -> None:
@@ -149,7 +151,7 @@ class Shard:
         self.kept: dict[Any, Any] = {}
 
     def keep(self, layer: Any, *values: Any) -> None:
-        """What the layer's backward pass will want."""
+        """Keep what the layer's backward pass will need."""
         if self.keeping:
             self.kept[layer] = values
 
@@ -157,13 +159,13 @@ class Shard:
         return self.kept.pop(layer)
 
     def release(self, parameter: Parameter) -> None:
-        """This shard needs the gathered parameter no more in this direction."""
+        """This shard no longer needs the gathered parameter in this direction."""
         if not self.again:
             self.trip.release(parameter, self.keeping)
 
     def check_whole(self, layer: Layer, x: DistMatrix, given: Layout | None = None) -> None:
-        """Raise, on every rank, unless each has whole samples of what the layers before this one have given, and what becomes of
-        them is its part of y, where that is to lie in a given layout."""
+        """LayoutError, on every rank, unless each holds whole samples of x, which layers before this one have made, and makes of
+        them its part of y, where the layout of y is given."""
         try:
             check_whole(layer, x, given)
         except LayoutError:
@@ -171,17 +173,17 @@ class Shard:
             raise
 
     def draft(self) -> Shard:
-        """This shard on a pass of which nothing is kept."""
+        """This shard in a forward pass of which nothing is kept."""
         return Shard(self.trip, self.number, keeping=False)
 
     def repeated(self) -> Shard:
-        """This shard on the same pass once more."""
+        """This shard in a repetition of its forward pass."""
         return Shard(self.trip, self.number, again=True)
 
     # ------------------------------------------------------------------ which tokens
 
     def bounds(self, rows: int, unit: int) -> tuple[int, int]:
-        """Which of a rank's tokens are this shard's: whole sequences."""
+        """The range of a rank's tokens, of `rows`, that are this shard's: whole units."""
         start, stop = block_bounds(-(-rows // unit), self.trip.scheme.shards, self.number)
         return min(start * unit, rows), min(stop * unit, rows)
 
@@ -189,8 +191,8 @@ class Shard:
         return max(int(self.trip.sequence * scale), sequence_of(layout))
 
     def rows(self, layout: Layout, tokens: int) -> np.ndarray:
-        """The global rows that those of this rank's block are, in a layout, of an activation that has so many in this shard:
-        layers may have put out more or fewer than the pass began with."""
+        """The global rows of this rank's tokens of the shard, in an activation of this layout that has `tokens` in the shard on all
+        ranks: layers may have made more or fewer of them than the pass began with."""
         grid, scale = self.trip.scheme.grid, Fraction(tokens, max(self.tokens, 1))
         assert grid.coords is not None
         held = share(int(self.trip.tokens * scale), layout.rows, grid.sizes, grid.coords)

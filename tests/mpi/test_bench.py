@@ -1,4 +1,4 @@
-"""The benchmark under MPI: the same answer on every rank, what only MPI has, and rank 0 alone prints."""
+"""The benchmark under MPI: the same exit status on every rank, what only MPI offers, and that rank 0 alone prints."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The communicator over MPI: what the verbs bring, and that they bring and count what the other worlds do."""
+"""The communicator over MPI: what the verbs deliver, and that they deliver and count the same as in the other worlds."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Files, on all ranks of the job: what one rank cannot write or read, all of them say."""
+"""Files, on all ranks of the job: where one rank cannot read or write, all raise the same error."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The same products over MPI."""
+"""The products of the unit tests, over MPI."""
 
 import gc
 import itertools

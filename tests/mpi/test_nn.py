@@ -1,4 +1,4 @@
-"""The same layers over MPI: every scheme that fits the ranks, against the plain model; bytes as a dry run foretells them."""
+"""Layers over MPI: every scheme that fits the ranks, against the plain model; bytes as a dry run predicts them."""
 
 import numpy as np
 import pytest

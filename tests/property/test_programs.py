@@ -1,6 +1,6 @@
-"""Programs of many steps, drawn at random: with data every matrix is NumPy's after every step; dry the ledger says the same.
+"""Random programs of many steps: with data every matrix equals NumPy's after every step; in a dry run the ledger is the same.
 
-Each kind of step is two functions: one draws it, knowing the shapes of the matrices that there are; one does it, on every rank.
+Each kind of step is two functions: one draws it, given the shapes of the matrices so far; the other does it, on every rank.
 """
 
 from contextlib import suppress

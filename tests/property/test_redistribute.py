@@ -1,4 +1,4 @@
-"""Any layout to any other on any grids: what comes out is what from_global would have made, and back again."""
+"""From any layout to any other, on any grids, and back: the result is what from_global would have made."""
 
 from math import prod
 

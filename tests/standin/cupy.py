@@ -1,9 +1,9 @@
-"""A stand-in for CuPy on a machine without a GPU: the little of it that pdla/array/cupy.py asks for, over NumPy.
+"""A stand-in for CuPy on a machine without a GPU: the part of it that pdla/array/cupy.py uses, over NumPy.
 
-As CuPy's, its arrays refuse to become NumPy's unasked and to be computed with together with them. Kernels are those of
-cuda/, compiled for the processor; cuBLAS is NumPy's product of the memory that a call describes. A kernel runs as late as its
-stream allows: when something waits for it, or an event after it is looked at often; so whoever reads what is not there yet, or
-gives it away, finds poison. Put this folder first on PYTHONPATH. What it cannot tell: whether anything is fast.
+Like CuPy's, its arrays refuse to become NumPy's implicitly, or to be mixed with them in an operation. Kernels are those of
+cuda/, compiled for the CPU; cuBLAS is NumPy's product of the memory that a call describes. A kernel runs as late as its stream
+allows, when something waits for it, or an event after it has been polled often; so code that reads a result too early, or frees
+memory too early, finds poison. Put this folder first on PYTHONPATH. It cannot tell whether anything is fast.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Ranks that say different things all raise the same error, which quotes each; and without checks nothing is said."""
+"""Ranks whose calls differ all raise the same error, which quotes each call; without checks (PDLA_CHECK=0) none is raised."""
 
 import threading
 from contextlib import nullcontext, suppress

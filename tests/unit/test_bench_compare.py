@@ -1,4 +1,4 @@
-"""Two results beside each other: what is slower, what moves more, what is noise; results are made by the report itself."""
+"""Comparing two results: what is slower, what moves more, what is noise; the results are written by the report itself."""
 
 import json
 from dataclasses import replace

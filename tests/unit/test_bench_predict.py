@@ -1,4 +1,4 @@
-"""Predictions: closed forms against dry runs, the search against looking at all, the fastest where it is known, the command."""
+"""Predictions: closed forms against dry runs, the search against running all, the fastest way where it is known, the command."""
 
 import csv
 import json

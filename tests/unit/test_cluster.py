@@ -1,4 +1,4 @@
-"""The emulated cluster: what the kernel counts on its links is what ledgers say and little more, and it leaves nothing behind."""
+"""The emulated cluster: the kernel counts on its links what ledgers say and little more, and nothing is left behind."""
 
 import importlib.util
 import os

@@ -1,4 +1,4 @@
-"""How the measuring scripts are started: --help and words that fit nothing tell what a script is for."""
+"""How the measuring scripts are started: --help and wrong arguments print what a script is for."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""Process grids: who sits where, which communicators that makes, and that none is left over."""
+"""Process grids: which rank has which place, which communicators there are, and that none is left open."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""The test harness itself: a job whose ranks fare differently ends soon, fails, and names the rank."""
+"""The test harness itself: where outcomes differ between ranks, the job ends soon, fails, and names the rank."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""What `import pdla` does not load: it stays quick, and talks to nobody."""
+"""What `import pdla` does not load: it stays quick, and sends no messages."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""How a job ends whose ranks do not go on: within seconds, saying who waits where, or what was raised.
+"""How a job ends when a rank fails or hangs: within seconds, saying which rank waits where, or what was raised.
 
 Each test starts a job of its own with mpirun, so this file runs without it.
 """

@@ -1,4 +1,4 @@
-"""What is worked out of layouts once a communicator: routes between layouts, ways of triangles."""
+"""What a communicator computes from layouts once and keeps: routes between layouts, and those of triangles."""
 
 import pytest
 

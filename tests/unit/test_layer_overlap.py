@@ -1,4 +1,4 @@
-"""bench/layer_overlap.py: what it puts in place of verbs and of the local GEMM is called as they are."""
+"""bench/layer_overlap.py: its replacements for verbs and for the local GEMM take the same arguments as these."""
 
 import importlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The machine that a rank runs on: whose cores are shared out among the job's ranks, be they of a communicator or not."""
+"""The machine that a rank runs on: its cores are divided among all ranks of the job there, not only those of a communicator."""
 
 import os
 import subprocess

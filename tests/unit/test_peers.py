@@ -1,4 +1,4 @@
-"""bench/peers.py: a signal that ends it ends the job under way; what it compares; what it refuses."""
+"""bench/peers.py: a signal that ends it also ends the job under way; what it compares; what it refuses."""
 
 import os
 import signal

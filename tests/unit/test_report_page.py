@@ -1,5 +1,4 @@
-"""The page in headless Chromium: silent, without requests, filtered, sorted, with tooltips, timelines that zoom, in the dark,
-on paper."""
+"""The page in headless Chromium: no errors, no requests; filters, sorting, tooltips, timelines that zoom; dark mode, and print."""
 
 import json
 import os
@@ -14,8 +13,8 @@ BROWSER, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 if not (BROWSER and DRIVER):
     pytest.skip("no Chromium: apt-get install chromium chromium-driver", allow_module_level=True)
 webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install 'pdla[test]'")
-By, Keys = (pytest.importorskip(f"selenium.webdriver.common.{name}") for name in ("by", "keys"))
-By, Keys = By.By, Keys.Keys
+by, keys, wheel = (pytest.importorskip(f"selenium.webdriver.common.{name}") for name in ("by", "keys", "actions.wheel_input"))
+By, Keys = by.By, keys.Keys
 
 OPTIONS = ("--headless=new", "--window-size=1300,2600", "--disable-dev-shm-usage", "--disable-background-networking")
 MEDIANS = {"gather": (0.02,), "summa": (0.1,), "cannon": (0.003,)}  # as texts they sort otherwise: 100 ms, 20 ms, 3 ms
@@ -140,7 +139,7 @@ def test_the_timeline_zooms_and_tells_what_is_left_out(shown):
     chart, whole = shown.find_element(By.CSS_SELECTOR, "#timeline .chart"), ruler(shown)
     assert whole[0] == "0 s" and whole[-1] == "10 ms"
     shown.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
-    origin = webdriver.common.actions.wheel_input.ScrollOrigin.from_element(chart)
+    origin = wheel.ScrollOrigin.from_element(chart)
     webdriver.ActionChains(shown).scroll_from_origin(origin, 0, -600).perform()
     near = ruler(shown)
     assert near != whole and near[0] != "0 s"

@@ -1,4 +1,4 @@
-"""ScaLAPACK's face from Python: descriptors there and back, and every routine that is taken over, on windows, against NumPy."""
+"""pdla.scalapack from Python: descriptors to layouts and back, and every routine taken over, on submatrices, against NumPy."""
 
 from dataclasses import replace
 

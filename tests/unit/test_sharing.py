@@ -1,4 +1,4 @@
-"""Matrices that all ranks see: their products copy nothing, begin when all have come and end when all have read."""
+"""Matrices in memory that all ranks see: products copy nothing, begin when all ranks have come, and end when all have read."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""Workspace: what it holds, whatever is taken and given back in whatever order."""
+"""Workspace: what it holds while buffers are taken and given back in any order."""
 
 import numpy as np
 import pytest

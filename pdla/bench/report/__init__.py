@@ -1,6 +1,6 @@
-"""Reports of a run: the JSON that it leaves, and what is made of that for a person: a table, plots, one page of HTML.
+"""Reports of a run: the JSON that it leaves, and what is made of it to look at: a table, plots, one page of HTML.
 
-content  what the JSON holds (schema.json), and back    lines  rows of many files, ready to be drawn
+content  rows to JSON (schema.json), and back           lines  rows of many files, ready to be drawn
 plots    figures by matplotlib                          page   one HTML file (page.html, page.css, page.js)
 command  python -m pdla.bench report
 """

@@ -1,4 +1,4 @@
-"""`report`: what result files say, as a table, as plots, as one page."""
+"""`report`: result files shown as a table, as plots, or as one page of HTML."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pdla.bench.report.lines import lines, read
 
 
 def add(to: Parser) -> None:
-    """Its arguments."""
+    """Add the command's arguments."""
     to.add_argument("results", nargs="+", metavar="RESULT.json", help="results of runs, written by --json")
     to.add_argument("--html", metavar="FILE", help="write one page of HTML, which needs no other file, to FILE")
     to.add_argument("--plots", metavar="DIR", help="draw figures into the folder DIR; needs matplotlib")
@@ -21,7 +21,7 @@ def add(to: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write what is asked for; without a wish print the table. Gives the exit status; raises Stop."""
+    """Write the page and the plots that are asked for, or, if none are, print the table. Gives the exit status; raises Stop."""
     foresee(arguments.html, "--html")
     files = read(arguments.results)
     shown = lines(files)

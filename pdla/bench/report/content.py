@@ -17,9 +17,9 @@ from pdla.bench.suite import Results
 from pdla.model.machine import Machine
 
 SCHEMA = Path(__file__).with_name("schema.json")
-VERSION = 2  # of the schema: more when a field goes or changes its meaning
-ASKED = ("type", "enum", "minimum", "exclusiveMinimum")  # of the schema's rules, of files that are read
-DIGITS = 9  # of a span's seconds behind the point
+VERSION = 2  # of the schema: raised when a field goes or changes its meaning
+ASKED = ("type", "enum", "minimum", "exclusiveMinimum")  # the rules of the schema that files must keep to be read
+DIGITS = 9  # of a span's seconds, after the point
 
 
 def report(
@@ -31,9 +31,9 @@ def report(
     peaks: Mapping[str, float],
     machine: Machine | None = None,
 ) -> dict[str, Any]:
-    """Everything of a run; `known` as info.facts gives it, peaks in FLOP/s by dtype, of all ranks together.
+    """A run as JSON; `known` as info.facts gives it; peaks: FLOP/s of all ranks together, by dtype.
 
-    machine  the described one that times were foretold on, if any
+    machine  the described one for which times were predicted, if any
     """
     return {
         "schema": VERSION,
@@ -49,7 +49,7 @@ def report(
 
 
 def entry(row: Row) -> dict[str, Any]:
-    """A row, with what follows from it."""
+    """A row as JSON, with the figures that follow from it."""
     values = asdict(row)
     del values["explained"]
     for split in (values["split"], values["predicted"]):
@@ -64,7 +64,7 @@ def _short(span: Span) -> Span:
 
 
 def write(path: str, content: Mapping[str, Any]) -> None:
-    """Write a report; OSError where that cannot be done."""
+    """Write a report; OSError where that fails."""
     Path(path).write_text(json.dumps(content) + "\n")
 
 
@@ -72,21 +72,21 @@ def write(path: str, content: Mapping[str, Any]) -> None:
 
 
 def misfit(content: Any) -> str | None:
-    """Where something is of another kind or size than the schema says, and what; None where nothing is.
+    """The first value of a kind or size that the schema does not allow, and where it is; None where there is none.
 
-    What is missing, and what is told besides, is not asked: other versions know less, or more.
+    Fields that are missing or unknown are no misfit: files of other versions have fewer or more.
     """
     from jsonschema import Draft202012Validator, validators
 
-    kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)  # to JSON Schema 2.0 is one, too
+    kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)  # JSON Schema takes 2.0 for one, too
     faults = validators.extend(Draft202012Validator, type_checker=kinds)(json.loads(SCHEMA.read_text())).iter_errors(content)
     found = next((fault for fault in faults if fault.validator in ASKED), None)
     return None if found is None else f"{found.json_path.removeprefix('$').removeprefix('.')} is {found.instance!r:.60}"
 
 
 def row(values: Mapping[str, Any]) -> Row:
-    """The row of an entry, `auto` resolved; KeyError or TypeError where it is none."""
-    np.dtype(values["dtype"])  # a name of none is a TypeError
+    """The row of an entry, whose case names the algorithm that `auto` chose; KeyError or TypeError where it is none."""
+    np.dtype(values["dtype"])  # TypeError where there is none of that name
     case = Case(**{one.name: values[one.name] for one in fields(Case)} | {"grid": tuple(values["grid"])})
     kept = {one.name: values[one.name] for one in fields(Row) if one.name in values}
     return Row(**kept | {

@@ -1,4 +1,4 @@
-"""What there is to show of result files: a line for each row, with what its file says about ranks, peaks and links."""
+"""Result files as lines to draw: one for each row, with what its file says about ranks, peaks and links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pdla.bench.split import Split
 from pdla.bench.stop import refuse
 from pdla.model.machine import Machine
 
-LARGE = 1 << 14  # side of a product at full rate
+LARGE = 1 << 14  # n of a product at full rate
 WHOLE = ("arguments", "world", "ranks", "machine", "versions", "peak_flops_per_second", "predicted_on", "rows")  # what is read here
 
 
@@ -28,11 +28,11 @@ class File:
     name: str
     content: Mapping[str, Any]
     rows: tuple[Row, ...]
-    machine: Machine | None  # that times were foretold on
+    machine: Machine | None  # for which times were predicted
 
     @property
     def about(self) -> dict[str, str]:
-        """What it is, where it was run and how, in words."""
+        """The file's name, and where and how it was run, in words."""
         known, ranks = self.content, self.content["ranks"]
         host, told = known["machine"], known["predicted_on"]
         where = f"{ranks} rank{'s' if ranks > 1 else ''}, {known['world']}"
@@ -49,11 +49,11 @@ def _version(known: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """A row as it is drawn. Rates and bytes a second are of all ranks together; other bytes are a rank's, maximum over ranks.
+    """A row to draw. Rates and bytes a second are of all ranks together; other bytes are the maximum over ranks.
 
     seconds  the median of the repeats;  flops: of all ranks together
-    intensity  flops for each byte received, in the mean over ranks if all receive alike; None where nothing is received
-    peak, link  what bounds its rate: FLOP/s of local GEMMs, bytes a second over the links; None where nobody knows
+    intensity  a rank's share of the flops over the most bytes that a rank receives; None where nothing is received
+    peak, link  what bounds the rate: FLOP/s of local GEMMs, bytes a second over the links; None where unknown
     """
 
     label: str
@@ -111,7 +111,7 @@ def _read(path: Path) -> File:
     except (TypeError, ValueError) as error:
         raise refuse(f"{path}: predicted_on is no machine of this version: {error}") from error
     try:
-        found.about  # noqa: B018 - it looks at all that is told of a run
+        found.about  # noqa: B018 - it reads all fields that a run must have
     except KeyError as error:
         raise refuse(f"{path}: lacks {error}; see schema.json of pdla.bench.report") from error
     return found
@@ -156,6 +156,6 @@ def _line(file: File, row: Row, alone: bool) -> Line:
 
 
 def _rate(machine: Machine, dtype: str) -> float:
-    """FLOP/s of a rank in large products."""
+    """FLOP/s of one rank in large products, in real arithmetic."""
     parts = 8 if np.dtype(dtype).kind == "c" else 2
     return parts * LARGE**3 / machine.gemm(LARGE, LARGE, LARGE, dtype)

@@ -1,4 +1,4 @@
-"""One page of HTML, which needs nothing else: page.html with page.css, page.js and the data put in."""
+"""One page of HTML that needs no other file: page.html with page.css, page.js and the data put in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pdla.bench.report.lines import File, Line
 
 
 def page(files: Sequence[File], lines: Sequence[Line]) -> str:
-    """The page that shows these lines; what their files say stands above."""
+    """The page that shows these lines below what is known of their files."""
     data = {"files": [file.about for file in files], "lines": [asdict(line) for line in lines]}
     text = _part("page.html")
     for name, content in (("page.css", _part("page.css")), ("page.js", _part("page.js")), ("data", safe(data))):
@@ -25,6 +25,6 @@ def _part(name: str) -> str:
 
 
 def safe(data: Any) -> str:
-    """JSON that cannot end the script element it stands in: the characters that HTML heeds are written as escapes."""
+    """JSON that cannot end the script element it stands in: the characters that mean something in HTML are escaped."""
     text = json.dumps(data, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -14,13 +14,13 @@ from pdla.bench.table import size
 
 PARTS = {"computing": "#4477aa", "communicating": "#ee8866", "waiting": "#bbbbbb"}
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#aa7733", "#66ccee", "#aa3377", "#bbbb33", "#777777", "#332288", "#882255")
-WIDTH, LINE, HEAD = 8.0, 0.24, 0.9  # inches: of a figure, of a bar, of what is above and below bars
-BAR = 0.8  # of the room of a line
+WIDTH, LINE, HEAD = 8.0, 0.24, 0.9  # inches: width of a figure; height for each bar, and above and below the bars
+BAR = 0.8  # height of a bar, as a share of LINE
 STYLES = "dashed: predicted\ndotted: ideal"
 
 
 def save(lines: Sequence[Line], folder: str, form: str) -> list[str]:
-    """Write each figure that these lines have something for into a folder; gives a sentence for each. Raises Stop."""
+    """Write into a folder each figure for which these lines have data; gives a sentence for each figure. Raises Stop."""
     if find_spec("matplotlib") is None:
         raise refuse("--plots needs matplotlib: pip install 'pdla[plot]'")
     try:
@@ -51,12 +51,12 @@ def _figure(rows: int, heights: Sequence[float]) -> tuple[Any, Any]:
 
 
 def _products(lines: Sequence[Line]) -> list[list[Line]]:
-    """Lines of one product together."""
+    """The lines in groups, one for each product."""
     return [list(group) for _, group in groupby(lines, lambda line: line.product)]
 
 
 def split(lines: Sequence[Line]) -> Any:
-    """Stacked bars of the counted run, and of the run foretold below it; a frame for each product."""
+    """Stacked bars of the counted run, and below it of the predicted one; a frame for each product."""
     groups = _products([line for line in lines if line.split or line.predicted])
     if not groups:
         return None
@@ -128,19 +128,19 @@ def roofline(lines: Sequence[Line]) -> Any:
 
 
 def _rates(line: Line) -> list[tuple[float, str]]:
-    """FLOP/s measured and foretold, each with its marker."""
+    """FLOP/s measured and predicted, each with its marker."""
     return [(line.flops / seconds, marker) for seconds, marker in zip(_seconds(line), "os", strict=True) if seconds]
 
 
 def _roof(ends: tuple[float, float], peak: float, link: float | None) -> tuple[list[float], list[float]]:
-    """Corners of the roof between two intensities."""
+    """The corners of the roof between two intensities, as x and y."""
     ridge = [peak / link] if link and ends[0] < peak / link < ends[1] else []
     xs = [ends[0], *ridge, ends[1]]
     return xs, [min(peak, link * x) if link else peak for x in xs]
 
 
 def scaling(lines: Sequence[Line]) -> Any:
-    """Seconds against ranks, a frame for each product that was run on several numbers of them: of each its fastest grid."""
+    """Seconds against ranks, a frame for each product run on several numbers of ranks; the fastest grid of each number counts."""
     products = [group for group in _products(lines) if len({line.ranks for line in group if any(_seconds(line))}) > 1]
     if not products:
         return None
@@ -161,12 +161,12 @@ Points = list[tuple[int, float]]  # ranks, and seconds on the fastest grid of so
 
 
 def _seconds(line: Line) -> tuple[float | None, float | None]:
-    """Measured and foretold."""
+    """Seconds measured and predicted."""
     return line.seconds, line.predicted.seconds if line.predicted else None
 
 
 def _curves(lines: Sequence[Line]) -> dict[str, tuple[Points, Points]]:
-    """By algorithm, measured and foretold."""
+    """By algorithm, the points measured and predicted."""
     least: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
     for line in lines:
         for found, seconds in zip(least.setdefault(line.algorithm, ({}, {})), _seconds(line), strict=True):
