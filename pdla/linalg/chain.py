@@ -23,7 +23,7 @@ from pdla.matmul.checks import communicator, matrix
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
 
-TAKEN = "taken is a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
+TAKEN = "it takes a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
 
 
 def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:

@@ -723,7 +723,7 @@ def test_errors_are_the_same_on_every_rank():
         ("ijk,kl->il", "two letters an operand"),
         ("ij,jk->ij", "'j' occurs 3 times"),
         ("ij,kl->il", "'j' occurs 1 times"),
-        ("ij,jk->i", "taken is a chain"),
+        ("ij,jk->i", "it takes a chain"),
         ("ij,ij->ij", "'i' occurs 3 times"),
         ("ij,kk->ij", "kk is not in the chain"),
         ("ii,jk->jk", "ii is not in the chain"),
