@@ -104,8 +104,7 @@ class NodeBoard(Turns):
         """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
         each overlook the other."""
         assert self.window is not None
-        word = self.word[0]
-        if polls > _POLLS and self.comm.node.crowded and word != self.turn % 2**32:
+        if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
             self.asleep[self.comm.rank] = 1
             self.window.Sync()
             woken = futex.sleep(self.address, word, _SLEEP)
