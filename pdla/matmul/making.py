@@ -11,8 +11,9 @@ import numpy as np
 from pdla import config
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
+from pdla.layout import Layout
 from pdla.matmul import planner, roles, walk
-from pdla.matmul.plan import Plan
+from pdla.matmul.plan import AT_ONCE, Plan
 from pdla.matmul.planner import Way
 from pdla.matmul.question import Operand, Question
 from pdla.model.bounds import exact
@@ -135,12 +136,26 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
 
 
 def _least(plan: Plan) -> int:
-    """A lower bound on a plan's workspace, in bytes: the blocks of A, B and C in native layouts in which they do not come already;
-    of C alone where A and B are read in shared memory."""
-    (m, k), n, sizes = plan.A.shape, plan.B.shape[1], plan.grid.sizes
+    """A lower bound on a plan's workspace, in bytes, without a dry run: the average over ranks of what some rank must hold at once.
+
+    That is the blocks of A, B and C in native layouts in which they do not come already; what is gathered of A and of B, unless in
+    memory that ranks share; and C's addends, where they are summed over ranks.
+    """
+    (m, k), n, sizes, nodes = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.grid.comm.nodes
+    in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
+    faces = (plan.roles.A, plan.roles.B, plan.roles.C) if plan.schedule in AT_ONCE else (plan.walk.A, plan.walk.B, plan.walk.C)
     stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
-    brought = [(size, X) for size, X, stay in zip((m * k, k * n, m * n), plan.native, stays, strict=True) if not stay]
-    return plan.dtype.itemsize * sum(size // prod(sizes[axis] for axis in layout.axes) for size, layout in brought)
+
+    def block(size: int, layout: Layout) -> float:
+        return size / prod(sizes[axis] for axis in layout.axes)
+
+    sides = list(zip((m * k, k * n, m * n), plan.native, faces, stays, strict=True))
+    words = sum(block(size, X) for size, X, _, stay in sides if not stay)
+    if not in_common:
+        words += sum(max(0.0, block(size, face) - block(size, X)) for size, X, face, _ in sides[:2])
+    if any(sizes[axis] > 1 for axis in faces[2].partial):
+        words += block(m * n, faces[2])
+    return int(plan.dtype.itemsize * words)
 
 
 def _thinnest(plan: Plan) -> Plan:

@@ -14,8 +14,9 @@ import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
 from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
-from pdla.matmul import gather, operands
+from pdla.matmul import gather, making, operands
 from pdla.matmul.operands import Memo, Sink
+from pdla.matmul.question import Operand
 from pdla.matmul.roles import Roles
 from pdla.model.machine import Machine
 
@@ -790,3 +791,28 @@ def test_a_limit_narrows_panels_of_cyclic_matrices_no_further_than_those_of_bloc
         assert panels == [64, 64]
 
     pdla.dry_run(4, program)
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        (LAYOUT, LAYOUT, LAYOUT), (Layout("row"), Layout("col"), LAYOUT), (Layout(None, "row"), Layout("row"), Layout("row")),
+        (Layout(Cyclic("row", 3), "col"), Layout("col", Cyclic("row", 16)), Layout(None, ("row", "col"))),
+        (Layout(("row", "col")), Layout(), Layout("row", partial="col")),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("mnk", [(61, 40, 200), (300, 7, 9), (5, 5, 5)], ids=str)
+def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
+    """Plans whose bound is above a limit are not looked at, though one of them might keep it."""
+    m, n, k = mnk
+
+    def program(comm):
+        grid, shapes = ProcessGrid((2, 3), comm=comm), ((m, k), (k, n), (m, n))
+        sides = [Operand(shape, layout.summed, grid) for shape, layout in zip(shapes, layouts, strict=True)]
+        plans = list(making.lean(*sides, np.dtype(float), making.Wish(memory_limit=1), Machine()))
+        return [(making._least(plan), plan.predicted.peak_workspace) for plan in plans]
+
+    found, _ = pdla.dry_run(6, program)
+    assert all(0 <= bound <= peak for bound, peak in found)
+    assert any(bound > peak / 3 for bound, peak in found)
