@@ -10,6 +10,7 @@ from collections.abc import Callable
 from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import cache
+from math import isqrt
 from pathlib import Path
 
 from sides.product import Product
@@ -20,7 +21,7 @@ TORCH = Path.home() / ".cache" / "pdla-peers" / "torch" / "bin" / "python"
 CORES = len(os.sched_getaffinity(0))
 TORCH_BYTES = 240 * 2**20  # memory of a process that has imported PyTorch
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-SETS = 16  # of A and B: what the other sides of the job of by_hand hold or gather
+SETS = 8  # of A and B, held by the other sides of the job of by_hand; from 2-D blocks these gather sqrt(ranks) sets, twice
 OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -123,7 +124,7 @@ def unfit(side: Variant, product: Product, ranks: int) -> str:
     if side[0] == "dtensor" and (m % ranks or n % ranks or k % ranks):
         return f"{ranks} ranks do not divide all sizes"
     copies = {("by_hand", ""): k * n, ("dtensor", "rows"): 2 * k * n, ("dtensor", "depth"): 3 * m * n}.get(side, 0)
-    beside = SETS * (m * k + k * n) if side[0] == "by_hand" else 0
+    beside = (SETS + 2 * isqrt(ranks)) * (m * k + k * n) if side[0] == "by_hand" else 0
     size = (ranks * copies + beside) * (8 if product.dtype == "float64" else 4)
     size += ranks * TORCH_BYTES if side[0] == "dtensor" else 0
     return f"would take {size / 2**30:.0f} GiB on a machine of {MEMORY / 2**30:.0f}" if size > MEMORY * 3 / 4 else ""

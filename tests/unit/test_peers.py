@@ -56,3 +56,14 @@ def test_a_side_that_is_not_known_is_refused():
     told = [sys.executable, str(BENCH / "peers.py"), "--sides", "pdla,by hand"]
     run = subprocess.run(told, capture_output=True, text=True)
     assert run.returncode == 1 and "--sides by hand: give some of NumPy,pdla,ScaLAPACK,DTensor" in run.stderr
+
+
+def test_lines_by_hand_are_left_out_where_their_job_outgrows_the_memory(bench, monkeypatch):
+    """Every rank holds all of B, beside what the other sides of the job hold: 16 ranks filled 24 GB, and all sides were lost."""
+    from sides import launch
+    from sides.product import Product
+
+    monkeypatch.setattr(launch, "MEMORY", 24 * 2**30)
+    long = Product(512, 512, 131072, "float64")
+    assert "would take 24 GiB" in launch.unfit(("by_hand", ""), long, 16)
+    assert not launch.unfit(("by_hand", ""), long, 4) and not launch.unfit(("ours", "native"), long, 16)
