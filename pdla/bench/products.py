@@ -125,7 +125,8 @@ def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
             yield from blocks
     for name, algorithm in NAMED.items():
         for shape in _shapes(name, product, ranks, machine):
-            yield from (table for table in algorithm.tables(shape) if table.schedule != "shared")
+            sent = (table for table in algorithm.tables(shape) if table.schedule != "shared")
+            yield from (table.evened(product.m, product.n, product.k) for table in sent)
 
 
 def _shapes(name: str, product: Product, ranks: int, machine: Machine) -> Iterable[tuple[int, int, int]]:
@@ -193,7 +194,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Guess:
     work = machine.gemm(m, n, k, product.dtype)
     told = ((seconds(moved, work, placed, machine, product.itemsize), placed) for placed in placements(sizes, machine.node))
     best, placed = min(told, key=lambda one: one[0].promise)
-    begun = boxes.messages(table.box) * (machine.call + machine.far_latency)
+    begun = boxes.messages(product.m, product.n, product.k, table.box, inf) * (machine.call + machine.far_latency)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, (table.A, table.B, table.C), strict=True))
     return Guess(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
 

@@ -13,14 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
-from itertools import count
+from itertools import accumulate, count, pairwise
 from types import ModuleType
 from typing import Any
 
 from pdla import config
 from pdla.array import namespace
 from pdla.array.composed import summing
-from pdla.comm import broadcast, ring
+from pdla.comm import broadcast, circulant, ring
 from pdla.comm.board import Board
 from pdla.comm.broadcast import Messages
 from pdla.comm.clock import now
@@ -131,6 +131,10 @@ class Communicator(ABC):
         if not (self.adds and self._around(nbytes)):
             return False
         return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
+
+    def _stepwise(self, nbytes: int) -> bool:
+        """Whether pieces of `nbytes` in all are gathered, or summed, step by step (circulant.py)."""
+        return circulant.pays(nbytes, self.size)
 
     def _far(self, rank: int) -> bool:
         """Whether a rank runs on another node than this one."""
@@ -308,11 +312,82 @@ class Communicator(ABC):
         """
         self._gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
+        if self._stepwise(x.nbytes):
+            yield from self._halves_in_steps(flat, target, op)
+            return
         bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
         parts = [flat[lo:hi] for lo, hi in bounds]
         mine = target[slice(*bounds[self.rank])]
         yield self.reduce_scatter(parts, mine, "allreduce", op)
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
+
+    def _halves_in_steps(self, flat: Array, target: Array, op: str) -> Iterator[Pending]:
+        me, at, first = (self.rank, self.size), circulant.balanced(flat.size, self.rank, self.size), flat.size
+        first -= block_bounds(flat.size, self.size, self.rank)[0]  # elements from this rank's on: they come first in its row
+        row = buffer(self.xp, flat.shape, summed_in(flat.dtype, op))
+        self._turned(row, flat, first)
+        yield self._in_steps("allreduce", row, circulant.summing(*me, at), lambda: row, op)
+        whole = row if row.dtype == target.dtype else buffer(self.xp, flat.shape, target.dtype)
+        if whole is not row:
+            self.xp.copy(whole[: at(1)], row[: at(1)])
+        end = lambda: self._turned(target, whole, flat.size - first)
+        yield self._in_steps("allreduce", whole, circulant.gathering(*me, at), end)
+
+    def _turned(self, out: Array, x: Array, first: int) -> Array:
+        """`out`, with the last `first` elements of x in front, and the others behind them."""
+        self.xp.copy(out[:first], x[x.size - first :])
+        self.xp.copy(out[first:], x[: x.size - first])
+        return out
+
+    def _gathered_in_steps(self, verb: str, x: Array, outs: Sequence[Array | None]) -> Pending:
+        others = [*range(self.rank + 1, self.size), *range(self.rank)]
+        begins = [0, *accumulate((x.size, *(outs[r].size for r in others)))]
+        row = buffer(self.xp, (begins[-1],), x.dtype)
+        self.xp.copy(row[: x.size].reshape(*x.shape), x)
+
+        def end() -> Sequence[Array | None]:
+            for r, (lo, hi) in zip(others, pairwise(begins[1:]), strict=True):
+                self.xp.copy(outs[r], row[lo:hi].reshape(*outs[r].shape))
+            return outs
+
+        owners = [r for r in others if outs[r].size]
+        return self._in_steps(verb, row, circulant.gathering(self.rank, self.size, begins.__getitem__), end, "", owners)
+
+    def _summed_in_steps(self, verb: str, parts: Sequence[Array], out: Array, op: str) -> Pending:
+        parts = [*parts[self.rank :], *parts[: self.rank]]
+        begins = [0, *accumulate(part.size for part in parts)]
+        row = buffer(self.xp, (begins[-1],), summed_in(out.dtype, op))
+        for part, (lo, hi) in zip(parts, pairwise(begins), strict=True):
+            self.xp.copy(row[lo:hi].reshape(*part.shape), part)
+
+        def end() -> Array:
+            self.xp.copy(out, row[: out.size].reshape(*out.shape))
+            return out
+
+        return self._in_steps(verb, row, circulant.summing(self.rank, self.size, begins.__getitem__), end, op)
+
+    def _in_steps(
+        self, verb: str, row: Array, steps: Sequence[circulant.Step], end: Callable[[], Any], op: str = "",
+        owners: Sequence[int] = (),
+    ) -> Pending:  # fmt: skip
+        """A verb by steps along a row: what comes belongs in the row, or by `op` is added to what is there (or their maximum is
+        taken). At the end `end` gives the verb's result, and then the pieces of `owners` are there."""
+        number, result = self._number(), list[Any]()
+
+        def arrivals() -> Iterator[int]:
+            for to, sent, source, into in steps:
+                mine, theirs = row[sent], buffer(self.xp, row[into].shape, row.dtype) if op else row[into]
+                self._numbered = number  # of all steps, as in each of them the ranks of a message are others
+                for _ in self._exchange(verb, [(to, mine)] if mine.size else [], [(source, theirs)] if theirs.size else [], {}):
+                    pass
+                if op:
+                    getattr(self.xp, op)(row[into], theirs)
+            result.append(end())
+            yield from owners
+
+        come = [(row[into].nbytes, self._far(source)) for _, _, source, into in steps if row[into].size]
+        received, far = sum(size for size, _ in come), sum(size for size, far in come if far)
+        return Pending(arrivals(), lambda: result[0], (verb, self.axis, received, len(come), "circulant", far))
 
     def _gapless(self, out: Array) -> None:
         if not self.xp.contiguous(out):
@@ -332,7 +407,10 @@ class Communicator(ABC):
         if own is not None and own is not x:
             namespace(own).copy(own, x)
         others = [r for r in range(self.size) if r != self.rank]
-        if self.nodes > 1 and (way := self._around(x.nbytes + sum(outs[r].nbytes for r in others))):  # type: ignore[union-attr]
+        size = x.nbytes + sum(outs[r].nbytes for r in others)  # type: ignore[union-attr]
+        if self._stepwise(size):
+            return self._gathered_in_steps(verb, x, outs)
+        if self.nodes > 1 and (way := self._around(size)):
             route = self._route(way)
             hops = [hop for hop in route.hops if outs[hop.owner].size]  # type: ignore[union-attr]
             recvs, owners = [(hop.source, outs[hop.owner]) for hop in hops], [hop.owner for hop in hops]
@@ -377,8 +455,10 @@ class Communicator(ABC):
         about as many bytes (of 16-bit floats twice as many, in float32): see there.
         """
         self._one_each(verb, parts)
-        wide = summed_in(out.dtype, op)
-        if self.nodes > 1 and self._relayed(sum(part.nbytes for part in parts), wide.itemsize // parts[0].itemsize):
+        wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
+        if self._stepwise(size):
+            return self._summed_in_steps(verb, parts, out, op)
+        if self.nodes > 1 and self._relayed(size, wide.itemsize // parts[0].itemsize):
             addends = [self._widened(part, wide) for part in parts]
             total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
             mine = Relay(self._circle, self.rank, addends, total, self.xp, op)

@@ -46,6 +46,9 @@ class NCCLComm(MPIComm):
     def _around(self, nbytes: int) -> str:
         return ""  # each rank's device has a way of its own to other nodes
 
+    def _stepwise(self, nbytes: int) -> bool:
+        return False  # steps begin when they are waited for, and NCCL's calls must be made in one order on all ranks
+
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla.comm import circulant
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
 # Of `price`:
 WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
 SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxes that are alike otherwise
+NEAR_BOUND = 1.05  # times as many words as the bound: see `lean`
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
 EVERY = 4096  # ranks up to which all boxes are looked at
@@ -62,8 +64,17 @@ def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
     return ceil(m / box.m) * ceil(n / box.n) * ceil(k / box.k) * ranks / max(m * n * k, 1)
 
 
-def messages(box: Box) -> int:
-    return box.m + box.n + box.k - 3
+def messages(m: int, n: int, k: int, box: Box, lean: float) -> float:
+    """Messages that a rank receives, as they are priced. lean: see the function."""
+    parts = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
+    return float(_messages(*parts, *box, words(m, n, k, box), lean))
+
+
+def _messages(bm: Any, bn: Any, bk: Any, pm: Any, pn: Any, pk: Any, received: Any, lean: float) -> Any:
+    """The same, of boxes of bm x bn x bk; elementwise."""
+    faces = (bm * bk, pn), (bk * bn, pm), (bm * bn, pk)
+    in_steps = sum(circulant.weight(8 * face, sharing) for face, sharing in faces)
+    return np.where(received <= lean, in_steps, pm + pn + pk - 3)
 
 
 def price(
@@ -83,25 +94,53 @@ def price(
 
 
 def cheapest(
-    m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False
-) -> list[Box]:
-    """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves.
+    m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
+    in_steps: bool = True,
+) -> list[Box]:  # fmt: skip
+    """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
+    or fewer where C is small.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
-    rows_first: along m.
+    rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
     pm, pn = pm[fits], pn[fits]
-    pk = np.minimum(ranks // (pm * pn), max(parts[2], 1))
+    pm, pn, pk = _fewer(pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1)), m, n)
     bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
     received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
     over = bm * bn * bk * (ranks / max(m * n * k, 1))
     bound, work = received_lower_bound(m, n, k, ranks), m * n * k / ranks
-    prices = price(ranks, over, received, pm + pn + pk - 3, pk > 1, bound, work, machine)
+    begun = _messages(bm, bn, bk, pm, pn, pk, received, lean(m, n, k, ranks, machine) if in_steps else 0.0)
+    prices = price(ranks, over, received, begun, pk > 1, bound, work, machine)
     best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
     return [Box(int(pm[i]), int(pn[i]), int(pk[i])) for i in best]
+
+
+@lru_cache(maxsize=256)
+def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
+    """The most words that a rank may receive in a box that is priced as if short faces came in steps (comm/circulant.py).
+
+    These are the words of the cheapest box if all messages are sent at once, or a little more than the bound: steps are to save
+    words. Else a lopsided box, which needs a few steps less than a cube, would be taken though it receives many times as much.
+    With few ranks it is 0.
+    """
+    if ranks < circulant.MANY:
+        return 0.0
+    at_once = cheapest(m, n, k, ranks, machine, in_steps=False)[0]
+    return max(words(m, n, k, at_once), NEAR_BOUND * received_lower_bound(m, n, k, ranks))
+
+
+def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """These boxes, and of those where more ranks sum a face of C than it has elements, also some with fewer ranks along k."""
+    crowded = (pk > -(-m // pm) * -(-n // pn)) & (m * n > 0)
+    halved = [pk[crowded] >> i for i in range(1, int(pk.max(initial=1)).bit_length())] if crowded.any() else []
+    return (
+        np.concatenate([pm, *([pm[crowded]] * len(halved))]),
+        np.concatenate([pn, *([pn[crowded]] * len(halved))]),
+        np.maximum(np.concatenate([pk, *halved]), 1),
+    )
 
 
 def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:

@@ -97,7 +97,7 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
         raise PlanError(f"{given}: sizes are 0 or more, and {algorithm} takes a grid of {axes} axes of 1 rank or more")
     (m, n, k), grid = exact(m, n, k), exact(*grid)
     if algorithm in NAMED:
-        return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).words(m, n, k)
+        return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).evened(m, n, k).words(m, n, k)
     pr, pc = grid
     if algorithm == "cannon":
         return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / prod(grid)

@@ -115,7 +115,8 @@ class Sizes:
 
     def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
         """The price of a box that receives `words`, in the messages of the product and `more`; what is read in place needs none."""
-        own = used.k - 1 if schedule == "shared" else boxes.messages(used)
+        sent = boxes.messages(*self.mnk, used, boxes.lean(*self.mnk, self.ranks, self.machine))
+        own = used.k - 1 if schedule == "shared" else sent
         excess, begun, work = boxes.excess(*self.mnk, used, self.ranks), own + more, prod(self.mnk) / self.ranks
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from pdla.comm import circulant
 from pdla.cuts import Cut
 from pdla.layout import Layout
 from pdla.matmul import boxes
@@ -18,6 +19,9 @@ from pdla.matmul.roles import Roles
 from pdla.model.machine import Machine
 
 Carries = tuple[tuple[str, str], ...]
+BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
+MUCH = 0.9  # as shares along rows are views, and those along columns copies, a few words less are not worth it
+DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,29 @@ class Table:
 
     def words(self, m: int, n: int, k: int) -> float:
         """Words a rank receives, starting from native layouts: of each face all but its own share; exact where sizes divide."""
-        size, box = self.sizes, self.box
+        return float(sum(self.faces(m, n, k)))
+
+    def faces(self, m: int, n: int, k: int) -> tuple[int, int, int]:
+        """The same for each of A, B and C. Where sizes do not divide: the rank with the largest faces, whose shares of A and B are
+        the smallest, and whose share of C is the largest."""
+        box = self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
+        role = dict(self.carries)
 
-        def unheld(face: int, whole: int, layout: Layout) -> float:
-            cut = prod(size[axis] for axis in layout.axes)
-            return face * (cut - whole) / cut
+        def shares(rows: int, cols: int, layout: Layout, carried: str) -> list[tuple[int, int]]:
+            """Into how many parts rows and columns of a face are cut further."""
+            return [
+                (size, prod(self.sizes[cut.axis] for cut in nest if role[cut.axis] != own))
+                for size, nest, own in zip((rows, cols), (layout.rows, layout.cols), carried, strict=True)
+            ]
 
-        gathered = unheld(bm * bk, box.m * box.k, self.A) + unheld(bk * bn, box.k * box.n, self.B)
-        return gathered + bm * bn * (box.k - 1) / box.k
+        def gathered(rows: int, cols: int, layout: Layout, carried: str) -> int:
+            return rows * cols - prod(size // parts for size, parts in shares(rows, cols, layout, carried))
+
+        cuts = shares(bm, bn, self.C, DIMENSIONS["C"])
+        share, holders = prod(ceil(size / parts) for size, parts in cuts), prod(min(size, parts) for size, parts in cuts)
+        addends = circulant.most_addends(box.k, holders) if circulant.pays(8 * bm * bn, box.k) else box.k - 1
+        return gathered(bm, bk, self.A, DIMENSIONS["A"]), gathered(bk, bn, self.B, DIMENSIONS["B"]), share * addends
 
     @property
     def roles(self) -> Roles:
@@ -75,6 +93,17 @@ class Table:
         a, b = Layout(along("m", self.A.rows), along("k", self.A.cols)), Layout(along("k", self.B.rows), along("n", self.B.cols))
         return Roles(tuple(role.items()), a, b, c)
 
+    def evened(self, m: int, n: int, k: int) -> Table:
+        """A box's table, with the third cut of a face along its other dimension where a rank then receives much less: 3 x 1000
+        can be cut into ten even shares along its columns only. Faces of which panels are walked stay as they are; so do other
+        grids' tables.
+        """
+        if self.carries != BOXED:
+            return self
+        other = replace(self, A=turned(self.A), B=turned(self.B), C=turned(self.C))
+        words = zip(DIMENSIONS, self.faces(m, n, k), other.faces(m, n, k), strict=True)
+        free = [X for X, dimensions in DIMENSIONS.items() if self.schedule == "gather" or self.walked not in dimensions]
+        return replace(self, **{X: getattr(other, X) for X, here, there in words if there < MUCH * here and X in free})
 
     @property
     def straight(self) -> Table:
@@ -98,7 +127,7 @@ def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str 
     A = Layout("m", ("k", "n")) if walked == "k" else Layout(("m", "n"), "k")
     B = Layout("k", ("n", "m")) if walked == "n" else Layout(("k", "m"), "n")
     C = Layout("m", ("n", "k")) if walked == "n" else Layout(("m", "k"), "n")
-    return Table(algorithm, tuple(box), (("m", "m"), ("n", "n"), ("k", "k")), A, B, C, schedule, walked)
+    return Table(algorithm, tuple(box), BOXED, A, B, C, schedule, walked)
 
 
 def turned(face: Layout) -> Layout:

@@ -4,7 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
-from math import prod
+from math import ceil, inf, prod
 from pathlib import Path
 
 import numpy as np
@@ -223,18 +223,19 @@ def test_the_study_of_volumes_refuses_a_file_that_it_could_not_write(tmp_path, w
 def test_search_is_exhaustive():
     """Against a loop over every box, for a few sizes."""
     machine = Machine()
-    for mnk, ranks in itertools.product(((64, 32, 5), (1, 9, 100), (7, 7, 7)), (1, 2, 7, 12, 37)):
+    for mnk, ranks in itertools.product(((64, 32, 5), (1, 9, 100), (7, 7, 7)), (1, 2, 7, 12, 37, 150)):
         bound = received_lower_bound(*mnk, ranks)
 
         def price(box, mnk=mnk, ranks=ranks, bound=bound):
-            return boxes.price(
-                ranks, boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box), boxes.messages(box), box.k > 1, bound,
-                prod(mnk) / ranks, machine,
-            )  # fmt: skip
+            begun = boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine))
+            over, words = boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box)
+            return boxes.price(ranks, over, words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
 
         pairs = [(pm, pn) for pm in range(1, min(ranks, mnk[0]) + 1) for pn in range(1, min(ranks // pm, mnk[1]) + 1)]
-        every = [Box(pm, pn, min(ranks // (pm * pn), mnk[2])) for pm, pn in pairs]
-        best = min(price(box) for box in every)
+        most = [Box(pm, pn, min(ranks // (pm * pn), mnk[2])) for pm, pn in pairs]
+        small = (box for box in most if box.k > ceil(mnk[0] / box.m) * ceil(mnk[1] / box.n))
+        fewer = [box._replace(k=max(1, box.k >> i)) for box in small for i in range(1, 8)]
+        best = min(price(box) for box in (*most, *fewer))
         assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
 
 
@@ -287,7 +288,7 @@ def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
     for mnk in ((10**6, 1, 1), (20, 20, 20), (10**4, 10**4, 1), (7, 10**9, 3)):
         few, many = (boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
         assert np.allclose(few, many, rtol=0.02), mnk
-        assert boxes.messages(boxes.cheapest(*mnk, 10**6, Machine())[0]) < 10**4
+        assert boxes.messages(*mnk, boxes.cheapest(*mnk, 10**6, Machine())[0], inf) < 10**4
 
 
 # ---------------------------------------------------------------------------------------------- plans

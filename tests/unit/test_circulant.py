@@ -1,0 +1,180 @@
+"""Short pieces of many ranks in few steps: the same sums and pieces as directly, in ceil(log2 P) messages."""
+
+from math import ceil, log2
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import dry_run, record, run
+from pdla.comm import circulant
+from pdla.model.machine import Machine
+
+LAYOUT = pdla.Layout()
+RANKS = (2, 3, 4, 5, 6, 7, 8, 9, 16, 21)
+SHAPES = [(2, 3), (0, 5), (1, 1), (4, 2)]  # of the pieces of ranks, in turns
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """However few ranks there are."""
+    monkeypatch.setattr(circulant, "MANY", 2)
+
+
+def filled(comm, shape, value, dtype="float64"):
+    return np.full(shape, value, dtype) if comm.xp.name == "numpy" else comm.xp.empty(shape, dtype)
+
+
+def shape_of(rank):
+    return SHAPES[rank % len(SHAPES)]
+
+
+def gathered(comm):
+    """The pieces of all ranks, the ranks in order of arrival, and the event."""
+    outs = [filled(comm, shape_of(r), -1) for r in range(comm.size)]
+    x = filled(comm, shape_of(comm.rank)[::-1], comm.rank).T  # with gaps
+    outs[comm.rank] = None
+    with record() as ledger:
+        pending = comm.allgather(x, outs)
+        came = [*pending]
+        assert pending.wait() is outs
+    return outs, came, *figures(ledger)
+
+
+def summed(comm, dtype="float64", op="add"):
+    """This rank's sum of addends 1, 2, ... times its rank + 1, and the event."""
+    parts = [filled(comm, shape_of(r), (comm.rank + 1) * (r + 1), dtype) for r in range(comm.size)]
+    out = filled(comm, shape_of(comm.rank), -1, dtype)
+    with record() as ledger:
+        assert comm.reduce_scatter(parts, out, op=op).wait() is out
+    return out, *figures(ledger)
+
+
+def summed_everywhere(comm, n, dtype="float64", op="add"):
+    """The sum of n elements, and the events of both halves."""
+    real = comm.xp.name == "numpy"
+    x = np.arange(n).astype(dtype) * (comm.rank + 1) if real else comm.xp.empty((n,), dtype)
+    out = filled(comm, (n,), -1, dtype)
+    with record() as ledger:
+        for half in comm.halves(x, out, op):
+            half.wait()
+    return out, *figures(ledger)
+
+
+def figures(ledger):
+    return [(event.what, event.bytes, event.messages, event.way) for event in ledger.events], ledger.peak_workspace
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_all_pieces_come_to_each_rank(few, ranks):
+    for rank, (outs, came, ((what, size, messages, way),), _) in enumerate(run(ranks, gathered)):
+        assert outs[rank] is None and sorted(came) == [r for r in range(ranks) if r != rank and 0 not in shape_of(r)]
+        assert all(out.shape == shape_of(r) and (out == r).all() for r, out in enumerate(outs) if r != rank)
+        assert (what, way) == ("allgather", "circulant") and messages <= ceil(log2(ranks))
+        assert size == 8 * sum(np.prod(shape_of(r)) for r in range(ranks) if r != rank)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("op", ["add", "maximum"])
+def test_each_rank_gets_its_sum(few, ranks, op):
+    for rank, (out, ((what, _, messages, way),), _) in enumerate(run(ranks, summed, "float64", op)):
+        assert (out == (rank + 1) * (sum(range(1, ranks + 1)) if op == "add" else ranks)).all()
+        assert (what, way) == ("reduce_scatter", "circulant") and messages <= ceil(log2(ranks))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("n", [0, 1, 5, 16, 1000])
+def test_a_sum_of_all_is_the_same_on_each_rank(few, ranks, n):
+    everyone = run(ranks, summed_everywhere, n)
+    assert all(np.array_equal(out, np.arange(n) * sum(range(1, ranks + 1))) for out, *_ in everyone)
+    if n % ranks == 0:  # each half brings as many bytes as if it were sent directly
+        half = 8 * n // ranks * (ranks - 1)
+        steps = ceil(log2(ranks)) if n else 0
+        assert all(events == [("allreduce", half, steps, "circulant")] * 2 for _, events, _ in everyone)
+
+
+def test_a_maximum_of_all(few):
+    assert all(np.array_equal(out, np.arange(50) * 7) for out, *_ in run(7, summed_everywhere, 50, "float64", "maximum"))
+
+
+@pytest.mark.parametrize("ranks", [5, 16])
+def test_short_floats_are_rounded_once(few, ranks):
+    """In float16, 2048 + 1 is 2048: so a sum of ones is right only if it is added up in float32."""
+
+    def program(comm):
+        x = np.full(40, 2048 if comm.rank == 0 else 1, "float16")
+        parts, out = [np.full(3, x[0]) for _ in range(comm.size)], np.empty(3, "float16")
+        return comm.allreduce(x).wait(), comm.reduce_scatter(parts, out).wait()
+
+    whole = np.float16(2048 + ranks - 1)
+    assert all((total == whole).all() and (out == whole).all() for total, out in run(ranks, program))
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 8, 13])
+@pytest.mark.parametrize(
+    "program", [gathered, summed, lambda comm: summed_everywhere(comm, 45), lambda comm: summed(comm, "float16")],
+    ids=["gathered", "summed", "summed everywhere", "float16"],
+)  # fmt: skip
+def test_a_dry_run_counts_the_same(few, ranks, program):
+    for rank, (*_, events, workspace) in enumerate(run(ranks, program)):
+        *_, dry_events, dry_workspace = dry_run(ranks, program, rank=rank)[0]
+        assert (dry_events, dry_workspace) == (events, workspace)
+
+
+def test_ranks_on_several_nodes_count_what_comes_from_others(few):
+    def program(comm):
+        with record() as ledger:
+            comm.allreduce(comm.xp.empty((60,), "float64")).wait()
+        return ledger.bytes_from_far, ledger.bytes_received
+
+    machine = Machine(node=2)
+    everyone = pdla.dry_run_all(6, program, machine=machine).results
+    assert everyone == [dry_run(6, program, rank=rank, machine=machine)[0] for rank in range(6)]
+    # A rank receives 10 pieces of 10 elements, one of them from its own node: an odd rank as it sums, the other as it gathers.
+    assert everyone == [(9 * 80, 10 * 80)] * 6
+
+
+def test_few_ranks_and_long_pieces_go_directly():
+    assert not circulant.pays(8, circulant.MANY - 1) and circulant.pays(8, circulant.MANY)
+    assert not circulant.pays(circulant.SHORT, circulant.MANY)
+    ways = {events[0][-1] for _, events, _ in run(circulant.MANY, summed_everywhere, 10)}
+    assert ways == {"circulant"}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 31, 32, 33, 1000, 10**6])
+def test_steps_are_few_and_bring_each_piece_once(ranks):
+    steps = circulant.gathering(0, ranks, lambda place: place)
+    assert len(steps) == ceil(log2(ranks))
+    there = 1
+    for step in steps:  # the places that come follow those that are there
+        assert step.into.start == there and step.sent.start == 0 and step.sent.stop <= there
+        there = step.into.stop
+    assert there == ranks == 1 + circulant.most_addends(ranks, ranks)
+
+
+THIN = [(3, 1000, 10**6), (1000, 3, 10**6), (3, 10**6, 1000), (10**6, 3, 1000), (1, 1000, 1000), (5, 10**5, 10**5), (1, 100, 10**6)]
+
+
+@pytest.mark.parametrize("mnk", THIN)
+def test_thin_products_on_many_ranks_stay_near_the_bound(mnk):
+    """C's face of 3 x 1000 was cut along its 3 rows by hundreds of ranks, of which 3 then received all addends."""
+    found = pdla.predict_matmul(*mnk, 1000)
+    assert found.bytes_received <= 1.5 * found.lower_bound and found.messages < 100
+
+
+@pytest.mark.parametrize("mnk", [(3, 40, 500), (40, 3, 500), (2, 2, 700), (3, 500, 40), (500, 40, 3)])
+def test_thin_products_on_many_ranks_are_right(mnk):
+    m, n, k = mnk
+
+    def program(comm):
+        grid = pdla.ProcessGrid((comm.size,), comm=comm)
+        made = np.random.default_rng(0)
+        a, b = (made.integers(-4, 5, shape).astype(float) for shape in ((m, k), (k, n)))
+        A, B = pdla.from_global(a, grid, LAYOUT), pdla.from_global(b, grid, LAYOUT)
+        plan = pdla.plan_matmul(A, B, algorithm="3d")
+        with record() as ledger:
+            C = plan(A, B)
+        assert np.array_equal(C.gather(), a @ b)
+        return ledger.bytes_received <= plan.predicted.bytes_received
+
+    assert all(run(40, program))
