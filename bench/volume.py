@@ -43,7 +43,7 @@ def converted(mnk, ranks):
     """Words over the bound from and to 2-D blocks on the near-square grid, and the conversions' part of them."""
     m, n, k = mnk
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
-    place = Place(("row", "col"), shape, tuple(range(ranks)), ranks)
+    place = Place(("row", "col"), shape, np.arange(ranks), ranks, b"")
     A, B, C = (Lying(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
     asked = Question(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
     way = ways(asked, "auto", None, None)[0]
@@ -59,7 +59,7 @@ def least(mnk, ranks):
     it, even if several get the same one, and the ranks that need most are idle: some rank receives at least the mean of the rest.
     """
     m, n, k = mnk
-    shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), tuple(range(ranks))
+    shape, blocks, order = pdla.balanced_shape(ranks), pdla.Layout("row", "col"), np.arange(ranks)
     faces = pdla.Layout("m", "k"), pdla.Layout("k", "n"), pdla.Layout("m", "n")
     bound, best = received_lower_bound(*mnk, ranks), inf
     for box in sorted(_boxes(mnk, ranks), key=lambda box: boxes.words(*mnk, box)):

@@ -53,6 +53,14 @@ def usual_order(shape: tuple[int, ...]) -> np.ndarray:
     return flat.transpose([*range(n - lead, n), *range(n - lead - 1, -1, -1)])
 
 
+def usual_place(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """The coordinates of a rank in the usual order."""
+    place = [0] * len(shape)
+    for axis in (*reversed(range(len(shape[:2]))), *range(2, len(shape))):  # fastest first
+        rank, place[axis] = divmod(rank, shape[axis])
+    return tuple(place)
+
+
 def _ranks(shape: tuple[int, ...], order: Order) -> np.ndarray:
     """The rank at each coordinate, in an order that a user has given."""
     size = prod(shape)
@@ -122,10 +130,11 @@ class ProcessGrid:
     def trusted(
         cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int] | np.ndarray, axes: tuple[str, ...] = NAMES
     ) -> ProcessGrid:
-        """A grid of given ranks, made without checks or messages: the caller knows that every rank makes the same one."""
+        """A grid of given ranks, made without checks or messages: the caller knows that every rank makes the same one, and never
+        writes to an array of ranks that it has given."""
         grid = cls.__new__(cls)
         grid.comm, grid.shape, grid.axes = comm, tuple(shape), axes[: len(shape)]
-        grid.ranks = np.array(ranks, np.int64).reshape(shape)
+        grid.ranks = np.asarray(ranks, np.int64).reshape(shape)
         grid._place()
         return grid
 
@@ -208,11 +217,14 @@ class ProcessGrid:
 
     def coords_of(self, rank: int) -> dict[str, int] | None:
         """Coordinates of a rank of comm; None where it is idle."""
-        flat = self.ranks.ravel() == rank
-        place = int(flat.argmax())
-        if not flat[place]:
-            return None
-        return dict(zip(self.axes, map(int, np.unravel_index(place, self.shape)), strict=True))
+        place = usual_place(self.shape, rank) if 0 <= rank < self.size else None
+        if place is None or self.ranks[place] != rank:  # a million ranks are searched only where they are not in the usual order
+            flat = self.ranks.ravel() == rank
+            first = int(flat.argmax())
+            if not flat[first]:
+                return None
+            place = tuple(map(int, np.unravel_index(first, self.shape)))
+        return dict(zip(self.axes, place, strict=True))
 
     def holders(self, coords: Mapping[str, int]) -> np.ndarray:
         """Ranks of comm at these coordinates, ascending; along an axis that `coords` leaves out, all of them."""

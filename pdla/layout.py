@@ -41,9 +41,10 @@ def shares(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], IndexSet]]:
     """The shares along the axes `over`, first axis slowest, the other coordinates as given: (coordinates, indices)."""
+    parts, rest = tuple(sizes[c.axis] for c in cuts), dict(coords)
     for point in product(*(range(sizes[axis]) for axis in over)):
-        where = {**coords, **dict(zip(over, point, strict=True))}
-        yield where, share(n, cuts, sizes, where)
+        where = {**rest, **dict(zip(over, point, strict=True))}
+        yield where, _share(n, cuts, parts, tuple([where[c.axis] for c in cuts]))
 
 
 def shares_meeting(

@@ -330,7 +330,7 @@ class Communicator(ABC):
         whole = row if row.dtype == target.dtype else buffer(self.xp, flat.shape, target.dtype)
         if whole is not row:
             self.xp.copy(whole[: at(1)], row[: at(1)])
-        end = lambda: self._turned(target, whole, flat.size - first)
+        end = partial(self._turned, target, whole, flat.size - first)
         yield self._in_steps("allreduce", whole, circulant.gathering(*me, at), end)
 
     def _turned(self, out: Array, x: Array, first: int) -> Array:

@@ -29,6 +29,7 @@ NEAR_BOUND = 1.05  # times as many words as the bound: see `lean`
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
 EVERY = 4096  # ranks up to which all boxes are looked at
+CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
 NEAR, FAR = 2048, 256  # beyond, how many sides are: within a factor of two of the ideal box's, and spread over all sizes
 
 
@@ -107,15 +108,21 @@ def cheapest(
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
     pm, pn = pm[fits], pn[fits]
-    pm, pn, pk = _fewer(pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1)), m, n)
-    bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
-    received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
-    over = bm * bn * bk * (ranks / max(m * n * k, 1))
+    sides = _fewer(pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1)), m, n)
     bound, work = received_lower_bound(m, n, k, ranks), m * n * k / ranks
-    begun = _messages(bm, bn, bk, pm, pn, pk, received, lean(m, n, k, ranks, machine) if in_steps else 0.0)
-    prices = price(ranks, over, received, begun, pk > 1, bound, work, machine)
+    most_words = lean(m, n, k, ranks, machine) if in_steps else 0.0
+
+    def priced(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray) -> np.ndarray:
+        bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
+        received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
+        over = bm * bn * bk * (ranks / max(m * n * k, 1))
+        begun = _messages(bm, bn, bk, pm, pn, pk, received, most_words)
+        return price(ranks, over, received, begun, pk > 1, bound, work, machine)
+
+    pieces = range(0, len(sides[0]), CACHED)
+    prices = np.concatenate([priced(*(side[i : i + CACHED] for side in sides)) for i in pieces])
     best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
-    return [Box(int(pm[i]), int(pn[i]), int(pk[i])) for i in best]
+    return [Box(*(int(side[i]) for side in sides)) for i in best]
 
 
 @lru_cache(maxsize=256)
@@ -135,7 +142,9 @@ def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
 def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """These boxes, and of those where more ranks sum a face of C than it has elements, also some with fewer ranks along k."""
     crowded = (pk > -(-m // pm) * -(-n // pn)) & (m * n > 0)
-    halved = [pk[crowded] >> i for i in range(1, int(pk.max(initial=1)).bit_length())] if crowded.any() else []
+    if not crowded.any():
+        return pm, pn, pk
+    halved = [pk[crowded] >> i for i in range(1, int(pk.max()).bit_length())]
     return (
         np.concatenate([pm, *([pm[crowded]] * len(halved))]),
         np.concatenate([pn, *([pn[crowded]] * len(halved))]),

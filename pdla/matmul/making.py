@@ -11,11 +11,12 @@ import numpy as np
 from pdla import config
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout
-from pdla.matmul import planner, roles, walk
+from pdla.layout import Layout, Shape
+from pdla.matmul import planner, roles, summa, walk
 from pdla.matmul.plan import AT_ONCE, Plan
 from pdla.matmul.planner import Way
 from pdla.matmul.question import Operand, Question
+from pdla.matmul.tables import Table
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
@@ -63,7 +64,7 @@ class Task:
             grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native(way.roles.C)
             native = self.A.layout, self.B.layout, c
         else:
-            grid = ProcessGrid.trusted(way.table.shape, self.A.grid.comm, way.order, way.table.axes)
+            grid = self._grid(way.table, way.order)
             native, walked = (way.table.A, way.table.B, way.table.C), walked or way.table.walked
         a, b, c = (layout.summed for layout in native)
         steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
@@ -74,6 +75,13 @@ class Task:
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
             q.machine, way.words, way.moved, q.bound, self.adds, limit, rivals,
         )  # fmt: skip
+
+    def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
+        """The table's grid: A's own, if that is the same, as a million ranks are not arranged once more for each plan."""
+        assert order is not None
+        if self.question.A.place.filled_so(table.axes, table.shape, order):
+            return self.A.grid
+        return ProcessGrid.trusted(table.shape, self.A.grid.comm, order, table.axes)
 
 
 def make(
@@ -91,7 +99,7 @@ def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Ro
     """SUMMA's plan for operands on one grid, with given roles of its axes."""
     task = Task(A, B, C, dtype, Wish(panel=panel), Question.about(A, B, C, dtype.itemsize, Machine.chosen()))
     words = roles.price((A.layout, B.layout, C.layout), (met.A, met.B, met.C), task.question.mnk, A.grid.sizes)
-    return task.plan(Way("summa", "summa", met, None, (), words, 0.0, 0.0))
+    return task.plan(Way("summa", "summa", met, None, None, words, 0.0, 0.0))
 
 
 def lean(
@@ -112,10 +120,12 @@ def fitting(plans: Iterable[Plan], limit: int) -> Plan:
     """The first plan within the limit (bytes of workspace a rank), its panels as narrow as that needs. PlanError if none is."""
     above: list[tuple[float, Plan]] = []
     for plan in plans:
-        peak, narrowed = (_least(plan), plan) if _least(plan) > limit else _narrowed(plan, limit)
+        thinnest = _thinnest(plan)
+        least = _least(thinnest)
+        peak, narrowed = (least, plan) if least > limit else _narrowed(plan, limit)
         if peak <= limit:
             return narrowed
-        above.append((peak, _thinnest(plan)))
+        above.append((peak, thinnest))
     peak, leanest = _leanest(above)
     if peak > limit:
         raise PlanError(
@@ -136,26 +146,41 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
 
 
 def _least(plan: Plan) -> int:
-    """A lower bound on a plan's workspace, in bytes, without a dry run: the average over ranks of what some rank must hold at once.
+    """A lower bound on a plan's workspace, in bytes, without a dry run: what the grid's first rank must hold at once.
 
     That is the blocks of A, B and C in native layouts in which they do not come already; what is gathered of A and of B, unless in
-    memory that ranks share; and C's addends, where they are summed over ranks.
+    memory that ranks share; C's addends, where they are summed over ranks; and SUMMA's panels, those under way too.
     """
     (m, k), n, sizes, nodes = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.grid.comm.nodes
     in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
     faces = (plan.roles.A, plan.roles.B, plan.roles.C) if plan.schedule in AT_ONCE else (plan.walk.A, plan.walk.B, plan.walk.C)
     stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
+    first = dict.fromkeys(sizes, 0)
 
-    def block(size: int, layout: Layout) -> float:
-        return size / prod(sizes[axis] for axis in layout.axes)
+    def block(shape: Shape, layout: Layout) -> int:
+        return prod(layout.local_shape(shape, sizes, first))
 
-    sides = list(zip((m * k, k * n, m * n), plan.native, faces, stays, strict=True))
-    words = sum(block(size, X) for size, X, _, stay in sides if not stay)
+    sides = list(zip(((m, k), (k, n), (m, n)), plan.native, faces, stays, strict=True))
+    words = sum(block(shape, X) for shape, X, _, stay in sides if not stay)
     if not in_common:
-        words += sum(max(0.0, block(size, face) - block(size, X)) for size, X, face, _ in sides[:2])
+        words += sum(max(0, block(shape, face) - block(shape, X)) for shape, X, face, _ in sides[:2])
     if any(sizes[axis] > 1 for axis in faces[2].partial):
-        words += block(m * n, faces[2])
-    return int(plan.dtype.itemsize * words)
+        words += block((m, n), faces[2])
+    return plan.dtype.itemsize * (words + (_under_way(plan) if plan.schedule == "summa" else 0))
+
+
+def _under_way(plan: Plan) -> int:
+    """Elements of SUMMA's panels on the grid's first rank: of each matrix that moves the panel that is worked on, and those under
+    way."""
+    (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
+    width, first = min(plan.panel, walk.first_met(walked, (m, n, k), sizes)), dict.fromkeys(sizes, 0)
+    moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.DIMENSIONS[walked.dimension], strict=True)
+    across = (
+        X.local_shape(shape, sizes, first)[1 - which]
+        for (shape, X, which), axes in zip(moving, (walked.axes_a, walked.axes_b, walked.axes_c), strict=True)
+        if axes and which is not None
+    )
+    return (1 + summa.AHEAD) * width * sum(across)
 
 
 def _thinnest(plan: Plan) -> Plan:

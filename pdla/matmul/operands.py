@@ -13,7 +13,7 @@ from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, take, timed
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection, counted, overlapping, some_of
-from pdla.layout import Layout, Shape, extra_axes, places_of, share, shares
+from pdla.layout import Layout, Shape, extra_axes, places_of, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
 
@@ -159,7 +159,11 @@ def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
 def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:
     """The rows and columns of the block of each rank that differs from this one only along the axes, in their C order."""
     assert X.grid.coords is not None
-    return [X.layout.indices(X.shape, X.grid.sizes, where) for where, _ in shares(0, (), X.grid.sizes, axes, X.grid.coords)]
+    rows, cols = (
+        [part for _, part in shares(n, nest, X.grid.sizes, axes, X.grid.coords)]
+        for n, nest in zip(X.shape, (X.layout.rows, X.layout.cols), strict=True)
+    )
+    return list(zip(rows, cols, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- where local products are added up
@@ -225,8 +229,7 @@ class Stream:
         """The indices along the dimension of each rank that differs from this one only along the axes."""
         grid, cuts = X.grid, (X.layout.rows, X.layout.cols)[dimension]
         assert grid.coords is not None
-        ring = shares(0, (), grid.sizes, axes, grid.coords)
-        return [share(X.shape[dimension], cuts, grid.sizes, where) for where, _ in ring]
+        return [part for _, part in shares(X.shape[dimension], cuts, grid.sizes, axes, grid.coords)]
 
     @property
     def here(self) -> int:

@@ -8,7 +8,7 @@ nodes it is solved for whole nodes first, so that places on one node stay togeth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
 
@@ -24,16 +24,24 @@ FEW = 1024  # ranks up to which an assignment is looked for: that takes time tha
 
 @dataclass(frozen=True)
 class Place:
-    """A grid without its communicator: axes, shape, the rank at each place in C order, and the ranks there are, idle ones too."""
+    """A grid without its communicator: axes, shape, the rank at each place in C order, and the ranks there are, idle ones too.
+
+    placing  what stands for `order`, which may be a million ranks, where places are compared: the grid's digest of it
+    """
 
     axes: tuple[str, ...]
     shape: tuple[int, ...]
-    order: tuple[int, ...]
+    order: np.ndarray = field(compare=False)
     ranks: int
+    placing: bytes
 
     @staticmethod
     def of(grid: ProcessGrid) -> Place:
-        return Place(grid.axes, grid.shape, grid.order, grid.comm.size)
+        return Place(grid.axes, grid.shape, grid.ranks.ravel(), grid.comm.size, grid.placing)
+
+    def filled_so(self, axes: tuple[str, ...], shape: tuple[int, ...], order: np.ndarray) -> bool:
+        """Whether it is this grid, with its ranks in this order."""
+        return self.axes == axes and self.shape == shape and np.array_equal(self.order, order)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -112,7 +120,7 @@ class Kept:
 
     user: Side
     native: Side
-    order: tuple[int, ...]
+    order: np.ndarray
     ranks: int
 
     @cached_property
@@ -125,14 +133,14 @@ class Kept:
         """Ranks x places; 0 for a rank that is idle on the user's grid."""
         kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
         rows, cols = (o[u][:, v] for o, u, v in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True))
-        kept[np.array(self.order)] = rows * cols
+        kept[self.order] = rows * cols
         return kept
 
     @cached_property
     def _places(self) -> np.ndarray:
         """Each rank's place on the user's grid, -1 for an idle rank; and at the end one more -1, for rank -1, which is nobody."""
         places = np.full(self.ranks + 1, -1)
-        places[np.array(self.order)] = np.arange(len(self.order))
+        places[self.order] = np.arange(len(self.order))
         return places
 
     def _held(self, ranks: np.ndarray) -> np.ndarray:
@@ -157,7 +165,7 @@ class Kept:
     def returning(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way back to the user's layout."""
         words = np.zeros(self.ranks, np.int64)
-        words[np.array(self.order)] = self.user.elements
+        words[self.order] = self.user.elements
         words[order] -= self._in_place(order)
         return words
 
@@ -171,7 +179,7 @@ class Kept:
         held = self._held(beside)
         there, back = np.zeros(self.ranks), np.zeros(self.ranks)
         there[order] = np.maximum(self.native.elements - held.sum(axis=1), 0)  # below 0 where several on a node hold copies
-        back[np.array(self.order)] = self.user.elements
+        back[self.order] = self.user.elements
         back -= np.bincount(beside[beside >= 0], held[beside >= 0], self.ranks)
         return there, np.maximum(back, 0)
 

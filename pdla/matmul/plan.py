@@ -336,7 +336,10 @@ class Plan:
         return sorted({*map(int, corners), *(homes.index(home) for home in list(dict.fromkeys(homes))[1:2])})
 
     def _dry(self, rank: int) -> tuple[int, int, int, int]:
-        """Bytes and messages that one rank receives, its bytes of workspace, and its flops, from a dry run."""
+        """Bytes and messages that one rank receives, its bytes of workspace, and its flops, from a dry run, made once."""
+        return self.memo.once(("dry", rank), lambda: self._figures(rank))
+
+    def _figures(self, rank: int) -> tuple[int, int, int, int]:
 
         def program(comm: DryComm) -> None:
             here = self.grid.comm

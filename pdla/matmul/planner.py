@@ -7,7 +7,7 @@ counts, for the rank that receives most, the words of the product and of the con
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import ceil, prod
 from threading import Lock
@@ -19,7 +19,7 @@ from pdla.grid import usual_order
 from pdla.layout import Layout
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
-from pdla.matmul.placing import FEW, Kept, Place, Side, relabelled
+from pdla.matmul.placing import FEW, Kept, Side, relabelled
 from pdla.matmul.question import Lying, Question, Sizes, lying_so
 from pdla.matmul.tables import Algorithm, Table, turned
 
@@ -43,7 +43,7 @@ class Way:
     """One way to multiply, and its price.
 
     table   None: by the rule on the matrices' own grid, with `roles` and `schedule`
-    order   the communicator's rank at each place of the table's grid;  stays: which of A, B and C need no conversion
+    order   the communicator's rank at each place of the table's grid, flat;  stays: which of A, B and C need no conversion
     words   a rank receives for the product;  moved: for the conversions;  price: in multiples of the lower bound
     """
 
@@ -51,7 +51,7 @@ class Way:
     schedule: str
     roles: roles.Roles
     table: Table | None
-    order: tuple[int, ...]
+    order: np.ndarray | None = field(compare=False)
     words: float
     moved: float
     price: float
@@ -121,7 +121,7 @@ def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
     if how == "cannon" and any(role == "-" for _, role in chosen.carries):
         how = "summa"  # by Cannon ranks add in different orders: copies of C would differ in their last bits
     price = q.priced(how, boxes.of(chosen.carries, sizes), _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
-    return Way(name, how, chosen, None, (), words, 0.0, price)
+    return Way(name, how, chosen, None, None, words, 0.0, price)
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own
@@ -220,7 +220,7 @@ def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table
 def _orders(q: Question, table: Table) -> list[np.ndarray]:
     """The orders of ranks on the table's grid that are tried: A's own alone, if its grid has the same shape."""
     if q.A.place.shape == table.shape:
-        return [np.array(q.A.place.order)]
+        return [q.A.place.order]
     return fillings(table.shape, q.homes)
 
 
@@ -253,8 +253,7 @@ class KeptOf:
 
 
 def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
-    ranks = tuple(order.tolist())
-    words, at_home = table.words(*q.mnk), _at_home(q, table, ranks)
+    words, at_home = table.words(*q.mnk), _at_home(q, table, order)
     if table.schedule == "shared" and not at_home:
         return _way_in_place(q, kept, table.straight, order)
     if at_home:
@@ -267,7 +266,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         moved, more = float(arriving.max()) + float(returning.max()), 3 - sum(stays)
         brought = moved if q.homes is None else _by_node(q, kept, table, order, stays, arriving, returning)
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
-    return Way(table.algorithm, table.schedule, table.roles, table, ranks, words, moved, price, stays)
+    return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
 
 def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
@@ -281,14 +280,13 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
     copied = (written + roles.READ * read) / 2 + moved
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + copied, not stays[2])
     words = table.words(*q.mnk) + read
-    return Way(table.algorithm, table.schedule, table.roles, table, tuple(order.tolist()), words, moved, price, stays)
+    return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
 
-def _at_home(q: Question, table: Table, order: tuple[int, ...]) -> bool:
+def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
     """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
     pairs = [(X, layout) for X, layout in ((q.A, table.A), (q.B, table.B), (q.C, table.C)) if X is not None]
-    place = Place(table.axes, table.shape, order, q.ranks)
-    return all(X.layout == layout and X.place == place for X, layout in pairs)
+    return all(X.layout == layout and X.place.filled_so(table.axes, table.shape, order) for X, layout in pairs)
 
 
 def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
@@ -331,8 +329,8 @@ def _relabelled(q: Question, found: list[Way]) -> list[Way]:
     again, kept, best = [], KeptOf(q), found[0].price
     worth = WORTH * max(1, q.ranks / SWIFT) ** 2
     for way in [way for way in found if way.table is not None and way.moved >= worth][:RELABELLED]:
-        assert way.table is not None
-        order = np.array(way.order)
+        assert way.table is not None and way.order is not None
+        order = way.order
         if _native_price(q, way.table, order) < best:
             order = relabelled(kept(way.table), order, q.homes)
             again.append(_way(q, kept, way.table, order))

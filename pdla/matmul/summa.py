@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from itertools import cycle
 from typing import Any
 
@@ -25,7 +26,8 @@ class Feed:
 
     def __init__(self, stream: Stream, width: int) -> None:
         self.stream = stream
-        self.rooms = cycle([stream.room(width) for _ in range(1 + AHEAD)] if stream.moves else [])
+        rooms = [stream.room(width) for _ in range(1 + AHEAD)] if stream.moves else []
+        self.panels = cycle([cache(partial(stream.fitted, room)) for room in rooms])  # by width: there are thousands of few widths
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
         """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""
@@ -33,7 +35,7 @@ class Feed:
         if comm is None:
             panel = stream.cut(positions)
             return done(panel), stream.seen(panel)
-        panel = stream.fitted(next(self.rooms), width)
+        panel = next(self.panels)(width)
         if comm.rank == owner:
             stream.X.xp.copy(panel, stream.cut(positions))
         return comm.bcast(panel, owner), stream.seen(panel)

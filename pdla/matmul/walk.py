@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pdla.cuts import Block
+from pdla.cuts import Block, Cut
 from pdla.layout import Layout, axes_of, effective, share, shares
 from pdla.matmul.operands import Memo, Stream, assemble, meetings
 from pdla.matmul.roles import Roles, cutting
@@ -92,13 +92,25 @@ def choose(
 def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """The width of the widest panel there can be: the most indices of the walked dimension that a share by the one and a share by
     the other matrix that has it have in common."""
-    n = mnk["mnk".index(walked.dimension)]
-    matrices = zip((walked.A, walked.B, walked.C), DIMENSIONS[walked.dimension], strict=True)
-    nests = [(X.rows, X.cols)[which] for X, which in matrices if which is not None]
+    n, nests = mnk["mnk".index(walked.dimension)], _nests(walked)
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
-        return min(len(share(n, nest, sizes, dict.fromkeys(axes_of(nest), 0))) for nest in nests)
+        return first_met(walked, mnk, sizes)
     xs, ys = ([held for _, held in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
     return max((meeting.width for meeting in meetings(xs, ys)), default=0)
+
+
+def first_met(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
+    """How many indices of the walked dimension the grid's first rank holds of both matrices that have it: if panels may be so wide,
+    its widest has no fewer."""
+    n = mnk["mnk".index(walked.dimension)]
+    x, y = (share(n, nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest in _nests(walked))
+    return x.overlay(y)[2]
+
+
+def _nests(walked: Walk) -> list[tuple[Cut, ...]]:
+    """How the two matrices that have the walked dimension are cut along it."""
+    matrices = zip((walked.A, walked.B, walked.C), DIMENSIONS[walked.dimension], strict=True)
+    return [(X.rows, X.cols)[which] for X, which in matrices if which is not None]
 
 
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):

@@ -39,6 +39,7 @@ def test_orders(order):
     def program(comm):
         grid = ProcessGrid((2, 3), order=order)
         assert grid.rank_of(grid.coords) == comm.rank
+        assert grid.coords_of(-1) is grid.coords_of(6) is None
         assert [grid.coords_of(r) for r in range(6)] == comm.share(dict(grid.coords))
         return grid.coords["row"], grid.coords["col"]
 

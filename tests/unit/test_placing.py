@@ -34,7 +34,7 @@ def test_words_from_other_nodes_are_those_that_a_redistribution_brings(user, hom
         shape, axes, layout = USERS[user]
         there, back = ProcessGrid((2, 2, 2), axes=("m", "n", "k"), order=(3, 1, 7, 5, 0, 2, 6, 4)), ProcessGrid(shape, axes)
         native = Layout("m", ("k", "n"))
-        kept = Kept(side((13, 11), layout, back), side((13, 11), native, there), tuple(back.ranks.ravel()), 8)
+        kept = Kept(side((13, 11), layout, back), side((13, 11), native, there), back.ranks.ravel(), 8)
         ends = (there, native), (back, layout)
         for far, to, from_ in zip(kept.far(there.ranks.ravel(), np.array(homes)), ends, ends[::-1], strict=True):
             X = exact((13, 11), *from_)
@@ -48,7 +48,7 @@ def test_words_from_other_nodes_are_those_that_a_redistribution_brings(user, hom
 def cluster(hosts, ranks, *mnk):
     """A product of 2-D blocks into 2-D blocks, hosts of so many ranks."""
     (m, n, k), P = mnk, hosts * ranks
-    place = Place(("row", "col"), pdla.balanced_shape(P), tuple(range(P)), P)
+    place = Place(("row", "col"), pdla.balanced_shape(P), np.arange(P), P, b"")
     A, B, C = (Lying(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
     return Question(mnk, P, 8, Machine(), 0, tuple(r // ranks * ranks for r in range(P)), A=A, B=B, C=C)
 
@@ -72,7 +72,7 @@ def test_places_that_share_a_node_share_one_again_and_keep_more_there():
 
 def test_nodes_of_unlike_sizes_and_idle_ranks():
     homes = np.array([0] * 5 + [1] * 3 + [2] * 4)
-    here = Place(("row", "col"), (3, 4), tuple(range(12)), 12)
+    here = Place(("row", "col"), (3, 4), np.arange(12), 12, b"")
     user = Side((24, 24), LAYOUT, here.axes, here.shape)
     for shape in ((2, 5, 1), (3, 2, 2), (1, 1, 7)):
         native = Side((24, 24), Layout("m", ("k", "n")), ("m", "n", "k"), shape)
@@ -88,7 +88,7 @@ def test_conversions_inside_nodes_count_less():
     q = cluster(8, 4, 16384, 1024, 4096)
     way = ways(q, "auto", None, None)[0]
     assert way.table is not None and way.table.shape == (16, 1, 2)
-    order, [A, _, _] = np.array(way.order), planner.KeptOf(q)(way.table)
+    order, [A, _, _] = way.order, planner.KeptOf(q)(way.table)
     assert A.arriving(order).min() > 0 and not A.far(order, q.homes)[0].any()
     apart = ways(replace(q, nodes=tuple(range(32))), "auto", None, None)[0]
     assert apart.table is None or apart.table.shape != (16, 1, 2)

@@ -190,7 +190,7 @@ def test_two_conversions_cost_more_than_to_read_in_place():
 def from_blocks(ranks, *mnk):
     """A product of 2-D blocks into 2-D blocks on the near-square grid of one node."""
     m, n, k = mnk
-    place = Place(("row", "col"), pdla.balanced_shape(ranks), tuple(range(ranks)), ranks)
+    place = Place(("row", "col"), pdla.balanced_shape(ranks), np.arange(ranks), ranks, b"")
     A, B, C = (Lying(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
     return Question(mnk, ranks, 8, Machine(), 2**33, (), A=A, B=B, C=C)
 
