@@ -96,7 +96,7 @@ def _read(path: Path) -> File:
     version = content.get("schema") if isinstance(content, dict) else None
     if version != VERSION:
         wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
-        raise refuse(f"{path}: schema {version!r}; a report is made of files of {wanted}")
+        raise refuse(f"{path}: {_instead(content)}; a report is made of files of {wanted}")
     if lost := [name for name in WHOLE if name not in content]:
         raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
     if wrong := misfit(content):
@@ -115,6 +115,14 @@ def _read(path: Path) -> File:
     except KeyError as error:
         raise refuse(f"{path}: lacks {error}; see schema.json of pdla.bench.report") from error
     return found
+
+
+def _instead(content: Any) -> str:
+    """What a file has in place of the schema that is read here. Results of predict and scale have none, but name their command."""
+    found = content if isinstance(content, dict) else {}
+    if "schema" in found:
+        return f"schema {found['schema']!r:.60}"
+    return f"a result of {found['command']!r:.60}" if "command" in found else "no schema"
 
 
 def lines(files: Sequence[File]) -> list[Line]:
