@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pdla.bench.gemm import Row
+from pdla.bench.plural import plural
 from pdla.bench.report.content import VERSION, misfit, row
 from pdla.bench.split import Split
 from pdla.bench.stop import refuse
@@ -35,7 +36,7 @@ class File:
         """The file's name, and where and how it was run, in words."""
         known, ranks = self.content, self.content["ranks"]
         host, told = known["machine"], known["predicted_on"]
-        where = f"{ranks} rank{'s' if ranks > 1 else ''}, {known['world']}"
+        where = f"{ranks} {plural(ranks, 'rank')}, {known['world']}"
         where += "" if known["world"] == "dry" else f", {host['hosts']} x {host['processor']}"
         predicted = f"predicted on {told['name'] or 'the default machine'}" if told else ""
         command = " ".join(["python -m pdla.bench", *known["arguments"]])
