@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, sum_alike
+from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, promoted, sum_alike
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import LayoutError, ShapeError
@@ -30,7 +30,7 @@ class DistMatrix:
 
     Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
     move and copy nothing. Operators give new matrices; in-place ones, as `A *= 2`, write to A's memory. Elementwise operators are
-    local, and both matrices must have the same grid and layout.
+    local, and both matrices must have the same grid and layout; dtypes promote as NumPy's do, and as those of A @ B.
     `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks included.
     """
 
@@ -214,6 +214,7 @@ class DistMatrix:
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
+            promoted(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
             operands, other, partial_is_fine = [self, other], other.local, linear
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):

@@ -564,6 +564,20 @@ def test_numbers_that_numpy_has_no_dtype_for_are_one_error_on_all_ranks(operatio
     assert len(set(pdla.run(4, program))) == 1
 
 
+def test_operators_take_the_pairs_of_dtypes_that_products_take():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        halves, brains, whole = (pdla.ones((2, 2), grid, LAYOUT, dtype=dtype) for dtype in ("float16", ml_dtypes.bfloat16, "int32"))
+        for other in (halves, whole):
+            for operation in (operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.matmul):
+                with pytest.raises(ShapeError, match="NumPy has no dtype for both, so bring them to one by astype"):
+                    operation(brains, other)
+        assert (halves + brains.astype("float32")).dtype == (halves @ brains.astype("float32")).dtype == "float32"
+        assert (brains * 2).dtype == ml_dtypes.bfloat16
+
+    pdla.run(2, program)
+
+
 def test_addends_of_ml_dtypes_integers_are_integers():
     def program(comm):
         grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")
