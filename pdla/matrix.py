@@ -66,6 +66,8 @@ class DistMatrix:
         )  # fmt: skip
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "local" and value is self.local:
+            return  # A.local += 1 has written to the block, and gives it back
         raise AttributeError(
             f"A.{name} = ...: a matrix stays what it is; A.local[...] = x and A[:, :] = B write to its memory, "
             "A.redistribute(layout) and A.astype(dtype) make another"
@@ -78,7 +80,7 @@ class DistMatrix:
         """The same on every rank."""
         return self.base.dtype
 
-    @property
+    @cached_property
     def stored(self) -> Any:
         """The local block as it is in memory: that of a conjugate view is not conjugated yet."""
         return self.base.T if self.transposed else self.base

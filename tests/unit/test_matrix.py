@@ -564,6 +564,24 @@ def test_numbers_that_numpy_has_no_dtype_for_are_one_error_on_all_ranks(operatio
     assert len(set(pdla.run(4, program))) == 1
 
 
+def test_a_local_block_is_changed_in_place():
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), LAYOUT, dtype="complex128")
+        A.local += 1j
+        A.T.local[0] *= 2
+        A.conj().conj().local -= 1
+        wanted = np.full((2, 2), 1j)
+        wanted[:, 0] = 1 + 2j
+        assert (A.local == wanted).all()
+        with pytest.raises(AttributeError, match="a matrix stays what it is"):
+            A.H.local += 1  # a copy
+        with pytest.raises(AttributeError, match="a matrix stays what it is"):
+            A.local = A.local + 1
+        assert (A.local == wanted).all()
+
+    pdla.run(4, program)
+
+
 def test_operators_take_the_pairs_of_dtypes_that_products_take():
     def program(comm):
         grid = ProcessGrid((1, 2))
