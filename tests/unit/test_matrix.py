@@ -577,9 +577,15 @@ def test_a_local_block_is_changed_in_place():
             A.H.local += 1  # a copy
         with pytest.raises(AttributeError, match="a matrix stays what it is"):
             A.local = A.local + 1
-        assert (A.local == wanted).all()
+        return np.array_equal(A.local, wanted)
 
-    pdla.run(4, program)
+    def dry(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2), comm=comm), LAYOUT)
+        A.local += 1
+        A.T.local *= 2
+
+    assert all(pdla.run(4, program))
+    pdla.dry_run(4, dry)
 
 
 def test_operators_take_the_pairs_of_dtypes_that_products_take():
