@@ -213,7 +213,7 @@ def from_function(
     row of column indices.
 
     Collective (the arguments are agreed on); an error in f on one rank is an error on all. ShapeError where f gives anything but
-    numbers, or complex numbers for a real matrix.
+    numbers, or numbers that the matrix cannot hold: complex ones for real floats; fractions or too large ones for integers.
     """
     shape, kind = _checked(shape, grid, layout, dtype, "from_function")
 
@@ -231,13 +231,18 @@ def from_function(
 
 
 def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
-    """What f has given, as an array; ShapeError where the matrix cannot hold it: NumPy would make NaN of None, and drop masks and
-    imaginary parts."""
+    """What f has given, as an array; ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks,
+    imaginary parts and fractions, and wrap integers around."""
     _check_unmasked("from_function: f", found)
     numbers = np.asarray(found)
     check_numbers("from_function: f", numbers.dtype)
     if numbers.dtype.kind == "c" and kind.kind != "c":
         raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {kind}: give dtype=complex, or f's .real")
+    if not has_fractions(kind) and not np.can_cast(numbers.dtype, kind):
+        with np.errstate(invalid="ignore"):
+            lost = numbers[numbers.astype(kind) != numbers]
+        if lost.size:
+            raise ShapeError(f"from_function: f gives {lost[0]}, the matrix has {kind}: give another dtype=, or round what f gives")
     return numbers
 
 

@@ -1,7 +1,7 @@
 """Cuts: how one dimension is divided along one axis of a grid. Immutable values, no communication.
 
-Each kind finds the share of a coordinate of the axis, the coordinates that own given indices, and the cut of a part of the
-dimension.
+Each kind finds the share of a coordinate of the axis, the length of that share, the coordinates that own given indices, and the cut
+of a part of the dimension.
 """
 
 from __future__ import annotations
@@ -44,10 +44,18 @@ class Block:
     axis: str
     unit: int = 1
 
+    def _bounds(self, n: int, parts: int, i: int) -> tuple[int, int]:
+        start, stop = block_bounds(-(-n // self.unit), parts, i)
+        return min(start * self.unit, n), min(stop * self.unit, n)
+
     def share(self, n: int, parts: int, i: int) -> IndexSet:
         """Of n indices, those that coordinate i of `parts` owns."""
-        start, stop = block_bounds(-(-n // self.unit), parts, i)
-        return IndexSet.interval(min(start * self.unit, n), min(stop * self.unit, n))
+        return IndexSet.interval(*self._bounds(n, parts, i))
+
+    def length(self, n: int, parts: int, i: int) -> int:
+        """How many indices there are in `share`, which is not made."""
+        start, stop = self._bounds(n, parts, i)
+        return stop - start
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
         """The coordinates, ascending, that own some of the indices `held`."""
@@ -103,6 +111,12 @@ class Cyclic:
         starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
         return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
 
+    def length(self, n: int, parts: int, i: int) -> int:
+        """How many indices there are in `share`, which is not made: it may have as many runs as there are blocks."""
+        before = (i - self.source) % parts * self.block
+        rounds, rest = divmod(n + self.missing, parts * self.block)
+        return rounds * self.block + min(max(rest - before, 0), self.block) - (0 if before else self.missing)
+
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
         """The coordinates, ascending, that own some of the indices `held`."""
         firsts, lasts = ((ends + self.missing) // self.block for ends in (held.starts, held.stops - 1))
@@ -135,6 +149,10 @@ class Cuts:
     def share(self, n: int, parts: int, i: int) -> IndexSet:
         """Of n indices, those that coordinate i of `parts` owns."""
         return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
+
+    def length(self, n: int, parts: int, i: int) -> int:
+        """How many indices there are in `share`, which is not made."""
+        return self.boundaries[i + 1] - self.boundaries[i]
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
         """The coordinates, ascending, that own some of the indices `held`; among them may be some whose share is empty."""

@@ -37,6 +37,13 @@ def share(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mappi
     return _share(n, cuts, tuple(sizes[c.axis] for c in cuts), tuple(coords[c.axis] for c in cuts))
 
 
+def share_length(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mapping[str, int]) -> int:
+    """How many indices there are in `share`, which is not made: short cyclic blocks of a long dimension would fill the memory."""
+    for cut in cuts:
+        n = cut.length(n, sizes[cut.axis], coords[cut.axis])
+    return n
+
+
 def shares(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str, int]
 ) -> Iterator[tuple[dict[str, int], IndexSet]]:
@@ -215,8 +222,13 @@ class Layout:
 
     def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None) -> Shape:
         """Shape of the block that the rank at `coords` holds: see `indices`."""
-        rows, cols = self.indices(shape, sizes, coords)
-        return len(rows), len(cols)
+        if coords is None:
+            return 0, 0
+        try:
+            return share_length(shape[0], self.rows, sizes, coords), share_length(shape[1], self.cols, sizes, coords)
+        except (KeyError, IndexError):
+            self.check(shape, sizes)
+            raise
 
     def part(self, shape: Shape, sizes: Mapping[str, int], rows: tuple[int, int], cols: tuple[int, int]) -> Layout:
         """The layout of the rows and columns [start, stop) alone, each element where it is.

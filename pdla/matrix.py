@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, sum_alike
+from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, promoted, sum_alike
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import LayoutError, ShapeError
@@ -30,7 +30,7 @@ class DistMatrix:
 
     Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
     move and copy nothing. Operators give new matrices; in-place ones, as `A *= 2`, write to A's memory. Elementwise operators are
-    local, and both matrices must have the same grid and layout.
+    local, and both matrices must have the same grid and layout; dtypes promote as NumPy's do, and as those of A @ B.
     `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks included.
     """
 
@@ -66,6 +66,8 @@ class DistMatrix:
         )  # fmt: skip
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "local" and value is self.local:
+            return  # A.local += 1 has written to the block, and gives it back
         raise AttributeError(
             f"A.{name} = ...: a matrix stays what it is; A.local[...] = x and A[:, :] = B write to its memory, "
             "A.redistribute(layout) and A.astype(dtype) make another"
@@ -78,7 +80,7 @@ class DistMatrix:
         """The same on every rank."""
         return self.base.dtype
 
-    @property
+    @cached_property
     def stored(self) -> Any:
         """The local block as it is in memory: that of a conjugate view is not conjugated yet."""
         return self.base.T if self.transposed else self.base
@@ -214,6 +216,7 @@ class DistMatrix:
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
+            promoted(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
             operands, other, partial_is_fine = [self, other], other.local, linear
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):

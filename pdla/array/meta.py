@@ -134,6 +134,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         # NumPy tells the dtype of the result from numbers and empty arrays.
         alike = (x if isinstance(x, (int, float, complex)) else np.empty(0, _dtype(x)) for x in inputs)
         made = Meta(_broadcast(*shapes), ufunc(*alike).dtype)
+        (made,) = kwargs.get("out", (made,))  # x += y gives x itself
         _touch(made, *(x for x in inputs if isinstance(x, Meta)))
         return made
 

@@ -22,6 +22,7 @@ from pdla.array.numpy import gemm
 from pdla.bench.arguments import Parser
 from pdla.bench.info import processor
 from pdla.bench.leave import foresee, leave
+from pdla.bench.plural import plural
 from pdla.comm.base import Communicator, Pending
 from pdla.comm.clock import current as clock
 from pdla.comm.dry import dry_run
@@ -69,12 +70,13 @@ def measured(comm: Communicator) -> Machine:
     far_gap, far_latency, network = _link(comm, far) if far else (gap, Machine.far_latency, Machine.network)
     ranks = comm.size // comm.nodes
     single = _rate(comm, LARGE, "float32") / flops
+    many, cores = f"{comm.size} {plural(comm.size, 'rank')}", os.cpu_count() or 1
     machine = Machine(
         flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
         bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
         node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
-        name=f"{comm.size} ranks on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{os.cpu_count()} cores of {processor()}",
-        source=f"measured by `pdla.bench calibrate`, {comm.size} ranks at once, on {datetime.date.today()}, NumPy {np.__version__}",
+        name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{cores} {plural(cores, 'core')} of {processor()}",
+        source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}",
     )  # fmt: skip
     return comm.share(_rounded(machine))[0]
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import pdla
+from pdla.bench.plural import plural
 
 SMALL = 1 << 33  # multiplications that rank 0 does alone, in a fraction of a second
 WRONG = "WRONG"
@@ -65,7 +66,9 @@ def differences(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float)
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"{wrong.sum()} of {c.size} elements differ, the first at {at}: {c[at]}, not {reference[at]}"
+    count = int(wrong.sum())
+    some = f"{count} of {c.size} {plural(c.size, 'element')} {plural(count, 'differs', 'differ')}"
+    return f"{some}, the first at {at}: {c[at]}, not {reference[at]}"
 
 
 def _near(c: np.ndarray, reference: np.ndarray, bound: np.ndarray | float) -> np.ndarray:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pdla.bench.arguments import Parser
+from pdla.bench.plural import plural
 from pdla.bench.report.content import misfit
 from pdla.bench.stop import WRONG, refuse
 from pdla.bench.table import console, size
@@ -196,7 +197,8 @@ def notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mappi
     yield from (f"differs: {key}: {old.get(key)} before, {new.get(key)} after" for key in unlike)
     few = sum(pair.ratio is not None and pair.repeats < FEW for pair in pairs.values())
     if few:
-        yield f"{few} of fewer than {FEW} repeats: their spread is hardly known; after a single repeat nothing is called slower"
+        whose = plural(few, "its", "their")
+        yield f"{few} of fewer than {FEW} repeats: {whose} spread is hardly known; after a single repeat nothing is called slower"
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:

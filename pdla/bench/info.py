@@ -15,6 +15,7 @@ import numpy as np
 
 import pdla
 from pdla.array import namespace
+from pdla.bench.plural import plural
 
 NAP = 0.2  # seconds that rank 0 keeps the others waiting
 POLLS = 0.5  # share of the cores that waiting ranks could use: above it, they are said to poll
@@ -131,8 +132,8 @@ def lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dic
         f"MPI        {mpi['library'].splitlines()[0]}" if mpi else f"MPI        not used: ranks are {world}",
         *([f"           standard {mpi['standard']}, mpi4py {mpi['mpi4py']}"] if mpi else []),
         *(f"BLAS       {b['internal_api']} {b['version']} ({b['architecture']}), {_threads(b)}" for b in known["blas"]),
-        f"ranks      {comm.size} on {machine['hosts']} host{'s' * (machine['hosts'] != 1)}, {machine['ranks_a_host']} a host; "
-        f"{machine['cores']} cores here, {machine['cores_a_rank']} that rank 0 may use",
+        f"ranks      {comm.size} on {machine['hosts']} {plural(machine['hosts'], 'host')}, {machine['ranks_a_host']} a host; "
+        f"{machine['cores']} {plural(machine['cores'], 'core')} here, {machine['cores_a_rank']} that rank 0 may use",
         *_waiting_lines(known, comm, waits),
         f"devices    {_devices(comm)}",
     ]
@@ -146,7 +147,7 @@ def _devices(comm: pdla.Communicator) -> str:
 
 
 def _threads(pool: dict[str, Any]) -> str:
-    return f"{pool['num_threads']} thread{'s' if pool['num_threads'] != 1 else ''} a rank"
+    return f"{pool['num_threads']} {plural(pool['num_threads'], 'thread')} a rank"
 
 
 def _waiting_lines(known: dict[str, Any], comm: pdla.Communicator, waits: dict[str, float]) -> list[str]:

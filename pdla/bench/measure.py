@@ -15,6 +15,7 @@ from pdla.bench.gemm import Bench, planned, predict
 from pdla.bench.info import oversubscribed
 from pdla.bench.leave import foresee, leave
 from pdla.bench.peak import Peaks
+from pdla.bench.plural import plural
 from pdla.bench.stop import WRONG, refuse
 from pdla.bench.suite import Results
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
@@ -116,7 +117,7 @@ def _gemm(bench: Bench, arguments: argparse.Namespace) -> Results:
 def _case(arguments: argparse.Namespace, ranks: int) -> Case:
     first, second = arguments.grid or pdla.balanced_shape(ranks)
     if first * second > ranks:
-        raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there are {ranks}")
+        raise refuse(f"--grid {first}x{second} needs {first * second} ranks, there {plural(ranks, 'is', 'are')} {ranks}")
     m, n, k = (SIZE if size is None else size for size in (arguments.m, arguments.n, arguments.k))
     return Case(
         m,
@@ -156,11 +157,11 @@ def notes(results: Results, peaks: Peaks, known: dict[str, Any], ranks: int) -> 
         lines.append(f"peak, {dtype}: {rate / 1e9:.1f} GFLOP/s, local GEMMs of {at_once}, in this run")
     if peaks.measured and oversubscribed(known):
         machine = known["machine"]
-        shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} cores"
+        shared = f"{machine['ranks_a_host']} ranks share {machine['cores']} {plural(machine['cores'], 'core')}"
         lines.append(f"{shared}: times measure the scheduler, too")
     faults = [fault for row in results.rows for fault in row.faults]
     for row in results.rows:
         lines += [f"{row.algorithm} on {row.case.grid}, {row.case.title}: {fault}" for fault in row.faults]
     if any(row.checks for row in results.rows):
-        lines.append(CHECKED if not faults else f"{len(faults)} checks failed")
+        lines.append(CHECKED if not faults else f"{len(faults)} {plural(len(faults), 'check')} failed")
     return lines

@@ -13,6 +13,7 @@ import numpy as np
 import pdla
 from pdla import nn
 from pdla.bench.estimate import Move, Seconds, Sizes, block, divisors, gather, length, placements, reduced, seconds, settle
+from pdla.bench.plural import plural
 from pdla.bench.search import Found, search
 from pdla.layout import Layout, axes_of
 from pdla.model import received_lower_bound
@@ -62,7 +63,8 @@ class Net:
 
     def __str__(self) -> str:
         return (
-            f"{self.layers} layers of {self.hidden} features, {self.heads} heads, {self.batch} sequences of {self.sequence}, "
+            f"{self.layers} {plural(self.layers, 'layer')} of {self.hidden} {plural(self.hidden, 'feature')}, "
+            f"{self.heads} {plural(self.heads, 'head')}, {self.batch} {plural(self.batch, 'sequence')} of {self.sequence}, "
             f"{8 * self.itemsize}-bit floats"
         )
 

@@ -11,6 +11,7 @@ from pdla.bench import problem
 from pdla.bench.arguments import Parser, machine, positive, rank_count
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.networks import STATES, Net
+from pdla.bench.plural import plural
 from pdla.bench.problem import Problem, record, write_csv
 from pdla.bench.search import Found
 from pdla.bench.stop import refuse
@@ -32,10 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = problem.best(of, ranks, on, arguments.best, arguments.memory)
     if not found.best:
         least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""
-        raise refuse(f"nothing for {ranks} ranks: {found.words(_choices(of))}{least}")
+        raise refuse(f"nothing for {ranks} {plural(ranks, 'rank')}: {found.words(_choices(of))}{least}")
     rows = [record(result, of, ranks) for result in found.best]
     table = lines(rows, ranks, isinstance(of, Net))
-    print("\n".join([problem.heading(of, on, f"on {ranks} ranks"), *table, "", *notes(found, of)]))
+    print("\n".join([problem.heading(of, on, f"on {ranks} {plural(ranks, 'rank')}"), *table, "", *notes(found, of)]))
     content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.described(of), "rows": rows}
     leave(arguments.csv, lambda path: write_csv(path, rows), "--csv")
     leave(arguments.json, lambda path: write_json(path, content), "--json")
@@ -69,5 +70,5 @@ def notes(found: Found[Any], of: Problem) -> list[str]:
     return [found.words(_choices(of)), "memory needed: a rank's parts of A, B and C, and workspace"]
 
 
-def _choices(of: Problem) -> str:
-    return "schemes and grids" if isinstance(of, Net) else "algorithms and grids"
+def _choices(of: Problem) -> tuple[str, ...]:
+    return ("scheme", "grid") if isinstance(of, Net) else ("algorithm", "grid")

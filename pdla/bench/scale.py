@@ -11,6 +11,7 @@ from pdla.bench import networks, problem, products
 from pdla.bench.arguments import Parser, machine, rank_count, to_draw
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.networks import SCHEMES, Net
+from pdla.bench.plural import plural
 from pdla.bench.problem import Problem, record
 from pdla.bench.products import Product
 from pdla.bench.stop import refuse
@@ -59,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         _check_plot(arguments.plot)
     how = _growth(arguments, of)
     points = []
-    print(problem.heading(of, on, f"{how or 'the same'} on {counts[0]} to {counts[-1]} ranks") + "\n" + _head())
+    several = f"{counts[0]} to {counts[-1]} ranks" if len(counts) > 1 else f"{counts[0]} {plural(counts[0], 'rank')}"
+    print(problem.heading(of, on, f"{how or 'the same'} on {several}") + "\n" + _head())
     for ranks in counts:
         points.append(point(grown(of, ranks / counts[0], how), ranks, on, arguments.memory))
         print(line(points[-1], points), flush=True)

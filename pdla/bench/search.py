@@ -9,6 +9,7 @@ from math import inf
 from typing import Generic, Protocol, TypeVar
 
 from pdla.bench.estimate import Seconds
+from pdla.bench.plural import plural
 
 
 class Candidate(Protocol):
@@ -51,12 +52,15 @@ class Found(Generic[R]):
     def not_looked_at(self) -> int:
         return self.possible - self.run - self.too_large - self.too_slow
 
-    def words(self, of: str) -> str:
-        """What was looked at, in words; of: what the candidates are."""
-        left = [f"{self.too_large:,} need more memory"] if self.too_large else []
-        left += [f"{self.too_slow:,} cannot be faster: their work or their bytes alone take longer"] if self.too_slow else []
-        left += [f"{self.not_looked_at:,} that promise less were not looked at"] if self.not_looked_at else []
-        return "; ".join([f"{self.possible:,} {of}: {self.run:,} run dry", *left])
+    def words(self, of: tuple[str, ...]) -> str:
+        """What was looked at, in words; of: the parts of a candidate, such as a scheme and a grid, in the singular."""
+        left = [f"{self.too_large:,} {plural(self.too_large, 'needs', 'need')} more memory"] if self.too_large else []
+        whose = plural(self.too_slow, "its", "their")
+        left += [f"{self.too_slow:,} cannot be faster: {whose} work or {whose} bytes alone take longer"] if self.too_slow else []
+        were = plural(self.not_looked_at, "that promises less was", "that promise less were")
+        left += [f"{self.not_looked_at:,} {were} not looked at"] if self.not_looked_at else []
+        kinds = " and ".join(plural(self.possible, kind) for kind in of)
+        return "; ".join([f"{self.possible:,} {kinds}: {self.run:,} run dry", *left])
 
 
 def search(candidates: Iterable[C], run: Callable[[C], R], count: int, most: int, memory: float = inf) -> Found[R]:

@@ -16,6 +16,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 import pdla
+from pdla.bench.plural import plural
 from pdla.comm.agree import name
 from pdla.comm.clock import now
 from pdla.comm.ledger import Event, Ledger
@@ -118,7 +119,7 @@ def _timeline(parts: Sequence[Part], ranks: int) -> Timeline:
     if len(shown) < ranks:
         left_out.append(f"of {ranks} ranks all but {name([part.rank for part in shown])}")
     if (missing := sum(part.count for part in shown) - len(spans)) > 0:
-        left_out.append(f"{missing} spans, none longer than {_length(min(spans, key=_length)):.3g} s")
+        left_out.append(f"{missing} {plural(missing, 'span')}, none longer than {_length(min(spans, key=_length)):.3g} s")
     return Timeline(tuple(sorted(spans, key=itemgetter(0, 4))), tuple(left_out))
 
 

@@ -347,7 +347,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
 def _agree_on_settings(comm: MPI.Comm) -> None:
     """Collective: AgreementError where settings differ that must not: ranks would make different plans, and wait for messages that
     no rank sends."""
-    mine = vars(config.settings) | {"machine": Machine.told()}
+    mine = vars(config.settings) | {"machine": Machine.chosen_in_words()}
     as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
     everyone = comm.allgather({setting: text for setting, text in as_given.items() if setting not in config.OWN})
     for setting in everyone[0]:

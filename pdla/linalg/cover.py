@@ -20,7 +20,7 @@ import numpy as np
 
 from pdla.cuts import Cyclic, block_bounds
 from pdla.errors import ShapeError
-from pdla.indices import IndexSet
+from pdla.indices import IndexSet, distinct
 from pdla.linalg.stairs import Block
 
 
@@ -94,6 +94,25 @@ class Cover:
         chosen = np.flatnonzero(near).tolist()
         return [(i, self._sum(self._tile(n, giver, *marks[:, i].tolist()), giver)) for i in chosen]
 
+    def needing(self, n: int, rows: IndexSet) -> list[int]:
+        """The places, of each the one with the first part of k, that get some of these rows of A."""
+        blocks = np.flatnonzero(_meet(_ends(n, self.v), np.arange(self.v), rows))
+        first = (blocks[:, None] - np.array(ruler(self.v // 2))) % self.v
+        return (distinct(first) * self.c).tolist()
+
+    def having(self, n: int, wanted: Block) -> list[int]:
+        """The places, of each the one with the first part of k, of whose tiles one may meet a wanted block."""
+        every, ends = np.arange(self.v), _ends(n, self.v)
+        high, low = (np.flatnonzero(_meet(ends, every, held)) for held in (wanted.rows, wanted.cols))
+        return (distinct(np.concatenate([self._over(high[:, None], low), self._over(low, high[:, None])])) * self.c).tolist()
+
+    def _over(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Where the ruler's zero is if a pair of marks is over two row blocks, the first mark over the first: of all pairs of
+        blocks, those that have the second within half a circle behind the first."""
+        apart = (second - first) % self.v
+        near = 2 * apart <= self.v
+        return ((first - _firsts(self.v)[np.where(near, apart, 0)]) % self.v)[near]
+
     def flops(self, n: int, k: int) -> float:
         """Multiplications and additions of each rank."""
         return n * (n + 1) * k / self.v / self.c
@@ -111,6 +130,12 @@ class Cover:
 def _marks(v: int) -> np.ndarray:
     """The pairs of marks of a place's tiles, a column each: (0, 0) for the tile on the diagonal, then one for each distance."""
     return np.array([(0, 0), *measures(v).values()]).T
+
+
+@lru_cache(maxsize=64)
+def _firsts(v: int) -> np.ndarray:
+    """The first of the pair of marks at each distance, from 0."""
+    return np.array([0, *(measures(v)[distance][0] for distance in range(1, v // 2 + 1))])
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,7 @@ from pdla.array import namespace
 from pdla.comm.kept import kept
 from pdla.indices import IndexSet
 from pdla.linalg.stairs import Block
-from pdla.linalg.travel import Way, held_by, wanted_by
+from pdla.linalg.travel import Wanting, Way, held_by, wanted_by
 from pdla.matrix import DistMatrix
 
 
@@ -21,12 +21,13 @@ def reflect(C: DistMatrix, hermitian: bool) -> None:
 
 
 def _way(C: DistMatrix) -> Way:
-    blocks = wanted_by(C.layout, C.shape, C.grid)
+    straight = wanted_by(C.layout, C.shape, C.grid)
 
-    def transposed(rank: int) -> Block | None:
-        block = blocks(rank)
-        return None if block is None else Block(block.cols, block.rows)
+    def block(rank: int) -> Block | None:
+        held = straight.block(rank)
+        return None if held is None else held.T
 
+    transposed = Wanting(block, lambda block: straight.near(block.T))
     return Way.of(C.grid.comm, held_by(C.layout, C.shape, C.grid), transposed, below=1)
 
 

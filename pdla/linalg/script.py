@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -18,7 +19,7 @@ from pdla.linalg.cover import Cover, covers
 from pdla.linalg.stairs import Block, Stairs, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.strips import Strips
-from pdla.linalg.travel import Way, held_by, wanted_by
+from pdla.linalg.travel import Holding, Wanting, Way, held_by, wanted_by
 from pdla.matrix import DistMatrix
 
 FLOPS = 200  # operations of a core in the time in which a word arrives: 25 GFLOP/s against 1 GB/s
@@ -98,15 +99,25 @@ class Script:
         there = Block(*(IndexSet.interval(0, size) for size in A.shape)) if together else mine
         wanted = wanted_by(C.layout, C.shape, grid)
 
+        def asking(block: Block) -> Iterator[int]:
+            meeting = [part for part in range(deal.c) if parts[part].overlay(block.cols)[2]]
+            return (grid.order[at + part] for at in deal.needing(n, block.rows) for part in meeting)
+
         def given(giver: int, taker: int) -> list[tuple[int, Block]]:
-            block = wanted(taker) if giver in places else None
+            block = wanted.block(taker) if giver in places else None
             return [] if block is None else deal.gives(n, places[giver], places[taker], block)
+
+        def computed(rank: int) -> list[Block]:
+            return deal.tiles(n, places[rank]) if rank in places else []
+
+        def computing(block: Block) -> Iterator[int]:
+            return (grid.order[at + part] for at in deal.having(n, block) for part in range(deal.c))
 
         return Script(
             together, shape, (rows[0], cols[0]) if (rows[2], cols[2]) == shape else None,
-            Way.of(grid.comm, held_by(A.layout, A.shape, grid), asked), isinstance(deal, Stay),
+            Way.of(grid.comm, held_by(A.layout, A.shape, grid), Wanting(asked, asking)), isinstance(deal, Stay),
             [] if place is None else [_tile(there, block) for block in deal.tiles(n, place)],
-            *_summing(n, deal, grid, place), Way.of(grid.comm, given, wanted, below=0),
+            *_summing(n, deal, grid, place), Way.of(grid.comm, Holding(given, computed, computing), wanted, below=0),
         )  # fmt: skip
 
 

@@ -26,6 +26,10 @@ class Block:
     rows: IndexSet
     cols: IndexSet
 
+    @property
+    def T(self) -> Block:
+        return Block(self.cols, self.rows)
+
 
 class Piece(NamedTuple):
     """Elements of an array: all in its `rows` and `cols`, or, of those, the single elements `kept` = (their rows, their columns).

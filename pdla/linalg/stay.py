@@ -46,6 +46,14 @@ class Stay:
         """The giver's numbered tiles, for itself only: see Cover.gives."""
         return [(0, tile) for tile in self.tiles(n, giver)] if giver == taker else []
 
+    def needing(self, n: int, rows: IndexSet) -> range:
+        """The places that may need some of these rows of A."""
+        return self._places()
+
+    def having(self, n: int, wanted: Block) -> range:
+        """The places that may give a tile to another one: none."""
+        return range(0)
+
     def _places(self) -> range:
         return range(int(np.prod([size for _, size in self.sizes])))
 

@@ -38,6 +38,14 @@ class Strips:
         """The giver's numbered tiles: see Cover.gives."""
         return [(0, tile) for tile in self.tiles(n, giver)]
 
+    def needing(self, n: int, rows: IndexSet) -> range:
+        """The places that may need some of these rows of A."""
+        return range(self.v)
+
+    def having(self, n: int, wanted: Block) -> range:
+        """The places of whose tiles one may meet a wanted block."""
+        return range(self.v)
+
     def flops(self, n: int, k: int) -> float:
         """The most multiplications and additions of any rank."""
         return 2 * k * max(whole(tile).size for place in range(self.v) for tile in self.tiles(n, place))

@@ -18,17 +18,38 @@ from pdla.array.composed import summing
 from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, Shape
+from pdla.layout import Layout, Shape, shares_meeting
 from pdla.linalg.stairs import Block, Stairs, meeting, pack, unpack
 
-Holding = Callable[[int, int], Sequence[tuple[int, Block]]]  # (giver, taker) -> the numbered blocks that the one has for the other
-Wanting = Callable[[int], Block | None]  # rank -> the block that it wants; None: nothing
+Near = Callable[[Block], Iterable[int]]  # ranks among which are all that have, or want, some of a block: no others are looked at
+
+
+@dataclass(frozen=True)
+class Holding:
+    """Who has which blocks.
+
+    gives  (giver, taker) -> the numbered blocks that the one has for the other
+    of     rank -> blocks in which all lies that it gives to anyone
+    """
+
+    gives: Callable[[int, int], Sequence[tuple[int, Block]]]
+    of: Callable[[int], Sequence[Block]]
+    near: Near
+
+
+@dataclass(frozen=True)
+class Wanting:
+    """Who wants which block. block: of a rank; None: nothing."""
+
+    block: Callable[[int], Block | None]
+    near: Near
 
 
 def held_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Holding:
     """The blocks of a matrix; of the ranks that hold copies of one, the nearest to the taker in number gives it."""
+    block = partial(_block_of, layout, shape, grid)
 
-    def blocks(giver: int, taker: int) -> Sequence[tuple[int, Block]]:
+    def gives(giver: int, taker: int) -> Sequence[tuple[int, Block]]:
         coords = grid.coords_of(giver)
         if coords is None:
             return ()
@@ -37,17 +58,29 @@ def held_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Holding:
             return ()
         return ((0, Block(*layout.indices(shape, grid.sizes, coords))),)
 
-    return blocks
+    def of(rank: int) -> Sequence[Block]:
+        held = block(rank)
+        return () if held is None else (held,)
+
+    return Holding(gives, of, partial(_near, layout, shape, grid))
 
 
 def wanted_by(layout: Layout, shape: Shape, grid: ProcessGrid) -> Wanting:
     """The blocks of a matrix; each rank that holds a copy wants it."""
+    return Wanting(partial(_block_of, layout, shape, grid), partial(_near, layout, shape, grid))
 
-    def block(rank: int) -> Block | None:
-        coords = grid.coords_of(rank)
-        return None if coords is None else Block(*layout.indices(shape, grid.sizes, coords))
 
-    return block
+def _block_of(layout: Layout, shape: Shape, grid: ProcessGrid, rank: int) -> Block | None:
+    coords = grid.coords_of(rank)
+    return None if coords is None else Block(*layout.indices(shape, grid.sizes, coords))
+
+
+def _near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) -> Iterator[int]:
+    """The ranks that hold some of the rows and some of the columns of a block."""
+    across = [where for where, _ in shares_meeting(shape[1], layout.cols, grid.sizes, block.cols)]
+    for up, _ in shares_meeting(shape[0], layout.rows, grid.sizes, block.rows):
+        for along in across:
+            yield from grid.holders(up | along).tolist()
 
 
 @dataclass(frozen=True)
@@ -71,10 +104,11 @@ class Way:
     @staticmethod
     def of(comm: Communicator, holding: Holding, wanted: Wanting, below: int | None = None) -> Way:
         """Collective. below: move only elements (i, j) of the matrix with i - j >= below; None: all."""
-        me, mine = comm.rank, wanted(comm.rank)
-        others = [peer for peer in range(comm.size) if peer != me]
-        going = {peer: [(i, here) for i, here, _ in _met(holding(me, peer), wanted(peer), below)] for peer in others}
-        coming = {peer: [there for _, _, there in _met(holding(peer, me), mine, below)] for peer in others}
+        me, mine = comm.rank, wanted.block(comm.rank)
+        takers = sorted({peer for block in holding.of(me) for peer in wanted.near(block)} - {me})
+        givers = sorted(set(() if mine is None else holding.near(mine)) - {me})
+        going = {peer: [(i, here) for i, here, _ in _met(holding.gives(me, peer), wanted.block(peer), below)] for peer in takers}
+        coming = {peer: [there for _, _, there in _met(holding.gives(peer, me), mine, below)] for peer in givers}
         sends = {peer: stairs for peer, stairs in going.items() if stairs}
         recvs = {peer: stairs for peer, stairs in coming.items() if stairs}
         begins, size = {}, 0
@@ -84,7 +118,7 @@ class Way:
                     if me in (giver, taker):
                         begins[giver, taker] = size
                     size += count
-        return Way(sends, _met(holding(me, me), mine, below), recvs, begins, size)
+        return Way(sends, _met(holding.gives(me, me), mine, below), recvs, begins, size)
 
     @property
     def words(self) -> int:

@@ -151,7 +151,7 @@ def _least(plan: Plan) -> int:
     That is the blocks of A, B and C in native layouts in which they do not come already; what is gathered of A and of B, unless in
     memory that ranks share; C's addends, where they are summed over ranks; and SUMMA's panels, those under way too.
     """
-    (m, k), n, sizes, nodes = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.grid.comm.nodes
+    (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
     faces = (plan.roles.A, plan.roles.B, plan.roles.C) if plan.schedule in AT_ONCE else (plan.walk.A, plan.walk.B, plan.walk.C)
     stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
@@ -185,8 +185,7 @@ def _under_way(plan: Plan) -> int:
 
 def _thinnest(plan: Plan) -> Plan:
     """The plan with the narrowest panels that are tried."""
-    (m, k), n = plan.A.shape, plan.B.shape[1]
-    walked = {"m": m, "n": n, "k": k}[plan.walk.dimension]
+    walked = plan.mnk["mnk".index(plan.walk.dimension)]
     return replace(plan, panel=min(plan.panel, max(1, walked // MOST_PANELS))) if plan.schedule == "summa" else plan
 
 
@@ -212,8 +211,7 @@ def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tupl
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
     if peak <= limit or thinnest == plan.panel:
         return peak, plan
-    (m, k), n = plan.A.shape, plan.B.shape[1]
-    width = min(plan.panel, walk.widest(plan.walk, (m, n, k), plan.grid.sizes))
+    width = min(plan.panel, walk.widest(plan.walk, plan.mnk, plan.grid.sizes))
     while peak > limit and width > thinnest:
         half = replace(plan, panel=max(width // 2, thinnest))
         below = peak_of(half)

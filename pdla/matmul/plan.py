@@ -103,6 +103,11 @@ class Plan:
         return self.C.layout
 
     @property
+    def mnk(self) -> tuple[int, int, int]:
+        """The sizes of the product: C is m x n, A is m x k, B is k x n."""
+        return (*self.C.shape, self.A.shape[1])
+
+    @property
     def closed(self) -> bool:
         """Whether one of its grids has been closed: for matrices on an equal grid, made later, another plan must be made."""
         return any(grid.closed for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid))
@@ -353,7 +358,7 @@ class Plan:
 
     def explain(self) -> str:
         """The plan in words: how it multiplies, what it costs, the lower bound, and the next best ways."""
-        (m, k), n = self.A.shape, self.B.shape[1]
+        m, n, k = self.mnk
         walked = "" if self.schedule in AT_ONCE else f", walking {self.walk.dimension}"
         panels = f" in panels of {self.panel}" if self.schedule == "summa" else ""
         cost, machine, size = self.predicted, self.machine, self.dtype.itemsize

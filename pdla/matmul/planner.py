@@ -57,7 +57,7 @@ class Way:
     price: float
     stays: tuple[bool, bool, bool] = (True, True, True)
 
-    def told(self, itemsize: int) -> str:
+    def in_words(self, itemsize: int) -> str:
         """The way in words, with the bytes that a rank receives."""
         grid = " on its own grid" if self.table is None else " on " + " x ".join(map(str, self.table.shape))
         schedule = "" if self.schedule == self.algorithm else f" by {self.schedule}"
@@ -341,5 +341,5 @@ def runners_up(found: Sequence[Way], itemsize: int, count: int = 3) -> tuple[str
     """The next cheapest ways, in words; of those with one algorithm, schedule and grid shape, the cheapest."""
     seen: dict[tuple, str] = {}
     for way in found:
-        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way.told(itemsize))
+        seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way.in_words(itemsize))
     return tuple(seen.values())[1 : count + 1]

@@ -89,7 +89,7 @@ class Machine:
         return _chosen(config.settings.machine)
 
     @staticmethod
-    def told() -> str:
+    def chosen_in_words() -> str:
         """The figures of the chosen machine, or the error in finding it, as a text to be compared between ranks."""
         try:
             return repr(Machine.chosen())

@@ -27,6 +27,7 @@ from pdla.scalapack.pblas import DTYPES, TURNS
 NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
 OTHER = 7  # PDLA_OTHER
 LONGEST = 4095  # the most bytes of an error's text: pdla.c has room for these and a zero
+QUOTED = 200  # characters of a layout's text that an error quotes
 
 
 class Handles:
@@ -64,7 +65,14 @@ def layout_of(text: str) -> Layout:
     except LayoutError:
         raise
     except Exception as error:
-        raise LayoutError(f"layout {text!r}: {error}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
+        given, why = shortened(text, QUOTED), shortened(str(error), QUOTED)  # Python's own errors quote it, too
+        raise LayoutError(f"layout {given!r}: {why}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
+
+
+def shortened(text: str, most: int) -> str:
+    """The text; of one that has more than so many characters, its beginning and its end."""
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def pointed(**pointers: Any) -> None:
@@ -108,7 +116,9 @@ class Interface:
                 status[0] = 0
             except Exception as error:
                 status[0] = next((number for number, kind in enumerate(NUMBERS, 1) if isinstance(error, kind)), OTHER)
-                text = (str(error) if isinstance(error, PdlaError) else f"{type(error).__name__}: {error}").encode()[:LONGEST]
+                words = str(error) if isinstance(error, PdlaError) else f"{type(error).__name__}: {error}"
+                # In UTF-8 a character has up to four bytes. What was given mostly comes first, and the reason last.
+                text = shortened(words, LONGEST if words.isascii() else LONGEST // 4).encode()
                 self.ffi.memmove(said, text + b"\0", len(text) + 1)
 
         return call

@@ -37,7 +37,7 @@ int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *l
                 pdla_handle *matrix);
 
 /* Rows [i0, i1) and columns [j0, j1) of a matrix, on the same memory. A dimension that is cut along several axes can
- * be taken as a whole only. */
+ * be taken as a whole only. All processes give the same bounds: as no message is sent, nothing compares them. */
 int pdla_part(pdla_handle matrix, int64_t i0, int64_t i1, int64_t j0, int64_t j1, pdla_handle *part);
 
 /* Collective: C = alpha op(A) op(B) + beta C; an op is N, T or C. alpha and beta point to numbers of the matrices' type. C has no

@@ -166,7 +166,7 @@ class Upsample(Pointwise):
         block[...] = x.stored.reshape(samples, h, 1, w, 1, channels)
         return DistMatrix(block.reshape(rows * area, channels), (x.shape[0] * area, x.shape[1]), x.grid, layout)
 
-    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+    def _gradient(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
         block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)

@@ -16,7 +16,7 @@ from pdla.nn.trip import Parameter, Shard, seeded
 
 
 class Pointwise(Layer):
-    """A layer that takes an activation of any layout: subclasses write `_apply`, forward, and `_turned`, back. Nothing is sent."""
+    """A layer that takes activations of any layout and sends nothing. Subclasses write `_apply`, forward, and `_gradient`, back."""
 
     units: tuple[int | None, int | None] = (None, None)
 
@@ -30,7 +30,7 @@ class Pointwise(Layer):
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
         raise NotImplementedError
 
-    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+    def _gradient(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         raise NotImplementedError
 
     def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
@@ -39,7 +39,7 @@ class Pointwise(Layer):
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         yield from ()
-        return self._turned(dy, at)
+        return self._gradient(dy, at)
 
 
 class GeLU(Pointwise):
@@ -52,7 +52,7 @@ class GeLU(Pointwise):
     def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
         return self.biased(x, None, at)
 
-    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+    def _gradient(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         (slope,) = at.take(self)
         return like(dy, dy.stored * slope)
 
@@ -63,7 +63,7 @@ class GeLU(Pointwise):
             at.keep(self, slope)
         return like(x, y)
 
-    def turned_and_summed(self, dy: DistMatrix, at: Shard) -> tuple[DistMatrix, Any]:
+    def gradient_and_sums(self, dy: DistMatrix, at: Shard) -> tuple[DistMatrix, Any]:
         """The gradient with regard to what `biased` took, and its sums over tokens, which are this shard's part of the bias's."""
         (slope,) = at.take(self)
         dx, sums = dy.xp.product_sums(dy.stored, slope)
@@ -77,7 +77,7 @@ class ReLU(Pointwise):
         at.keep(self, x.stored <= 0)
         return like(x, np.maximum(x.stored, x.dtype.type(0)))
 
-    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+    def _gradient(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         (stopped,) = at.take(self)
         dx = dy.stored.copy()
         dx[stopped] = 0  # a product with 0 would make NaN of an infinite gradient
@@ -110,6 +110,6 @@ class Dropout(Pointwise):
         at.keep(self, kept)
         return like(x, x.stored * kept * x.dtype.type(1 / (1 - self.probability)))
 
-    def _turned(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+    def _gradient(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         (kept,) = at.take(self)
         return dy if kept is None else like(dy, dy.stored * kept * dy.dtype.type(1 / (1 - self.probability)))

@@ -193,7 +193,7 @@ class MLP(Sequential):
 
     def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
         first, gelu, second = self.layers
-        inner, sums = gelu.turned_and_summed((yield from second._backward(dy, at)), at)
+        inner, sums = gelu.gradient_and_sums((yield from second._backward(dy, at)), at)
         return (yield from first.passed_back(inner, sums, at))
 
 

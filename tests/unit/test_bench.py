@@ -234,7 +234,7 @@ def test_products_of_integers_that_are_wrong_are_found(dtype, error):
     right, wrong = np.zeros((2, 3), dtype), np.zeros((2, 3), dtype)
     wrong[1, 2] = error
     assert differences(right, right, 0.0) == ""
-    assert differences(wrong, right, 0.0).startswith("1 of 6 elements differ, the first at (1, 2): ")
+    assert differences(wrong, right, 0.0).startswith("1 of 6 elements differs, the first at (1, 2): ")
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
@@ -245,7 +245,7 @@ def test_infinities_and_nan_of_a_file_are_compared_as_such(dtype):
     for i, wrong in enumerate([np.nan, 1, np.inf, 1]):
         c = right.copy()
         c[i] = wrong
-        assert differences(c, right, bound).startswith(f"1 of 4 elements differ, the first at ({i},): ")
+        assert differences(c, right, bound).startswith(f"1 of 4 elements differs, the first at ({i},): ")
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")

@@ -11,12 +11,12 @@ import pytest
 
 import pdla
 from pdla import nn
-from pdla.bench import estimate, networks, predict, products
+from pdla.bench import estimate, networks, predict, products, scale
 from pdla.bench.arguments import Parser
 from pdla.bench.estimate import Seconds
 from pdla.bench.networks import SCHEMES, Net
 from pdla.bench.products import Product
-from pdla.bench.search import search
+from pdla.bench.search import Found, search
 from pdla.bench.stop import Stop
 from pdla.comm import ring
 from pdla.model.machine import Machine
@@ -164,7 +164,25 @@ def test_the_search_finds_what_looking_at_all_finds(memory):
 def test_the_search_says_what_it_did_not_look_at():
     found = search(made(60), lambda one: Run(one.true, one.size), 5, 6)
     assert found.run == 6 and found.not_looked_at == 60 - 6 - found.too_slow > 0
-    assert f"{found.not_looked_at} that promise less were not looked at" in found.words("things")
+    assert f"{found.not_looked_at} that promise less were not looked at" in found.words(("thing",))
+
+
+def test_one_is_counted_in_the_singular():
+    of = ("scheme", "grid")
+    several = Found([], 8, 2, 2, 2, 0.0).words(of)
+    assert several.startswith("8 schemes and grids: 2 run dry; 2 need more memory; 2 cannot be faster: their work")
+    one = Found([], 4, 1, 1, 1, 0.0).words(of)
+    assert one.endswith(
+        "; 1 needs more memory; 1 cannot be faster: its work or its bytes alone take longer; 1 that promises less was not looked at"
+    )
+    assert Found([], 1, 1, 0, 0, 0.0).words(of) == "1 scheme and grid: 1 run dry"
+    assert str(Net(1, 1, 1, 1, 1)) == "1 layer of 1 feature, 1 head, 1 sequence of 1, 32-bit floats"
+
+
+def test_one_rank_is_no_ranks(capsys):
+    for words, module in ((("-P", "1"), predict), (("--to", "1"), scale)):
+        _, out, _ = command(capsys, *words, "--product", "8x8x8", module=module)
+        assert "on 1 rank\n" in out
 
 
 # ---------------------------------------------------------------------------------------------- the fastest

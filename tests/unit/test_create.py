@@ -1,5 +1,6 @@
 """Making matrices: from whole arrays, from functions, and at random: the same numbers on every grid."""
 
+import re
 from itertools import product as cross
 
 import ml_dtypes
@@ -136,6 +137,14 @@ def test_from_function(ranks, shape, layout):
     np.testing.assert_array_equal(whole, 10 * i - j)
 
 
+def test_a_function_may_give_whole_numbers_as_floats():
+    def halves(i, j):
+        return (i + j) // 2.0
+
+    whole = whole_of(lambda grid, how: pdla.from_function(halves, (9, 7), grid, how, dtype="uint8"), *PLACES[1])
+    np.testing.assert_array_equal(whole, halves(*np.ogrid[:9, :7]))
+
+
 @pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("no"), UnicodeDecodeError("ascii", b"x", 0, 1, "no")])
 def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
     def program(comm):
@@ -200,6 +209,21 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
             lambda grid: pdla.from_function(lambda i, j: i + 1j * j, (3, 3), grid, Layout()), ShapeError,
             "f gives complex128, the matrix has float64: give dtype=complex",
         ),
+        *[
+            (
+                lambda grid, f=f, dtype=dtype: pdla.from_function(f, (3, 3), grid, Layout(), dtype=dtype),
+                ShapeError, f"f gives {re.escape(str(given))}, the matrix has {np.dtype(dtype)}: give another dtype=, or round",
+            )
+            for f, dtype, given in (
+                (lambda i, j: (i + j) / 2, "int64", 0.5),
+                (lambda i, j: np.nan, "int8", np.nan),
+                (lambda i, j: i - 2.0**70, "int64", -(2.0**70)),
+                (lambda i, j: 200 * i + j, "int8", 200),
+                (lambda i, j: j - i, "uint16", -1),
+                (lambda i, j: i + j, bool, 2),
+                (lambda i, j: (i + j) / 2, ml_dtypes.int4, 0.5),
+            )
+        ],
         (
             lambda grid: pdla.from_local(np.ma.masked_equal(np.eye(3), 0), (3, 3), grid, Layout()), ShapeError,
             "from_local: .*masked elements",

@@ -165,3 +165,18 @@ def test_types_as_op_letters_in_either_case():
         return client.gemm(a, c, op=b"t")
 
     assert answers(program) == (OK, "")
+
+
+@pytest.mark.parametrize(("layout", "reason", "most"), [
+    ("a" * 200_000, "' is not defined; write \"rows='row', cols=Cyclic('col', 64)\"", 600),
+    ("'" + "é" * 200_000, "; write \"rows='row', cols=Cyclic('col', 64)\"", 900),
+    ("'" + "a" * 200_000 + "'", "'; the grid has row, col", 4095),
+    ("'" + "é" * 200_000 + "'", "'; the grid has row, col", 4095),
+], ids=["a name", "a text without end", "an axis", "an axis in UTF-8"])  # fmt: skip
+def test_the_reason_is_told_though_the_layout_is_long(layout, reason, most):
+    def program(client, comm):
+        rows, text = client.ffi.new("int64_t *"), client.ffi.new("char[]", layout.encode())
+        return client.call("local_shape", client.grid, 4, 4, text, rows, rows)
+
+    status, text = answers(program)
+    assert status == LAYOUT and text.endswith(reason) and " ... " in text and len(text.encode()) <= most

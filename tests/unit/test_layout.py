@@ -63,6 +63,14 @@ def test_every_index_is_held_once_by_the_axes_that_cut(spec, n):
     assert sorted(everything) == list(range(n))
 
 
+@pytest.mark.parametrize("n", [0, 1, 5, 23, 24])
+@pytest.mark.parametrize("spec", [*SPECS, *(Cyclic("col", 5, 2, first) for first in (1, 4))], ids=str)
+def test_the_shape_of_a_block_is_that_of_its_indices(spec, n):
+    layout = Layout(spec)
+    for where in places():
+        assert layout.local_shape((n, 1), SIZES, where) == tuple(map(len, layout.indices((n, 1), SIZES, where)))
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_a_share_is_ascending_and_the_same_along_axes_not_named(spec):
     axes = Layout(rows=spec).axes

@@ -15,7 +15,7 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid, errors
 from pdla.comm.base import Communicator
 from pdla.indices import IndexSet
-from pdla.linalg import chain, stay
+from pdla.linalg import chain, stay, travel
 from pdla.linalg import script as triangle
 from pdla.linalg.cover import Cover, covers, measures, ruler
 from pdla.linalg.stairs import Block, meeting
@@ -76,6 +76,24 @@ def test_a_place_offers_all_that_is_wanted_of_it(cover):
         for number, tile in enumerate(cover.sums(50, place)):
             assert offered.get(number, tile).rows == tile.rows
             assert number in offered or meeting(tile, wanted, None) is None
+            assert place - place % cover.c in cover.having(50, wanted) or meeting(tile, wanted, None) is None
+        needs = cover.rows(50, place).overlay(wanted.rows)[2] > 0
+        assert needs == (place - place % cover.c in cover.needing(50, wanted.rows))
+
+
+def test_of_many_ranks_few_are_looked_at(monkeypatch):
+    """1024 ranks: of those that a rank gives to and takes from, no more than twice as many, and itself."""
+    looked, met = [], travel._met
+    monkeypatch.setattr(travel, "_met", lambda *given: looked.append(met(*given)) or looked[-1])
+
+    def program(comm):
+        A = pdla.zeros((2048, 1024), ProcessGrid((32, 32), comm=comm), BLOCKS)
+        pdla.syrk(A, mirror=True, layout=BLOCKS)
+
+    for rank in (0, 500, 1023):
+        looked.clear()
+        pdla.dry_run(1024, program, rank=rank)
+        assert len(looked) <= 2 * sum(map(bool, looked)) + 3 < 1024
 
 
 @pytest.mark.parametrize(

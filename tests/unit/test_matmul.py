@@ -108,6 +108,15 @@ def test_copies_of_c_are_alike_wherever_ranks_run():
     pdla.run(6, program)
 
 
+def test_a_plan_knows_the_sizes_of_its_product():
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = pdla.ones((7, 5), grid, Layout("row", "col")), pdla.ones((7, 3), grid, Layout("row"))
+        assert pdla.plan_matmul(A.T, B).mnk == pdla.plan_matmul(A.T, B, out=pdla.zeros((5, 3), grid, Layout())).mnk == (5, 3, 7)
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("schedule", ["gather", "summa", "cannon", "shared"])
 def test_sixteen_bits_are_rounded_once_wherever_c_lies(schedule, dtype):

@@ -564,6 +564,44 @@ def test_numbers_that_numpy_has_no_dtype_for_are_one_error_on_all_ranks(operatio
     assert len(set(pdla.run(4, program))) == 1
 
 
+def test_a_local_block_is_changed_in_place():
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), LAYOUT, dtype="complex128")
+        A.local += 1j
+        A.T.local[0] *= 2
+        A.conj().conj().local -= 1
+        wanted = np.full((2, 2), 1j)
+        wanted[:, 0] = 1 + 2j
+        assert (A.local == wanted).all()
+        with pytest.raises(AttributeError, match="a matrix stays what it is"):
+            A.H.local += 1  # a copy
+        with pytest.raises(AttributeError, match="a matrix stays what it is"):
+            A.local = A.local + 1
+        return np.array_equal(A.local, wanted)
+
+    def dry(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2), comm=comm), LAYOUT)
+        A.local += 1
+        A.T.local *= 2
+
+    assert all(pdla.run(4, program))
+    pdla.dry_run(4, dry)
+
+
+def test_operators_take_the_pairs_of_dtypes_that_products_take():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        halves, brains, whole = (pdla.ones((2, 2), grid, LAYOUT, dtype=dtype) for dtype in ("float16", ml_dtypes.bfloat16, "int32"))
+        for other in (halves, whole):
+            for operation in (operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.matmul):
+                with pytest.raises(ShapeError, match="NumPy has no dtype for both, so bring them to one by astype"):
+                    operation(brains, other)
+        assert (halves + brains.astype("float32")).dtype == (halves @ brains.astype("float32")).dtype == "float32"
+        assert (brains * 2).dtype == ml_dtypes.bfloat16
+
+    pdla.run(2, program)
+
+
 def test_addends_of_ml_dtypes_integers_are_integers():
     def program(comm):
         grid, layout = ProcessGrid((1, 2)), Layout("row", partial="col")

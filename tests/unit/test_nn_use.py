@@ -704,7 +704,7 @@ class Failing(Pointwise):
         assert self.way != "forward"
         return x
 
-    def _turned(self, dy, at):
+    def _gradient(self, dy, at):
         assert self.way != "backward"
         return dy
 

@@ -63,7 +63,8 @@ def test_a_machine_foretells_a_row():
     [
         ("{", "Expecting"),
         ("[" * 9**5, "recursion"),
-        ("[]", "schema None"),
+        ("[]", "no schema"),
+        ('{"command": "scale", "rows": []}', "a result of 'scale'; a report is made of files of schema 2, as"),
         ('{"schema": 1}', "schema 1"),
         ('{"schema": 2, "rows": [{}]}', "lacks"),
     ],

@@ -9,6 +9,7 @@ from hypothesis import given
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
+from pdla.array.meta import Meta
 from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
 from pdla.scalapack import Descriptor, from_descriptor, to_descriptor
 from pdla.scalapack.pblas import DTYPES, Call, Context
@@ -36,6 +37,17 @@ def dealt(whole, desc, coords, shape):
 
 
 # ---------------------------------------------------------------------------------------------- descriptors
+
+
+def test_short_blocks_of_a_long_dimension_are_not_listed():
+    """2^38 of them would not fit any memory."""
+    words = [1, 0, 2**40, 3, 2, 2, 1, 0, 2**39]
+
+    def program(comm):
+        A = from_descriptor(words, Meta((2**39, 2)), ProcessGrid((2, 2), comm=comm))
+        return A.shape, A.local.shape
+
+    assert pdla.dry_run(4, program, rank=3)[0] == ((2**40, 3), (2**39, 1))
 
 
 @pytest.mark.parametrize("words", [(1, 5, 11, 9, 3, 2, 1, 0, 9), (2, 5, 11, 9, 2, 1, 3, 2, 1, 2, 12)], ids=str)

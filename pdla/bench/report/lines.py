@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pdla.bench.gemm import Row
+from pdla.bench.plural import plural
 from pdla.bench.report.content import VERSION, misfit, row
 from pdla.bench.split import Split
 from pdla.bench.stop import refuse
@@ -35,7 +36,7 @@ class File:
         """The file's name, and where and how it was run, in words."""
         known, ranks = self.content, self.content["ranks"]
         host, told = known["machine"], known["predicted_on"]
-        where = f"{ranks} rank{'s' if ranks > 1 else ''}, {known['world']}"
+        where = f"{ranks} {plural(ranks, 'rank')}, {known['world']}"
         where += "" if known["world"] == "dry" else f", {host['hosts']} x {host['processor']}"
         predicted = f"predicted on {told['name'] or 'the default machine'}" if told else ""
         command = " ".join(["python -m pdla.bench", *known["arguments"]])
@@ -96,7 +97,7 @@ def _read(path: Path) -> File:
     version = content.get("schema") if isinstance(content, dict) else None
     if version != VERSION:
         wanted = f"schema {VERSION}, as python -m pdla.bench --json writes it"
-        raise refuse(f"{path}: schema {version!r}; a report is made of files of {wanted}")
+        raise refuse(f"{path}: {_instead(content)}; a report is made of files of {wanted}")
     if lost := [name for name in WHOLE if name not in content]:
         raise refuse(f"{path}: lacks {', '.join(lost)}; see schema.json of pdla.bench.report")
     if wrong := misfit(content):
@@ -115,6 +116,14 @@ def _read(path: Path) -> File:
     except KeyError as error:
         raise refuse(f"{path}: lacks {error}; see schema.json of pdla.bench.report") from error
     return found
+
+
+def _instead(content: Any) -> str:
+    """What a file has in place of the schema that is read here. Results of predict and scale have none, but name their command."""
+    found = content if isinstance(content, dict) else {}
+    if "schema" in found:
+        return f"schema {found['schema']!r:.60}"
+    return f"a result of {found['command']!r:.60}" if "command" in found else "no schema"
 
 
 def lines(files: Sequence[File]) -> list[Line]:

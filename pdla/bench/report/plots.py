@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pdla.bench.plural import plural
 from pdla.bench.report.lines import Line
 from pdla.bench.stop import refuse
 from pdla.bench.table import size
@@ -118,7 +119,7 @@ def roofline(lines: Sequence[Line]) -> Any:
         for rate, marker in _rates(line):
             fill = "full" if marker == "o" else "none"
             axes.plot(line.intensity, rate, marker, color=colours[line.algorithm], fillstyle=fill)
-    for name, line in {f"{line.dtype}, {line.ranks} ranks": line for line in some if line.peak}.items():
+    for name, line in {f"{line.dtype}, {line.ranks} {plural(line.ranks, 'rank')}": line for line in some if line.peak}.items():
         xs, ys = _roof(ends, line.peak or 0.0, line.link)
         axes.plot(xs, ys, color="black", linewidth=0.8)
         axes.annotate(f" {name}", (xs[-1], ys[-1]), fontsize="x-small", va="center")
