@@ -60,7 +60,7 @@ def test_ranks_that_compute_and_wait_are_told_apart():
 
     told = pdla.run(2, program)
     assert told[0] == told[1]
-    assert told[0].busiest >= 0.05 > told[0].computing > 0
+    assert told[0].busiest >= 0.05 and told[0].busiest > told[0].computing > 0  # of one rank; the mean of both
     assert told[0].waiting == pytest.approx(told[0].seconds - told[0].computing)
     assert {(span.what, span.tag) for span in told[0].timeline.spans} == {("sleep", "nap")}
 
