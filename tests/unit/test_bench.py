@@ -162,7 +162,7 @@ def test_ctrl_c_ends_it_quietly():
 
 
 def test_too_little_memory_is_one_line_on_one_rank_of_mpi_too():
-    with begun("gemm", "-m", "5000000", "-n", "5000000", "-k", "1") as job:  # more than a process can address
+    with begun("gemm", "-m", "4300000", "-n", "4300000", "-k", "1") as job:  # more than a process can address
         err = job.stderr.read()
     assert (job.returncode, err.count("\n")) == (2, 1) and "Unable to allocate" in err
 
