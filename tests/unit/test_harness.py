@@ -113,3 +113,18 @@ def test_it():
     )
     assert job.returncode != 0
     assert "only rank 0 can read this file" in job.stdout
+
+
+def test_a_rank_that_reads_its_tests_late_is_waited_for(tmp_path):
+    job = run_job(
+        tmp_path,
+        """
+import time
+time.sleep(3 * comm.rank)
+
+def test_it():
+    pass
+""",
+        PDLA_TEST_PATIENCE="1",
+    )
+    assert job.returncode == 0 and "1 passed" in job.stdout, job.stdout
