@@ -17,8 +17,9 @@ from contextlib import contextmanager
 import hypothesis
 import pytest
 
-TIMEOUT = float(os.environ.get("PDLA_TEST_TIMEOUT", "120"))  # seconds that one test may take
+TIMEOUT = float(os.environ.get("PDLA_TEST_TIMEOUT", "300"))  # seconds that one test may take: no measure of speed
 PATIENCE = float(os.environ.get("PDLA_TEST_PATIENCE", "10"))  # seconds that a failed rank waits for the others
+GRACE = 3.0  # seconds for other ranks, which may be late, to say what they have to before the job ends
 STAGGER = 0.2  # seconds between the prints of one rank's stacks and the next one's, so that they do not mix
 RECORD = 256  # bytes of an outcome as ranks exchange it
 QUICK_POLLS = 200  # polls before a waiting rank begins to sleep between them
@@ -101,7 +102,7 @@ class Harness:
     def pytest_collection_finish(self, session):
         """End the job where ranks have collected different tests: they would hang in the first that differs."""
         names = " ".join([*(item.nodeid for item in session.items), str(len(self.collection_errors))])
-        digests = self.ranks.exchange(hashlib.sha256(names.encode()).hexdigest(), PATIENCE)
+        digests = self.ranks.exchange(hashlib.sha256(names.encode()).hexdigest(), TIMEOUT)
         if digests is None or len(set(digests)) > 1:
             self.say("\n".join([f"collected {len(session.items)} tests, other ranks differ", *self.collection_errors]))
             self.end_job()
@@ -112,7 +113,7 @@ class Harness:
         stacks = threading.Timer(TIMEOUT + STAGGER * self.ranks.rank, self.print_stacks, [nodeid])
         stacks.daemon = True
         stacks.start()
-        signal.setitimer(signal.ITIMER_REAL, TIMEOUT + STAGGER * self.ranks.size + 1)
+        signal.setitimer(signal.ITIMER_REAL, TIMEOUT + STAGGER * self.ranks.size + GRACE)
         try:
             yield
         finally:
@@ -152,7 +153,7 @@ class Harness:
         self.say(f"{item.nodeid} {what}:\n{item.repr_failure(pytest.ExceptionInfo.from_exception(error))}")
 
     def end_job(self):
-        time.sleep(1)  # other ranks may be about to say why
+        time.sleep(GRACE)
         self.ranks.mpi.COMM_WORLD.Abort(1)
 
 

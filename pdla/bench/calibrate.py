@@ -122,7 +122,7 @@ def _alone(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> 
 def _rates(comm: Communicator) -> tuple[float, tuple[tuple[float, float], ...]]:
     """Collective: flops a second of a large product, and the shares of that rate that smaller products reach, by n."""
     flops, sizes = _rate(comm, LARGE), [SMALL << step for step in range((LARGE // SMALL).bit_length() - 1)]
-    return flops, tuple((float(n), round(min(1.0, _rate(comm, n) / flops), 3)) for n in sizes)
+    return flops, tuple((float(n), float(f"{min(1.0, _rate(comm, n) / flops):.3g}")) for n in sizes)
 
 
 def _rate(comm: Communicator, n: int, dtype: str = "float64") -> float:

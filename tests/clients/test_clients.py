@@ -14,6 +14,7 @@ from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
+from unit.test_harness import LONGEST
 
 ROOT = Path(__file__).parents[2]
 TESTERS = Path("/usr/lib/x86_64-linux-gnu/scalapack")
@@ -87,7 +88,7 @@ def test_clients_are_compiled_where_paths_have_blanks(programs, tmp_path):
     assert "rows: right" in run([folder / "build" / "native" / "rows_c"], 1)
 
 
-def run(command, ranks=4, flavour="openmpi", cwd=None, limit=110, **environment):
+def run(command, ranks=4, flavour="openmpi", cwd=None, limit=LONGEST, **environment):
     """The output of a program on so many ranks, its status 0."""
     need(f"mpirun.{flavour}")
     options = ["--oversubscribe", "--bind-to", "none"] if flavour == "openmpi" else []
@@ -373,7 +374,7 @@ def test_many_threads_start_it_at_once_and_have_errors_of_their_own(libraries, t
     (tmp_path / "threads.c").write_text(THREADS)
     flags = [f"-I{libraries}", f"-L{libraries}", "-lpdla", "-lpthread", f"-Wl,-rpath,{libraries}"]
     subprocess.run(["cc", "threads.c", "-o", "threads", *flags], cwd=tmp_path, check=True)
-    job = subprocess.run(["./threads"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    job = subprocess.run(["./threads"], cwd=tmp_path, capture_output=True, text=True, timeout=LONGEST)
     assert job.returncode == 0, job.stderr
 
 

@@ -2,11 +2,14 @@
 
 import errno
 import gc
+import glob
 import itertools
 import mmap
 import os
 import random
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,14 +26,29 @@ pytestmark = [
 ]
 
 
+OURS = "/dev/shm/pdla-"
+
+
 def square(comm):
     return ProcessGrid(pdla.balanced_shape(comm.size))
 
 
-def taken():
-    """Bytes of shared memory in use, and pdla's files in it that have a name."""
-    room = os.statvfs("/dev/shm")
-    return (room.f_blocks - room.f_bavail) * room.f_frsize, [name for name in os.listdir("/dev/shm") if name.startswith("pdla-")]
+def taken(comm):
+    """Collective: bytes of pdla's shared memory that this rank holds, mapped or open, and the job's files in it that have a name.
+
+    What is in use there altogether is also other programs' doing.
+    """
+    held = {}
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if OURS in line:
+            begin, end = (int(number, 16) for number in line.split()[0].split("-"))
+            held[line.split()[4]] = end - begin
+    for file in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one by which they are listed
+            if OURS in os.readlink(file):
+                held.setdefault(str(file.stat().st_ino), file.stat().st_size)
+    names = [name for pid in comm.share(os.getpid()) for name in glob.glob(f"{OURS}{pid}-*")]
+    return sum(held.values()), names
 
 
 def test_products_are_exact_and_take_no_workspace(comm):
@@ -87,32 +105,33 @@ def test_memory_goes_with_the_last_array_over_it(comm):
     grid, size = square(comm), 2048
     gc.collect()
     comm.barrier()
-    before = taken()[0]
+    before = taken(comm)[0]
     X = pdla.zeros((size, size), grid, LAYOUT).shared()
     comm.barrier()
-    during, named = taken()
+    during, named = taken(comm)
     view = X[: size // 2, :].T
     comm.barrier()
     del X
     gc.collect()
     comm.barrier()
-    still = taken()[0]
+    still = taken(comm)[0]
     comm.barrier()
     del view
     gc.collect()
     comm.barrier()
-    after = taken()[0]
+    after = taken(comm)[0]
     assert during - before >= 8 * size * size and not named  # nobody finds it, and a job that is killed leaves nothing
     assert still - before >= 8 * size * size and after - before < 4 * size * size
 
 
 def test_more_than_there_is_is_refused_before_any_is_taken(comm):
-    before = taken()[0]
+    before = taken(comm)[0]
     size = 2 * os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
     with pytest.raises(PdlaError, match=rf"{size} bytes of memory in common: No space left"):
         comm.common(size)
     comm.barrier()
-    assert taken()[0] - before < 2**26 and not taken()[1]
+    after, named = taken(comm)
+    assert after - before < 2**26 and not named
 
 
 @pytest.mark.parametrize(
@@ -133,5 +152,6 @@ def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch,
         with pytest.raises(PdlaError, match=rf"12800 bytes .*{os.strerror(number)} \(rank {last}\).*PDLA_SHARED=0"):
             X.shared()
     comm.barrier()
-    assert not taken()[1]
+    _, named = taken(comm)
+    assert not named
     assert np.array_equal(X.shared().gather(), X.gather())

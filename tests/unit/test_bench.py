@@ -24,6 +24,7 @@ from pdla.config import LAUNCHERS
 from pdla.matmul.planner import ON_GRID
 
 SIZES = ["-m", "30", "-n", "20", "-k", "25"]
+SLOW = ["scale", "--product", "100000x100000x100000", "--to", "10000000", "--factor", "2"]  # its last line is long after its first
 
 
 def run(capsys, *words):
@@ -146,7 +147,7 @@ def begun(*words):
 
 
 def test_a_pipe_that_is_closed_early_ends_it_quietly():
-    with begun("scale", "--product", "64x64x64", "--to", "64", "--factor", "2") as job:
+    with begun(*SLOW) as job:
         job.stdout.readline()
         job.stdout.close()
         assert job.stderr.read() == ""
@@ -154,7 +155,7 @@ def test_a_pipe_that_is_closed_early_ends_it_quietly():
 
 
 def test_ctrl_c_ends_it_quietly():
-    with begun("scale", "--product", "64x64x64", "--to", "64", "--factor", "2") as job:
+    with begun(*SLOW) as job:
         job.stdout.readline()
         job.send_signal(signal.SIGINT)
         assert job.stderr.read() == ""
@@ -162,7 +163,7 @@ def test_ctrl_c_ends_it_quietly():
 
 
 def test_too_little_memory_is_one_line_on_one_rank_of_mpi_too():
-    with begun("gemm", "-m", "2000000", "-n", "2000000", "-k", "1") as job:
+    with begun("gemm", "-m", "4300000", "-n", "4300000", "-k", "1") as job:  # more than a process can address
         err = job.stderr.read()
     assert (job.returncode, err.count("\n")) == (2, 1) and "Unable to allocate" in err
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matmuls import DTYPES, LAYOUT, check_product, exact, lacks
+from unit.test_harness import LONGEST
 
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
@@ -216,7 +217,7 @@ def test_the_study_of_volumes_refuses_what_it_cannot_count(words):
 def test_the_study_of_volumes_refuses_a_file_that_it_could_not_write(tmp_path, words):
     """It said so after minutes, by a traceback, and all that it had counted was lost."""
     script = Path(__file__).parents[2] / "bench/volume.py"
-    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    done = subprocess.run([sys.executable, script, *words], capture_output=True, text=True, cwd=tmp_path, timeout=LONGEST)
     assert done.returncode == 2 and done.stdout == "" and f"argument {words[0]}: {words[1]}: " in done.stderr
 
 
@@ -278,7 +279,7 @@ def test_a_memory_limit_is_kept_by_a_grid_of_fewer_layers():
             layers.append(found.grid[2])
         assert layers == sorted(layers, reverse=True) and layers[-1] == 1
     with pytest.raises(pdla.errors.PlanError, match=r"memory_limit=100: .* too few; the leanest plan found"):
-        pdla.predict_matmul(1000, 1000, 1000, 64, memory_limit=100)
+        pdla.predict_matmul(100, 100, 100, 64, memory_limit=100)
 
 
 def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeypatch):

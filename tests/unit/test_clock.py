@@ -1,6 +1,9 @@
 """A dry run's time on a described machine: links, work, overlap; machines as files; calibration."""
 
 import threading
+from collections import Counter
+from math import inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -166,18 +169,26 @@ def quick(monkeypatch):
         monkeypatch.setattr(calibrate, name, value)
 
 
-def test_calibrate_writes_a_machine(tmp_path, quick, capsys):
+def test_calibrate_writes_a_machine(tmp_path, quick, capsys, monkeypatch):
+    monkeypatch.setattr(calibrate, "PATIENCE", inf)  # however slow a link has seemed, all verbs are timed
     path = tmp_path / "here.toml"
     assert main(["calibrate", "--threads", "2", "--out", str(path)]) == 0
     machine = Machine.load(path)
-    assert min(machine.flops, machine.memory, machine.bandwidth, machine.gap, machine.call, machine.erf) > 0
-    assert 0 <= machine.overlap <= 1 and machine.latency >= 0
+    assert min(machine.flops, machine.memory, machine.bandwidth, machine.call, machine.erf) > 0
+    assert 0 <= machine.overlap <= 1 and min(machine.latency, machine.gap) >= 0  # the gap is a difference of two times
     assert [size for size, _ in machine.reached] == [8, 16, 32] and all(0 < share <= 1 for _, share in machine.reached)
     printed = capsys.readouterr().out
     assert printed.startswith(machine.text())
     lines = [line.split() for line in printed[len(machine.text()) :].splitlines() if line][1:]
     assert [line[:4] for line in lines[:4]] == [[verb, "2", "1", "8"] for verb in calibrate.VERBS]
     assert len(lines) == 9 and lines[-1][:4] == ["barrier", "2", "1", "0"] and len(lines[-1]) == 5
+
+
+def test_the_share_of_a_small_product_is_no_zero(monkeypatch):
+    """A machine that has one is refused when it is read; 8 x 8 x 8 took long, or the large product is a fast GPU's."""
+    monkeypatch.setattr(calibrate, "_rate", lambda comm, n: 1e13 if n == calibrate.LARGE else 1.23456e5 * n)
+    _, reached = pdla.run(1, calibrate._rates)[0]
+    assert reached[:2] == ((8.0, 9.88e-8), (16.0, 1.98e-7))
 
 
 @pytest.mark.parametrize(("homes", "step"), [((), 0), ((0, 0, 2, 2), 2), ((0, 1, 0, 1), 1), ((0, 0, 0, 3), 0)])
@@ -205,15 +216,23 @@ def test_what_is_predicted_to_take_long_is_left_out(quick):
     assert [(row.verb, row.size) for row in rows] == [*((verb, 8) for verb in calibrate.VERBS), ("barrier", 0)]
 
 
-@pytest.mark.parametrize(("bandwidth", "size"), [(1e6, 1 << 16), (1e7, 1 << 20), (1e12, 1 << 22)])
-def test_messages_are_as_long_as_links_ask_for(bandwidth, size):
-    """The first of 64 KiB, 256 KiB, 1 MiB that takes more than a twentieth of a second, or 4 MiB."""
-    assert pdla.run(2, calibrate._full, 1, 0.0, bandwidth=bandwidth) == [size, size]
+@pytest.mark.parametrize(
+    ("bandwidth", "least", "size"),
+    [(1e6, 0.0, 1 << 16), (1e7, 0.0, 1 << 20), (1e12, 0.0, 1 << 22), (1e6, 0.2, 1 << 18)],  # by the last 64 KiB take 66 ms
+)
+def test_messages_are_as_long_as_links_and_latency_ask_for(bandwidth, least, size, monkeypatch):
+    """The first of 64 KiB, 256 KiB, 1 MiB that takes more than a twentieth of a second and than `least`, or 4 MiB.
 
+    On a clock that messages alone move: a thread may be held up for as long as they take.
+    """
+    seconds = Counter()  # of each rank
 
-def test_messages_are_long_beside_latency():
-    """64 KiB take 66 ms."""
-    assert pdla.run(2, calibrate._full, 1, 0.2, bandwidth=1e6) == [1 << 18, 1 << 18]
+    def message(comm, nbytes, step):
+        return lambda: SimpleNamespace(wait=lambda: seconds.update({threading.get_ident(): nbytes / bandwidth}))
+
+    monkeypatch.setattr(calibrate, "_message", message)
+    monkeypatch.setattr(calibrate, "time", SimpleNamespace(perf_counter=lambda: seconds[threading.get_ident()]))
+    assert pdla.run(2, calibrate._full, 1, least) == [size, size]
 
 
 def test_groups_of_ranks():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from devices import GPU, STANDIN, cupy_namespace
-from unit.test_harness import mpirun
+from unit.test_harness import LONGEST, mpirun
 
 from pdla.comm import device
 
@@ -39,7 +39,7 @@ def job(ranks=2, program=("-c", PROGRAM), **environ):
     paths = [str(HERE), *[str(STANDIN)] * (not GPU), os.environ.get("PYTHONPATH", "")]
     asked = {"PDLA_ARRAY": "cupy", "OMP_NUM_THREADS": "1", "STANDIN_QUICK": "1", "PYTHONPATH": os.pathsep.join(paths)} | environ
     command = [*mpirun(), "-n", str(ranks), sys.executable, *program]
-    return subprocess.run(command, env=os.environ | asked, capture_output=True, text=True)
+    return subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, timeout=LONGEST)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
@@ -106,15 +106,19 @@ def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
 def test_who_waits_for_nccl_gives_up(tmp_path):
     program = """
 import time
+from dataclasses import replace
 import pdla
+from pdla import config
 comm = pdla.world()
+comm.barrier()
+config.settings = replace(config.settings, timeout=5.0)  # ranks may take longer to start
 if comm.rank == 1:
     time.sleep(60)
 comm.allreduce(comm.xp.asarray([1.0, 2.0])).wait()
 """
-    done = job(2, ("-c", program), PDLA_GPU_MPI="nccl", PDLA_TIMEOUT="15", TMPDIR=str(tmp_path), **each_a_gpu(2))
+    done = job(2, ("-c", program), PDLA_GPU_MPI="nccl", TMPDIR=str(tmp_path), **each_a_gpu(2))
     assert done.returncode != 0
-    assert "has waited 15 s (PDLA_TIMEOUT) for other ranks in allreduce on 'all'" in done.stderr
+    assert "has waited 5 s (PDLA_TIMEOUT) for other ranks in allreduce on 'all'" in done.stderr
 
 
 @pytest.mark.skipif(GPU, reason="what is played here is another MPI than the one at hand")

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from unit.test_harness import mpirun
+from unit.test_harness import LONGEST, mpirun
 
 import pdla
 import pdla.scalapack
@@ -60,7 +60,7 @@ class Page:
     def job(self, command):
         launchers = {"python": [sys.executable], "mpirun": mpirun()}
         words = [part for word in shlex.split(command) for part in launchers.get(word, [word])]
-        done = subprocess.run(words, cwd=self.folder, env=os.environ | ONE_THREAD, timeout=60, text=True, capture_output=True)
+        done = subprocess.run(words, cwd=self.folder, env=os.environ | ONE_THREAD, timeout=LONGEST, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

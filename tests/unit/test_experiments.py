@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from unit.test_harness import LONGEST
 
 import pdla
 from pdla.model.machine import Machine
@@ -248,7 +249,7 @@ def test_why_there_is_no_cluster_is_kept(tmp_path, monkeypatch):
 )
 def test_what_cannot_be_run_is_refused(words, said, tmp_path):
     command = [sys.executable, BENCH / "experiments.py", "--json", tmp_path / "found.json", *words]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode != 0 and said in done.stderr and not done.stdout
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from unit.test_harness import LONGEST
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "sides" / "given.py"
 
@@ -92,9 +93,9 @@ def test_without_openblas_of_the_system_another_library_is_asked_for():
     """The program itself was taken for the library: its name was None."""
     code = "import ctypes.util, os, runpy, sys; os.environ.pop('PDLA_BLAS', None); ctypes.util.find_library = lambda name: None; "
     code += "sys.argv[:] = ['blas.py']; sys.path.insert(0, '.'); runpy.run_path('blas.py', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPT.parents[1], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPT.parents[1], capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode == 1 and done.stderr.startswith("blas.py: there is no OpenBLAS of the system's here: PDLA_BLAS= names")
 
 
 def ended(script, *words):
-    return subprocess.run([sys.executable, SCRIPT.parents[1] / script, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, SCRIPT.parents[1] / script, *words], capture_output=True, text=True, timeout=LONGEST)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+LONGEST = 240  # seconds that a program which a test starts may take: for one that hangs, no measure of speed
 CONFTEST = Path(__file__).parents[1] / "conftest.py"
 HEADER = """
 import pytest
@@ -27,13 +28,13 @@ def mpirun():
 
 
 def run_job(folder, body, **env):
-    """Run a test file on two ranks under this project's conftest.py; the job has a minute."""
+    """Run a test file on two ranks under this project's conftest.py."""
     shutil.copy(CONFTEST, folder)
     (folder / "test_it.py").write_text(HEADER + body)
     pytest_alone = [sys.executable, "-m", "pytest", "--with-mpi", "--color=no", "-p", "no:cacheprovider", "test_it.py"]
     command = [*mpirun(), "-n", "2", *pytest_alone]
     joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.run(command, cwd=folder, env=os.environ | env, timeout=60, **joined)
+    return subprocess.run(command, cwd=folder, env=os.environ | env, timeout=LONGEST, **joined)
 
 
 def make(folder, *words):
@@ -112,3 +113,18 @@ def test_it():
     )
     assert job.returncode != 0
     assert "only rank 0 can read this file" in job.stdout
+
+
+def test_a_rank_that_reads_its_tests_late_is_waited_for(tmp_path):
+    job = run_job(
+        tmp_path,
+        """
+import time
+time.sleep(3 * comm.rank)
+
+def test_it():
+    pass
+""",
+        PDLA_TEST_PATIENCE="1",
+    )
+    assert job.returncode == 0 and "1 passed" in job.stdout, job.stdout

@@ -92,7 +92,7 @@ ones = pdla.ones((2, 2), grid, pdla.Layout(pdla.Cuts("row", (0, 2, 2))), dtype=c
 ones @ ones
 comm.barrier()
 """,
-        ranks=2, PDLA_BLAS=doubles, PDLA_TIMEOUT="10",
+        ranks=2, PDLA_BLAS=doubles, PDLA_TIMEOUT="120",
     )  # fmt: skip
     told = r"libsmall.so' has no sgemm_: give a BLAS library with Fortran's names"
     assert job.returncode != 0 and job.stdout.count(told) == 2, job.stdout

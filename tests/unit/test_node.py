@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from unit.test_harness import mpirun
+from unit.test_harness import LONGEST, mpirun
 
 PROGRAM = """
 import os, sys
@@ -27,5 +27,5 @@ sys.stdout.write(f"fair: {held == {blas.share_cores(2)}}\\n")
 def test_a_communicator_of_some_ranks_leaves_cores_to_the_others(launcher):
     """Where the launcher tells of them; else those that come with a larger communicator."""
     command = [*mpirun(), "-n", "2", sys.executable, "-c", PROGRAM, launcher]
-    job = subprocess.run(command, env=os.environ | {"PDLA_THREADS": ""}, capture_output=True, text=True, timeout=60)
+    job = subprocess.run(command, env=os.environ | {"PDLA_THREADS": ""}, capture_output=True, text=True, timeout=LONGEST)
     assert (job.returncode, job.stdout.count("fair: True")) == (0, 2), job.stdout + job.stderr

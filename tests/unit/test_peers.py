@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from unit.test_harness import LONGEST
 
 BENCH = Path(__file__).parents[2] / "bench"
-SLEEPER = "import os, pathlib, sys, time; pathlib.Path({path!r}).write_text(str(os.getpid())); time.sleep(30)"
+SLEEPER = "import os, pathlib, sys, time; pathlib.Path({path!r}).write_text(str(os.getpid())); time.sleep(600)"
 PEERS = """
 import sys
 import peers
@@ -35,7 +36,7 @@ def test_a_signal_ends_the_job_under_way(tmp_path):
             assert run.poll() is None
             time.sleep(0.05)
         run.send_signal(signal.SIGTERM)
-        assert run.wait(20) == 128 + signal.SIGTERM
+        assert run.wait(LONGEST) == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

