@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache, partial
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -116,11 +116,8 @@ def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
 # ---------------------------------------------------------------------------------------------- what is sent
 
 
-class Packed(NamedTuple):
-    """Memory without gaps for MPI to read: each piece once its event has passed; no events: at once."""
-
-    box: Array
-    events: Sequence[Any]
+# Memory without gaps for MPI to read: each piece once its event has passed; no events: at once.
+Packed = tuple[Array, Sequence[Any]]
 
 
 def packed(arrays: Sequence[Array], aware: bool) -> list[Packed]:
@@ -131,11 +128,9 @@ def packed(arrays: Sequence[Array], aware: bool) -> list[Packed]:
     if least(xp, aware):
         return _through_host(xp, arrays)
     boxes = [gapless(x) for x in arrays]
-    copied = [(box, x) for box, x in zip(boxes, arrays, strict=True) if box is not x]
-    if copied:
-        xp.copies(copied)
+    xp.copies([(box, x) for box, x in zip(boxes, arrays, strict=True) if box is not x])
     xp.finish()
-    return [Packed(box, ()) for box in boxes]
+    return [(box, ()) for box in boxes]
 
 
 def _through_host(xp: ModuleType, arrays: Sequence[Array]) -> list[Packed]:
@@ -149,7 +144,7 @@ def _through_host(xp: ModuleType, arrays: Sequence[Array]) -> list[Packed]:
         return xp.mark()
 
     events = [[event(*part) for part in each] if len(each) > 1 else [short] for each in parts]
-    return [Packed(box, each) for box, each in zip(boxes, events, strict=True)]
+    return [*zip(boxes, events, strict=True)]
 
 
 # ---------------------------------------------------------------------------------------------- whether MPI takes device memory

@@ -29,7 +29,7 @@ from pdla.comm.common import mapped
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, free, started, this_node
-from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
+from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError, PdlaError
 from pdla.model.machine import Machine
@@ -87,8 +87,8 @@ class MPIComm(Communicator):
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
             for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
-                coming.append(self.mpi.Irecv(spec(piece), source, tag))
-                expected.append((i, number, piece.nbytes))
+                coming.append(self.mpi.Irecv(piece, source, tag))
+                expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
         later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
         turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
@@ -119,7 +119,7 @@ class MPIComm(Communicator):
         return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
-        return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._least(to))]
+        return [partial(self.mpi.Isend, piece, to, tag) for piece in pieces(box, self._least(to))]
 
     def _least(self, rank: int) -> int:
         """Least bytes of a piece of long messages from and to this rank; 0: messages travel whole."""
@@ -166,7 +166,7 @@ class MPIComm(Communicator):
         for number, part in enumerate(parts):
             if events:
                 self._until("bcast", partial(getattr, events[number], "done"))
-            requests.append(self.mpi.Ibcast(spec(part), root))
+            requests.append(self.mpi.Ibcast(part, root))
         if not landings:
             return self._arrivals("bcast", Round([], [], requests, {}), [])
         expected = [(0, number, -1) for number in range(len(parts))]
