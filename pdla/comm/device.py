@@ -12,7 +12,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from types import ModuleType
@@ -120,20 +120,29 @@ def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
 Packed = tuple[Array, Sequence[Any]]
 
 
-def packed(arrays: Sequence[Array], aware: bool) -> list[Packed]:
-    """The arrays, all the host's or all of one device, in memory without gaps."""
+def packed(arrays: Sequence[Array], aware: bool) -> dict[int, Packed]:
+    """The arrays, all the host's or all of one device, in memory without gaps, by their ids: one that is sent to many ranks is
+    packed once."""
     if not arrays:
-        return []
+        return {}
     xp = namespace(arrays[0])
     if least(xp, aware):
-        return _through_host(xp, arrays)
-    boxes = [gapless(x) for x in arrays]
-    xp.copies([(box, x) for box, x in zip(boxes, arrays, strict=True) if box is not x])
+        return _through_host(xp, {id(x): x for x in arrays})
+    boxes: dict[int, Packed] = {}
+    copied = []
+    for x in arrays:
+        if id(x) not in boxes:
+            box = gapless(x)
+            boxes[id(x)] = box, ()
+            if box is not x:
+                copied.append((box, x))
+    xp.copies(copied)
     xp.finish()
-    return [(box, ()) for box in boxes]
+    return boxes
 
 
-def _through_host(xp: ModuleType, arrays: Sequence[Array]) -> list[Packed]:
+def _through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packed]:
+    arrays = [*named.values()]
     boxes = [xp.pinned(x.shape, x.dtype) for x in arrays]
     parts = [_parts(x, box, whole=True) for x, box in zip(arrays, boxes, strict=True)]
     xp.copies([(box, x) for first, *more in parts if not more for x, box in [first]])
@@ -144,7 +153,7 @@ def _through_host(xp: ModuleType, arrays: Sequence[Array]) -> list[Packed]:
         return xp.mark()
 
     events = [[event(*part) for part in each] if len(each) > 1 else [short] for each in parts]
-    return [*zip(boxes, events, strict=True)]
+    return dict(zip(named, zip(boxes, events, strict=True), strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- whether MPI takes device memory

@@ -81,9 +81,8 @@ class MPIComm(Communicator):
         rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
         """
         landings = device.landings([out for _, out in recvs], self.aware)
-        arrays = {id(x): x for _, x in sends}
         # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
-        packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
+        packed = device.packed([x for _, x in sends], self.aware)
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
             for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
@@ -160,7 +159,7 @@ class MPIComm(Communicator):
         """By MPI's own broadcast, one for each piece. All ranks must begin collectives in the same order, so the root waits here
         until its device has packed a piece."""
         landings = [] if self.rank == root else device.landings([x], self.aware)
-        box, events = (landings[0].box, []) if landings else device.packed([x], self.aware)[0]
+        box, events = (landings[0].box, []) if landings else device.packed([x], self.aware)[id(x)]
         parts = pieces(box, device.least(self.xp, self.aware))
         requests = []
         for number, part in enumerate(parts):

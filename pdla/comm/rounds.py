@@ -33,11 +33,12 @@ def _large(size: int) -> MPI.Datatype:
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
-def _spec(raw: np.ndarray) -> list[Any]:
-    """Bytes as an argument of mpi4py's calls. Arrays are sent as bytes since some dtypes have no MPI type or buffer format."""
-    if raw.size > _INT_MAX and MPI.Get_version() < (4, 0):
-        return [raw, 1, _large(raw.size)]
-    return [raw, raw.size, MPI.BYTE]
+def _spec(x: Any) -> list[Any]:
+    """An array without gaps as an argument of mpi4py's calls. It is sent as bytes, since some dtypes have no MPI type or buffer
+    format: given a count and an MPI type, mpi4py asks for neither."""
+    if x.nbytes > _INT_MAX and MPI.Get_version() < (4, 0):
+        return [x, 1, _large(x.nbytes)]
+    return [x, x.nbytes, MPI.BYTE]
 
 
 def step(nbytes: int, least: int) -> int:
@@ -45,16 +46,18 @@ def step(nbytes: int, least: int) -> int:
     return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
 
 
-def pieces(x: np.ndarray, least: int) -> list[list[Any]]:
+def pieces(x: Any, least: int) -> list[list[Any]]:
     """The bytes of a C-contiguous array, in the pieces in which it travels, as arguments of mpi4py's calls. The last piece is
     shorter than the others, and may be empty: so a receive for an array of another length does not fit the pieces that come.
 
     Why pieces: between nodes MPI asks for a long message's data by a short message that queues behind the data going the other
     way, so that each direction of a pair would wait for a whole message of the other.
     """
-    raw = x.reshape(-1).view(np.uint8) if x.size else np.empty(0, np.uint8)
-    length = step(raw.size, least)
-    return [_spec(raw[lo : lo + length]) for lo in range(0, raw.size + 1, length)] if length else [_spec(raw)]
+    length = step(x.nbytes, least)
+    if not length:
+        return [_spec(x)]
+    raw = x.reshape(-1).view(np.uint8)
+    return [_spec(raw[lo : lo + length]) for lo in range(0, raw.size + 1, length)]
 
 
 class Round:
