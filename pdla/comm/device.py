@@ -12,11 +12,11 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -116,29 +116,33 @@ def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
 # ---------------------------------------------------------------------------------------------- what is sent
 
 
-class Packed(NamedTuple):
-    """Memory without gaps for MPI to read: each piece once its event has passed; no events: at once."""
-
-    box: Array
-    events: Sequence[Any]
+# Memory without gaps for MPI to read: each piece once its event has passed; no events: at once.
+Packed = tuple[Array, Sequence[Any]]
 
 
-def packed(arrays: Sequence[Array], aware: bool) -> list[Packed]:
-    """The arrays, all the host's or all of one device, in memory without gaps."""
+def packed(arrays: Sequence[Array], aware: bool) -> dict[int, Packed]:
+    """The arrays, all the host's or all of one device, in memory without gaps, by their ids: one that is sent to many ranks is
+    packed once."""
     if not arrays:
-        return []
+        return {}
     xp = namespace(arrays[0])
     if least(xp, aware):
-        return _through_host(xp, arrays)
-    boxes = [gapless(x) for x in arrays]
-    copied = [(box, x) for box, x in zip(boxes, arrays, strict=True) if box is not x]
-    if copied:
-        xp.copies(copied)
+        return _through_host(xp, {id(x): x for x in arrays})
+    boxes: dict[int, Packed] = {}
+    copied = []
+    for x in arrays:
+        if id(x) not in boxes:
+            box = gapless(x)
+            boxes[id(x)] = box, ()
+            if box is not x:
+                copied.append((box, x))
+    xp.copies(copied)
     xp.finish()
-    return [Packed(box, ()) for box in boxes]
+    return boxes
 
 
-def _through_host(xp: ModuleType, arrays: Sequence[Array]) -> list[Packed]:
+def _through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packed]:
+    arrays = [*named.values()]
     boxes = [xp.pinned(x.shape, x.dtype) for x in arrays]
     parts = [_parts(x, box, whole=True) for x, box in zip(arrays, boxes, strict=True)]
     xp.copies([(box, x) for first, *more in parts if not more for x, box in [first]])
@@ -149,7 +153,7 @@ def _through_host(xp: ModuleType, arrays: Sequence[Array]) -> list[Packed]:
         return xp.mark()
 
     events = [[event(*part) for part in each] if len(each) > 1 else [short] for each in parts]
-    return [Packed(box, each) for box, each in zip(boxes, events, strict=True)]
+    return dict(zip(named, zip(boxes, events, strict=True), strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- whether MPI takes device memory

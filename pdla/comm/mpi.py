@@ -29,7 +29,7 @@ from pdla.comm.common import mapped
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, free, started, this_node
-from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on, spec
+from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError, PdlaError
 from pdla.model.machine import Machine
@@ -81,14 +81,13 @@ class MPIComm(Communicator):
         rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
         """
         landings = device.landings([out for _, out in recvs], self.aware)
-        arrays = {id(x): x for _, x in sends}
         # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
-        packed = dict(zip(arrays, device.packed([*arrays.values()], self.aware), strict=True))
+        packed = device.packed([x for _, x in sends], self.aware)
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
             for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
-                coming.append(self.mpi.Irecv(spec(piece), source, tag))
-                expected.append((i, number, piece.nbytes))
+                coming.append(self.mpi.Irecv(piece, source, tag))
+                expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
         later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
         turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
@@ -119,7 +118,7 @@ class MPIComm(Communicator):
         return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
-        return [partial(self.mpi.Isend, spec(piece), to, tag) for piece in pieces(box, self._least(to))]
+        return [partial(self.mpi.Isend, piece, to, tag) for piece in pieces(box, self._least(to))]
 
     def _least(self, rank: int) -> int:
         """Least bytes of a piece of long messages from and to this rank; 0: messages travel whole."""
@@ -160,13 +159,13 @@ class MPIComm(Communicator):
         """By MPI's own broadcast, one for each piece. All ranks must begin collectives in the same order, so the root waits here
         until its device has packed a piece."""
         landings = [] if self.rank == root else device.landings([x], self.aware)
-        box, events = (landings[0].box, []) if landings else device.packed([x], self.aware)[0]
+        box, events = (landings[0].box, []) if landings else device.packed([x], self.aware)[id(x)]
         parts = pieces(box, device.least(self.xp, self.aware))
         requests = []
         for number, part in enumerate(parts):
             if events:
                 self._until("bcast", partial(getattr, events[number], "done"))
-            requests.append(self.mpi.Ibcast(spec(part), root))
+            requests.append(self.mpi.Ibcast(part, root))
         if not landings:
             return self._arrivals("bcast", Round([], [], requests, {}), [])
         expected = [(0, number, -1) for number in range(len(parts))]

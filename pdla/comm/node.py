@@ -24,7 +24,7 @@ class Patience(NamedTuple):
     longest: float
 
 
-NEAR = Patience(200, 100e-6, 5e-3)
+NEAR = Patience(20, 50e-6, 5e-3)  # who yields its core to busy processes gets it back late; who has slept, soon
 FAR = Patience(3, 1e-3, 2e-3)  # messages from other nodes take longer, and MPI moves them only when it is polled
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from types import ModuleType
@@ -33,11 +33,12 @@ def _large(size: int) -> MPI.Datatype:
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
-def spec(raw: np.ndarray) -> list[Any]:
-    """Bytes as an argument of mpi4py's calls. Arrays are sent as bytes since some dtypes have no MPI type or buffer format."""
-    if raw.size > _INT_MAX and MPI.Get_version() < (4, 0):
-        return [raw, 1, _large(raw.size)]
-    return [raw, raw.size, MPI.BYTE]
+def _spec(x: Any) -> list[Any]:
+    """An array without gaps as an argument of mpi4py's calls. It is sent as bytes, since some dtypes have no MPI type or buffer
+    format: given a count and an MPI type, mpi4py asks for neither."""
+    if x.nbytes > _INT_MAX and MPI.Get_version() < (4, 0):
+        return [x, 1, _large(x.nbytes)]
+    return [x, x.nbytes, MPI.BYTE]
 
 
 def step(nbytes: int, least: int) -> int:
@@ -45,16 +46,18 @@ def step(nbytes: int, least: int) -> int:
     return max(least, nbytes // _PIECES) if 0 < least <= nbytes else 0
 
 
-def pieces(x: np.ndarray, least: int) -> list[np.ndarray]:
-    """The bytes of a C-contiguous array, in the pieces in which it travels. The last piece is shorter than the others, and may be
-    empty: so a receive for an array of another length does not fit the pieces that come.
+def pieces(x: Any, least: int) -> list[list[Any]]:
+    """The bytes of a C-contiguous array, in the pieces in which it travels, as arguments of mpi4py's calls. The last piece is
+    shorter than the others, and may be empty: so a receive for an array of another length does not fit the pieces that come.
 
     Why pieces: between nodes MPI asks for a long message's data by a short message that queues behind the data going the other
     way, so that each direction of a pair would wait for a whole message of the other.
     """
-    raw = x.reshape(-1).view(np.uint8) if x.size else np.empty(0, np.uint8)
-    length = step(raw.size, least)
-    return [raw[lo : lo + length] for lo in range(0, raw.size + 1, length)] if length else [raw]
+    length = step(x.nbytes, least)
+    if not length:
+        return [_spec(x)]
+    raw = x.reshape(-1).view(np.uint8)
+    return [_spec(raw[lo : lo + length]) for lo in range(0, raw.size + 1, length)]
 
 
 class Round:
@@ -69,7 +72,7 @@ class Round:
         onward: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
         landed: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
-        """expected: for each of recvs (number of the message, number of the piece, its bytes; -1: not to be checked).
+        """expected: for each of recvs (number of the message, number of the piece, its bytes; -1: not to be checked), in order.
 
         onward    number of a message -> the sends to be made when it has come, in this order
         packing   (event of the device, the send to be made when it has passed), in this order, before all of onward
@@ -77,7 +80,7 @@ class Round:
         landed    called with the number of onward's messages that have come so far, in order, before each is sent on
         """
         self.recvs, self.expected, self.sends, self.onward = recvs, expected, sends, deque(onward.items())
-        self.missing = Counter(message for message, _, _ in expected)
+        self.missing = {message: number + 1 for message, number, _ in expected}  # as its last piece comes last: how many there are
         self.packing, self.by_piece = deque(packing), by_piece
         self.landed, self.landings = landed, 0
         self.lock = threading.Lock()
@@ -97,22 +100,18 @@ class Round:
         Sends are tested only when all receives have ended, as the round cannot end before.
         """
         with self.lock:
-            while self.packing and self.packing[0][0].done:
-                self.sends.append(self.packing[0][1]())
-                self.packing.popleft()
             if self.recvs and not self.fault:
                 self._receive()
-            elif self.sends and MPI.Request.Testall(self.sends):
+            if self.packing or self.onward:
+                self._go_on()
+            if self.sends and not self.recvs and MPI.Request.Testall(self.sends):
                 self.sends = []
-            self._go_on()
-            if self.fault or not (self.packing or self.onward):
-                _owing.pop(id(self), None)
             return bool(self.come or self.fault) or not self.left
 
     def _receive(self) -> None:
-        statuses: list[MPI.Status] = []
+        statuses = [MPI.Status()]  # mpi4py adds some where more than one message has ended, but takes longer to make one
         try:
-            ended = MPI.Request.Testsome(self.recvs, statuses) or []
+            ended = MPI.Request.Testsome(self.recvs, statuses)
         except MPI.Exception:
             self.fault = next((f"rank {s.source} sends more" for s in statuses if _truncated(s)), "")
             if not self.fault:
@@ -122,7 +121,9 @@ class Round:
             return
         for i, status in zip(ended, statuses, strict=True):
             message, number, size = self.expected[i]
-            self._check(size, status)
+            count = status.Get_count(MPI.BYTE)
+            if count != size and size >= 0 and count != MPI.UNDEFINED:  # undefined: beyond an old MPI's 32 bits
+                self.fault = f"rank {status.source} sends less ({count} bytes, not {size})"
             self.missing[message] -= 1
             if not self.missing[message] or message in self.by_piece:
                 self.come.append((message, number))
@@ -130,19 +131,19 @@ class Round:
             del self.expected[i], self.recvs[i]  # last: see `left`
 
     def _go_on(self) -> None:
-        """Send on what has come, in onward's order. An item is removed last, so that once onward is empty all has been sent on, and
-        `landed` called."""
+        """Send what has been packed, then send on what has come, in onward's order. An item is removed last, so that once onward is
+        empty all has been sent on, and `landed` called."""
+        while self.packing and self.packing[0][0].done:
+            self.sends.append(self.packing[0][1]())
+            self.packing.popleft()
         while self.onward and not (self.packing or self.missing[self.onward[0][0]] or self.fault):
             self.landings += 1
             if self.landed is not None:
                 self.landed(self.landings)
             self.sends += [send() for send in self.onward[0][1]]
             self.onward.popleft()
-
-    def _check(self, expected: int, status: MPI.Status) -> None:
-        count = status.Get_count(MPI.BYTE)
-        if expected >= 0 and count not in (expected, MPI.UNDEFINED):  # undefined: beyond an old MPI's 32 bits
-            self.fault = f"rank {status.source} sends less ({count} bytes, not {expected})"
+        if self.fault or not (self.packing or self.onward):
+            _owing.pop(id(self), None)
 
 
 _owing: dict[int, Round] = {}  # the rounds of this process that still have to send, after packing or when something has come

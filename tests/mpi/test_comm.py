@@ -208,6 +208,17 @@ def test_messages_too_long_for_an_old_mpi(comm, monkeypatch):
         np.testing.assert_array_equal(comm.bcast(x, 0).wait(), numbers(0, (size,), "int8"))
 
 
+@pytest.mark.skipif(config.settings.array != "numpy", reason="devices have no such dtypes")
+@pytest.mark.parametrize("dtype", ["M8[s]", ">f8", "V7", "U3"])
+@pytest.mark.parametrize("shape", [(3, 2), (), (0,)])
+def test_dtypes_that_have_no_mpi_type_or_buffer_format(comm, dtype, shape):
+    x, out = np.full(shape, comm.rank, "i8").astype(dtype), np.zeros(shape, dtype)
+    x.flags.writeable = False
+    coming, going = comm.recv(out, (comm.rank - 1) % comm.size), comm.send(x, (comm.rank + 1) % comm.size)
+    assert np.array_equal(coming.wait(), np.full(shape, (comm.rank - 1) % comm.size, "i8").astype(dtype))
+    going.wait()
+
+
 # ---------------------------------------------------------------------------------------------- agreement, groups
 
 
