@@ -28,9 +28,10 @@ SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxe
 NEAR_BOUND = 1.05  # times as many words as the bound: see `lean`
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
+LONGEST = 4096  # ranks along a dimension up to which steps count as such: a longer row of ranks takes a second or more to plan
 EVERY = 4096  # ranks up to which all boxes are looked at
 CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
-NEAR, FAR = 2048, 256  # beyond, how many sides are: within a factor of two of the ideal box's, and spread over all sizes
+NEAR, FAR = 513, 256  # beyond, how many sides are: within a factor of two of the ideal one, itself included, and of all sizes
 
 
 class Box(NamedTuple):
@@ -57,7 +58,7 @@ def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
 def words(m: int, n: int, k: int, box: Box) -> float:
     """Words that the rank with the largest box receives; exact where sizes divide."""
     bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
-    return bm * bk * (1 - 1 / box.n) + bk * bn * (1 - 1 / box.m) + bm * bn * (1 - 1 / box.k)
+    return bm * bk * (1 - 1 / box.n) + bk * bn * (1 - 1 / box.m) + float(_addends(bm, bn, box.k))
 
 
 def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
@@ -73,9 +74,23 @@ def messages(m: int, n: int, k: int, box: Box, lean: float) -> float:
 
 def _messages(bm: Any, bn: Any, bk: Any, pm: Any, pn: Any, pk: Any, received: Any, lean: float) -> Any:
     """The same, of boxes of bm x bn x bk; elementwise."""
+    stepwise = (received <= lean) & (pm <= LONGEST) & (pn <= LONGEST) & (pk <= LONGEST)
+    if not np.any(stepwise):
+        return pm + pn + pk - 3
     faces = (bm * bk, pn), (bk * bn, pm), (bm * bn, pk)
-    in_steps = sum(circulant.weight(8 * face, sharing) for face, sharing in faces)
-    return np.where(received <= lean, in_steps, pm + pn + pk - 3)
+    return np.where(stepwise, sum(circulant.weight(8 * face, ranks) for face, ranks in faces), pm + pn + pk - 3)
+
+
+def _addends(bm: Any, bn: Any, pk: Any) -> Any:
+    """Words of addends that a rank receives where pk ranks sum a face of C, bm x bn, cut by rows or by columns, whichever is more
+    even; elementwise. The smaller a face is, the more unevenly it is cut."""
+    by_rows, by_cols = np.ceil(bm / pk) * bn, np.ceil(bn / pk) * bm
+    share = np.minimum(by_rows, by_cols)
+    stepwise = (8 * bm * bn < circulant.SHORT) & (pk >= circulant.MANY) & (share > 0)
+    if not np.any(stepwise):
+        return share * (pk - 1)
+    holders = np.maximum(1, np.minimum(pk, np.where(by_rows <= by_cols, bm, bn)))
+    return share * np.where(stepwise, holders * (1 + np.log2(pk / holders)) - 1, pk - 1)
 
 
 def price(
@@ -114,7 +129,7 @@ def cheapest(
 
     def priced(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray) -> np.ndarray:
         bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
-        received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + bm * bn * (1 - 1 / pk)
+        received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + _addends(bm, bn, pk)
         over = bm * bn * bk * (ranks / max(m * n * k, 1))
         begun = _messages(bm, bn, bk, pm, pn, pk, received, most_words)
         return price(ranks, over, received, begun, pk > 1, bound, work, machine)
