@@ -126,7 +126,7 @@ def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
     for name, algorithm in NAMED.items():
         for shape in _shapes(name, product, ranks, machine):
             sent = (table for table in algorithm.tables(shape) if table.schedule != "shared")
-            yield from (table.evened(product.m, product.n, product.k) for table in sent)
+            yield from (table.evened(product.m, product.n, product.k, in_two=machine.node < 2) for table in sent)
 
 
 def _shapes(name: str, product: Product, ranks: int, machine: Machine) -> Iterable[tuple[int, int, int]]:
@@ -205,7 +205,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Guess:
 def cost(product: Product, choice: Choice, ranks: int, machine: Machine) -> Cost:
     """What the product costs, by a dry run on so many ranks, with the matrices in the algorithm's own layouts."""
     table = choice.table
-    own: dict[str, Any] = {} if choice.name in ON_GRID else {"box": table.shape, "schedule": table.schedule}
+    own: dict[str, Any] = {} if choice.name in ON_GRID else {"box": table.asked, "schedule": table.schedule}
 
     def program(comm: Any) -> Cost:
         grid = choice.grid(comm)

@@ -12,8 +12,9 @@ not only those whose sides divide P, is what keeps primes near the lower bound.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from math import ceil, prod
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import ceil, isqrt, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,8 +58,12 @@ def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
 
 def words(m: int, n: int, k: int, box: Box) -> float:
     """Words that the rank with the largest box receives; exact where sizes divide."""
-    bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
-    return bm * bk * (1 - 1 / box.n) + bk * bn * (1 - 1 / box.m) + float(_addends(bm, bn, box.k))
+    return float(Boxes.of(m, n, k, *box).words)
+
+
+def messages(m: int, n: int, k: int, box: Box, lean: float) -> float:
+    """Messages that a rank receives, as they are priced. lean: see the function."""
+    return float(Boxes.of(m, n, k, *box).messages(lean))
 
 
 def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
@@ -66,31 +71,69 @@ def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
     return ceil(m / box.m) * ceil(n / box.n) * ceil(k / box.k) * ranks / max(m * n * k, 1)
 
 
-def messages(m: int, n: int, k: int, box: Box, lean: float) -> float:
-    """Messages that a rank receives, as they are priced. lean: see the function."""
-    parts = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
-    return float(_messages(*parts, *box, words(m, n, k, box), lean))
+@dataclass(frozen=True)
+class Boxes:
+    """Arrays of boxes, bm x bn x bk each, on pm x pn x pk ranks; or one box. All that is found is elementwise."""
+
+    bm: Any
+    bn: Any
+    bk: Any
+    pm: Any
+    pn: Any
+    pk: Any
+
+    @staticmethod
+    def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any) -> Boxes:
+        bm, bn, bk = (np.ceil(size / parts) for size, parts in ((m, pm), (n, pn), (k, pk)))
+        return Boxes(bm, bn, bk, pm, pn, pk)
+
+    @property
+    def words(self) -> Any:
+        return self.bm * self.bk * (1 - 1 / self.pn) + self.bk * self.bn * (1 - 1 / self.pm) + self._sums[0]
+
+    def messages(self, lean: float) -> Any:
+        """All are sent at once. But where no more than `lean` words are received, or more ranks sum a face of C than it has
+        elements, short faces come in steps, and C may be summed twice."""
+        at_once = self.pm + self.pn + self.pk - 3
+        worth = (self.words <= lean) | (self.pk > self.bm * self.bn)
+        stepwise = worth & (np.maximum(np.maximum(self.pm, self.pn), self.pk) <= LONGEST)
+        if not np.any(stepwise):
+            return at_once
+        gathered = circulant.weight(8 * self.bm * self.bk, self.pn) + circulant.weight(8 * self.bk * self.bn, self.pm)
+        summed = np.minimum(circulant.weight(8 * self.bm * self.bn, self.pk), self._sums[1])
+        return np.where(stepwise, gathered + summed, at_once)
+
+    @cached_property
+    def _sums(self) -> tuple[Any, Any]:
+        """Words and messages of C's addends. The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many
+        ranks may cut it along both, with two sums (Table.evened)."""
+        bm, bn, pk = self.bm, self.bn, self.pk
+        by_rows, by_cols = np.ceil(bm / pk) * bn, np.ceil(bn / pk) * bm
+        share, many = np.minimum(by_rows, by_cols), (pk >= circulant.MANY) & (bm * bn > 0)
+        if not np.any(many):
+            return share * (pk - 1), pk - 1
+        holders = np.maximum(1, np.minimum(pk, np.where(by_rows <= by_cols, bm, bn)))
+        in_steps = many & (8 * bm * bn < circulant.SHORT)
+        once = share * np.where(in_steps, holders * (1 + np.log2(pk / holders)) - 1, pk - 1)
+        first = _roots(int(np.max(pk)).bit_length())[pk]
+        second = pk // first
+        twice = np.minimum(self._in_two(first, second), self._in_two(second, first))
+        in_two = many & (twice <= once)
+        return np.where(in_two, twice, once), np.where(in_two, first + second - 2, pk - 1)
+
+    def _in_two(self, rows: Any, cols: Any) -> Any:
+        """Words of two sums: the first leaves a rank some of its face's rows, the second some of their columns."""
+        left = np.ceil(self.bm / rows)
+        return (rows - 1) * left * self.bn + (cols - 1) * left * np.ceil(self.bn / cols)
 
 
-def _messages(bm: Any, bn: Any, bk: Any, pm: Any, pn: Any, pk: Any, received: Any, lean: float) -> Any:
-    """The same, of boxes of bm x bn x bk; elementwise."""
-    stepwise = (received <= lean) & (pm <= LONGEST) & (pn <= LONGEST) & (pk <= LONGEST)
-    if not np.any(stepwise):
-        return pm + pn + pk - 3
-    faces = (bm * bk, pn), (bk * bn, pm), (bm * bn, pk)
-    return np.where(stepwise, sum(circulant.weight(8 * face, ranks) for face, ranks in faces), pm + pn + pk - 3)
-
-
-def _addends(bm: Any, bn: Any, pk: Any) -> Any:
-    """Words of addends that a rank receives where pk ranks sum a face of C, bm x bn, cut by rows or by columns, whichever is more
-    even; elementwise. The smaller a face is, the more unevenly it is cut."""
-    by_rows, by_cols = np.ceil(bm / pk) * bn, np.ceil(bn / pk) * bm
-    share = np.minimum(by_rows, by_cols)
-    stepwise = (8 * bm * bn < circulant.SHORT) & (pk >= circulant.MANY) & (share > 0)
-    if not np.any(stepwise):
-        return share * (pk - 1)
-    holders = np.maximum(1, np.minimum(pk, np.where(by_rows <= by_cols, bm, bn)))
-    return share * np.where(stepwise, holders * (1 + np.log2(pk / holders)) - 1, pk - 1)
+@lru_cache(maxsize=16)
+def _roots(bits: int) -> np.ndarray:
+    """Of each number of so many bits the largest divisor that is at most its square root."""
+    found = np.ones(1 << bits, np.int64)
+    for divisor in range(2, isqrt(1 << bits) + 1):
+        found[divisor * divisor :: divisor] = divisor
+    return found
 
 
 def price(
@@ -127,12 +170,10 @@ def cheapest(
     bound, work = received_lower_bound(m, n, k, ranks), m * n * k / ranks
     most_words = lean(m, n, k, ranks, machine) if in_steps else 0.0
 
-    def priced(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray) -> np.ndarray:
-        bm, bn, bk = (-(-size // parts).astype(float) for size, parts in ((m, pm), (n, pn), (k, pk)))
-        received = bm * bk * (1 - 1 / pn) + bk * bn * (1 - 1 / pm) + _addends(bm, bn, pk)
-        over = bm * bn * bk * (ranks / max(m * n * k, 1))
-        begun = _messages(bm, bn, bk, pm, pn, pk, received, most_words)
-        return price(ranks, over, received, begun, pk > 1, bound, work, machine)
+    def priced(*ranks_along: np.ndarray) -> np.ndarray:
+        there = Boxes.of(m, n, k, *ranks_along)
+        over = there.bm * there.bn * there.bk * (ranks / max(m * n * k, 1))
+        return price(ranks, over, there.words, there.messages(most_words), there.pk > 1, bound, work, machine)
 
     pieces = range(0, len(sides[0]), CACHED)
     prices = np.concatenate([priced(*(side[i : i + CACHED] for side in sides)) for i in pieces])

@@ -21,7 +21,7 @@ from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
 from pdla.matmul.placing import FEW, Kept, Side, relabelled
 from pdla.matmul.question import Lying, Question, Sizes, lying_so
-from pdla.matmul.tables import Algorithm, Table, turned
+from pdla.matmul.tables import Algorithm, Table
 
 ON_GRID = ("gather", "summa", "cannon")  # the rule on the matrices' own grid, by three schedules
 NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
@@ -139,7 +139,7 @@ def _tables(
         for table in named.tables(sides):
             suits = schedule or (_suited(q, table) if named is box.ALGORITHM else table.schedule)
             if table.schedule == suits:
-                yield table.evened(*q.mnk)
+                yield table.evened(*q.mnk, in_two=not q.relays)
 
 
 def _suited(q: Sizes, table: Table) -> str:
@@ -209,7 +209,7 @@ def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table
     """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved."""
     if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE:
         return table
-    other = replace(table, A=turned(table.A), B=turned(table.B), C=turned(table.C))
+    other = table.turned(*"ABC")
     better = {}
     for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
         words, turned_words = (kept.words(each, order, name == "C").max() for each in (face, turned_face))

@@ -62,8 +62,7 @@ def predict_matmul(
     def asked(table: Table, order: np.ndarray, schedule: str | None) -> tuple[Operand, Operand, Operand, np.dtype, Wish, Machine]:
         grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
-        pm, pn, pk = table.shape
-        return A, B, C, kind, Wish(table.algorithm, (pm, pn, pk), schedule), made_for
+        return A, B, C, kind, Wish(table.algorithm, table.asked, schedule), made_for
 
     found = native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
     if memory_limit is None:

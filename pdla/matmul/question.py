@@ -113,6 +113,11 @@ class Sizes:
         """The node of each rank, numbered from 0 in order of ranks; None where there is one node only."""
         return np.unique(self.nodes, return_inverse=True)[1] if len(set(self.nodes)) > 1 else None
 
+    @property
+    def relays(self) -> bool:
+        """Whether there are several nodes, some of which have several ranks."""
+        return 1 < len(set(self.nodes)) < self.ranks
+
     def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
         """The price of a box that receives `words`, in the messages of the product and `more`; what is read in place needs none."""
         sent = boxes.messages(*self.mnk, used, boxes.lean(*self.mnk, self.ranks, self.machine))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from pdla.comm import circulant
-from pdla.cuts import Cut
+from pdla.cuts import Block, Cut
+from pdla.grid import balanced_shape
 from pdla.layout import Layout
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
@@ -53,6 +54,12 @@ class Table:
     def box(self) -> Box:
         return boxes.of(self.carries, self.sizes)
 
+    @property
+    def asked(self) -> tuple[int, int, int]:
+        """The grid's shape as matmul's `box` names it: ranks along k that are split over two axes are one number."""
+        first, second, *rest = self.shape
+        return first, second, prod(rest)
+
     def words(self, m: int, n: int, k: int) -> float:
         """Words a rank receives, starting from native layouts: of each face all but its own share; exact where sizes divide."""
         return float(sum(self.faces(m, n, k)))
@@ -62,22 +69,28 @@ class Table:
         the smallest, and whose share of C is the largest."""
         box = self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
-        role = dict(self.carries)
+        return self._gathered("A", bm, bk), self._gathered("B", bk, bn), self._summed(bm, bn)
 
-        def shares(rows: int, cols: int, layout: Layout, carried: str) -> list[tuple[int, int]]:
-            """Into how many parts rows and columns of a face are cut further."""
-            return [
-                (size, prod(self.sizes[cut.axis] for cut in nest if role[cut.axis] != own))
-                for size, nest, own in zip((rows, cols), (layout.rows, layout.cols), carried, strict=True)
-            ]
+    def _gathered(self, name: str, rows: int, cols: int) -> int:
+        cuts = self._cut_further(name)
+        return rows * cols - prod(size // prod(parts for _, parts in nest) for size, nest in zip((rows, cols), cuts, strict=True))
 
-        def gathered(rows: int, cols: int, layout: Layout, carried: str) -> int:
-            return rows * cols - prod(size // parts for size, parts in shares(rows, cols, layout, carried))
+    def _summed(self, rows: int, cols: int) -> int:
+        """Words of C's addends: they are summed along one axis after another, along rows first."""
+        short, share, words = 8 * rows * cols < circulant.SHORT, [rows, cols], 0
+        for dimension, nest in enumerate(self._cut_further("C")):
+            for _, parts in nest:
+                holders = min(parts, share[dimension])
+                share[dimension] = ceil(share[dimension] / parts)
+                in_steps = short and parts >= circulant.MANY
+                words += prod(share) * (circulant.most_addends(parts, holders) if in_steps else parts - 1)
+        return words
 
-        cuts = shares(bm, bn, self.C, DIMENSIONS["C"])
-        share, holders = prod(ceil(size / parts) for size, parts in cuts), prod(min(size, parts) for size, parts in cuts)
-        addends = circulant.most_addends(box.k, holders) if circulant.pays(8 * bm * bn, box.k) else box.k - 1
-        return gathered(bm, bk, self.A, DIMENSIONS["A"]), gathered(bk, bn, self.B, DIMENSIONS["B"]), share * addends
+    def _cut_further(self, name: str) -> list[list[tuple[str, int]]]:
+        """The axes, and their sizes, that cut the rows and the columns of a matrix's faces."""
+        role, layout = dict(self.carries), getattr(self, name)
+        nests = zip((layout.rows, layout.cols), DIMENSIONS[name], strict=True)
+        return [[(cut.axis, self.sizes[cut.axis]) for cut in nest if role[cut.axis] != own] for nest, own in nests]
 
     @property
     def roles(self) -> Roles:
@@ -93,17 +106,46 @@ class Table:
         a, b = Layout(along("m", self.A.rows), along("k", self.A.cols)), Layout(along("k", self.B.rows), along("n", self.B.cols))
         return Roles(tuple(role.items()), a, b, c)
 
-    def evened(self, m: int, n: int, k: int) -> Table:
+    def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
         """A box's table, with the third cut of a face along its other dimension where a rank then receives much less: 3 x 1000
-        can be cut into ten even shares along its columns only. Faces of which panels are walked stay as they are; so do other
-        grids' tables.
+        can be cut into ten even shares along its columns only. If many ranks sum C's faces, these are cut along both dimensions
+        where that is as even: in two sums fewer messages come.
+
+        Faces of which panels are walked stay as they are; so do the tables of other grids.
+        in_two: whether there may be two sums. Where nodes have several ranks, one sum goes from node to node (comm/relay.py).
         """
         if self.carries != BOXED:
             return self
-        other = replace(self, A=turned(self.A), B=turned(self.B), C=turned(self.C))
-        words = zip(DIMENSIONS, self.faces(m, n, k), other.faces(m, n, k), strict=True)
         free = [X for X, dimensions in DIMENSIONS.items() if self.schedule == "gather" or self.walked not in dimensions]
-        return replace(self, **{X: getattr(other, X) for X, here, there in words if there < MUCH * here and X in free})
+        other = self.turned(*free)
+        words = zip(DIMENSIONS, self.faces(m, n, k), other.faces(m, n, k), strict=True)
+        best = self.turned(*(X for X, here, there in words if there < MUCH * here))
+        parts = balanced_shape(self.box.k)
+        if not in_two or "C" not in free or self.schedule == "cannon" or self.box.k < circulant.MANY or 1 in parts:
+            return best
+        split = min((best._split(*sides) for sides in (parts, parts[::-1])), key=lambda table: table.words(m, n, k))
+        return split if split.words(m, n, k) <= best.words(m, n, k) else best
+
+    def _split(self, rows: int, cols: int) -> Table:
+        """The table of a box whose ranks along k are a grid of rows x cols: so C's faces are cut along both dimensions."""
+        (pm, pn, _), k = self.shape, (Block("k"), Block("l"))
+        A, B = (Layout(*(_put(nest, "k", k) for nest in (X.rows, X.cols))) for X in (self.A, self.B))
+        C = Layout(("m", "k"), ("n", "l"))
+        return replace(self, shape=(pm, pn, rows, cols), carries=(*BOXED, ("l", "k")), A=A, B=B, C=C)
+
+    def turned(self, *names: str) -> Table:
+        """The table with the third cut of the faces of these matrices moved to the other dimension, where there is one such cut."""
+        return replace(self, **{name: self._turned(name) for name in names})  # type: ignore[arg-type]
+
+    def _turned(self, name: str) -> Layout:
+        layout, further = getattr(self, name), self._cut_further(name)
+        if len(further[0]) + len(further[1]) != 1:
+            return layout
+        nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0] else 1
+        moved = next(cut for cut in nests[at] if cut.axis == further[at][0][0])
+        nests[at].remove(moved)
+        nests[1 - at].append(moved)
+        return Layout(*map(tuple, nests))
 
     @property
     def straight(self) -> Table:
@@ -130,9 +172,6 @@ def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str 
     return Table(algorithm, tuple(box), BOXED, A, B, C, schedule, walked)
 
 
-def turned(face: Layout) -> Layout:
-    """The layout of A, B or C in a box with its third cut, if it has one, moved to the other dimension."""
-    rows, cols = face.rows, face.cols
-    if len(rows) + len(cols) < 3:
-        return face
-    return Layout(rows[:1], (*cols, rows[1])) if len(rows) == 2 else Layout((*rows, cols[1]), cols[:1])
+def _put(nest: tuple[Cut, ...], axis: str, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """The nest with these cuts in place of the one along an axis."""
+    return tuple(new for cut in nest for new in (cuts if cut.axis == axis else (cut,)))
