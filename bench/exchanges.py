@@ -1,4 +1,5 @@
-"""What share of a link exchanges reach, and how long all-gathers and sums take: directly, around the nodes, and MPI's own.
+"""What share of a link exchanges reach, and how long all-gathers and sums take: directly, in steps, around the nodes, and MPI's
+own.
 
 python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
 Shares: each rank receives 6 MB, from all others of groups of 2, 4 and 16, or from the rank before it; by one MPI message from each,
@@ -16,10 +17,10 @@ from sides.given import started
 
 import pdla
 from pdla.bench.arguments import above_zero
-from pdla.comm import base, ring
+from pdla.comm import base, circulant, ring
 
 BYTES, TURNS = 6_000_000, 4
-PIECES = 1, 4, 16, 64, 256  # KiB
+PIECES = 0.125, 1, 4, 16, 64, 256  # KiB
 
 
 def seconds(comm, work):
@@ -40,17 +41,18 @@ def in_messages(mpi, x, outs):
     MPI.Request.Waitall(receiving + [mpi.Isend(x, r) for r in others])
 
 
-def gathered(comm, x, outs, long, calm=0):
-    """An all-gather by pdla: around the nodes from `long` bytes on, and there as a fan up to `calm` bytes."""
-    ring.LONG, ring.CALM = long, calm
+def gathered(comm, x, outs, long, calm=0, many=inf):
+    """An all-gather by pdla: in steps from `many` ranks on; else around the nodes from `long` bytes on, as a fan up to `calm`."""
+    ring.LONG, ring.CALM, circulant.MANY, circulant.SHORT = long, calm, many, inf
     comm.allgather(x, outs).wait()
 
 
 def milliseconds(comm, kib):
-    """Collective: milliseconds of an all-gather of pieces of so many KiB: directly, fan, ring, MPI's."""
-    x, whole = np.ones(kib * 128), np.empty((comm.size, kib * 128))
+    """Collective: milliseconds of an all-gather of pieces of so many KiB: directly, in steps, fan, ring, MPI's."""
+    x, whole = np.ones(int(kib * 128)), np.empty((comm.size, int(kib * 128)))
     ways = (
         lambda: gathered(comm, x, [*whole], inf),
+        lambda: gathered(comm, x, [*whole], inf, many=2),
         lambda: gathered(comm, x, [*whole], 0, inf),
         lambda: gathered(comm, x, [*whole], 0),
         lambda: MPI.COMM_WORLD.Allgather(x, whole),
@@ -58,17 +60,19 @@ def milliseconds(comm, kib):
     return [1e3 * seconds(comm, way) for way in ways]
 
 
-def summed(comm, parts, out, relayed):
-    """A reduce-scatter by pdla, relayed from node to node or not."""
-    base.pays = lambda nbytes, nodes, ranks: relayed
+def summed(comm, parts, out, relayed, many=inf):
+    """A reduce-scatter by pdla: in steps from `many` ranks on; else relayed from node to node or not."""
+    circulant.MANY, circulant.SHORT, ring.LONG = many, inf, 0 if relayed else inf
+    base.pays = lambda nbytes, nodes, ranks, growth: relayed
     comm.reduce_scatter(parts, out).wait()
 
 
 def milliseconds_of_sums(comm, kib):
-    """Collective: milliseconds of a reduce-scatter of pieces of so many KiB: directly, relayed, MPI's."""
-    whole, out = np.ones((comm.size, kib * 128)), np.empty(kib * 128)
+    """Collective: milliseconds of a reduce-scatter of pieces of so many KiB: directly, in steps, relayed, MPI's."""
+    whole, out = np.ones((comm.size, int(kib * 128))), np.empty(int(kib * 128))
     ways = (
         lambda: summed(comm, [*whole], out, False),
+        lambda: summed(comm, [*whole], out, False, 2),
         lambda: summed(comm, [*whole], out, comm.nodes < comm.size),
         lambda: MPI.COMM_WORLD.Reduce_scatter_block(whole, out),
     )
@@ -92,10 +96,10 @@ def main(megabits):
     works = (lambda: MPI.COMM_WORLD.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
     shares = [x.nbytes / rate / seconds(comm, work) for work in works]
     print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
-    print_(f"{'KiB':>20}{'directly':>12}{'fan':>12}{'ring':>12}{'MPI':>12}   ms, all-gather of {comm.size} on {comm.nodes} nodes")
+    print_(f"{'KiB':>20}{'directly':>12}{'in steps':>12}{'fan':>12}{'ring':>12}{'MPI':>12}   ms, all-gather of {comm.size} on {comm.nodes} nodes")
     for kib in PIECES:
         print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds(comm, kib)))
-    print_(f"{'KiB':>20}{'directly':>12}{'relay':>12}{'MPI':>12}   ms, reduce-scatter, the same")
+    print_(f"{'KiB':>20}{'directly':>12}{'in steps':>12}{'relay':>12}{'MPI':>12}   ms, reduce-scatter, the same")
     for kib in PIECES:
         print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds_of_sums(comm, kib)))
 

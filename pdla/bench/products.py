@@ -126,7 +126,7 @@ def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
     for name, algorithm in NAMED.items():
         for shape in _shapes(name, product, ranks, machine):
             sent = (table for table in algorithm.tables(shape) if table.schedule != "shared")
-            yield from (table.evened(product.m, product.n, product.k, in_two=machine.node < 2) for table in sent)
+            yield from (table.evened(product.m, product.n, product.k, in_two=not 1 < machine.node < ranks) for table in sent)
 
 
 def _shapes(name: str, product: Product, ranks: int, machine: Machine) -> Iterable[tuple[int, int, int]]:

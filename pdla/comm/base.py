@@ -398,8 +398,9 @@ class Communicator(ABC):
     ) -> Pending:
         """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is.
 
-        Where there are several nodes, long pieces go around them (pdla/comm/ring.py). In any way a rank receives every other rank's
-        piece once.
+        Where there are several nodes, long pieces go around them (pdla/comm/ring.py). Short pieces of many ranks go step by step
+        (pdla/comm/circulant.py); all ranks must wait for such verbs in the same order. In any way a rank receives every other
+        rank's piece once.
         hall  the hall in which all of outs lie, taken from it by all ranks in the same order
         """
         self._one_each(verb, outs)
@@ -452,7 +453,8 @@ class Communicator(ABC):
         """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
 
         Where there are several nodes of several ranks, long sums go from node to node (pdla/comm/relay.py). Then a rank receives
-        about as many bytes (of 16-bit floats twice as many, in float32): see there.
+        about as many bytes (of 16-bit floats twice as many, in float32): see there. Short sums of many ranks go step by step, in an
+        order of their own (pdla/comm/circulant.py); all ranks must wait for such verbs in the same order.
         """
         self._one_each(verb, parts)
         wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)

@@ -3,7 +3,7 @@ verbs send and recv.
 
 A round of messages is one group of NCCL's sends and receives, or several where a rank sends on what it receives. It is on a stream
 of its own, which begins when the work that was asked for before the verb is done. NCCL's reductions are not used: sums are added up
-in rank order, as over MPI, so that they are equal bit by bit.
+in rank order, as over MPI, so that they are equal bit by bit (but for short sums of many ranks, which over MPI have another order).
 
 The binding is nccl4py, which NCCL's developers maintain; CuPy is to drop its own for it (github.com/cupy/cupy/issues/9575).
 """
