@@ -96,12 +96,12 @@ def main(megabits):
     works = (lambda: MPI.COMM_WORLD.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
     shares = [x.nbytes / rate / seconds(comm, work) for work in works]
     print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
-    print_(f"{'KiB':>20}{'directly':>12}{'in steps':>12}{'fan':>12}{'ring':>12}{'MPI':>12}   ms, all-gather of {comm.size} on {comm.nodes} nodes")
-    for kib in PIECES:
-        print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds(comm, kib)))
-    print_(f"{'KiB':>20}{'directly':>12}{'in steps':>12}{'relay':>12}{'MPI':>12}   ms, reduce-scatter, the same")
-    for kib in PIECES:
-        print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in milliseconds_of_sums(comm, kib)))
+    times = milliseconds, ("directly", "in steps", "fan", "ring", "MPI"), f"all-gather of {comm.size} on {comm.nodes} nodes"
+    sums = milliseconds_of_sums, ("directly", "in steps", "relay", "MPI"), "reduce-scatter, the same"
+    for found, ways, what in (times, sums):
+        print_(f"{'KiB':>20}" + "".join(f"{way:>12}" for way in ways) + f"   ms, {what}")
+        for kib in PIECES:
+            print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in found(comm, kib)))
 
 
 if __name__ == "__main__":

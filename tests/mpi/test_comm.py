@@ -13,7 +13,7 @@ import pytest
 
 import pdla
 from pdla import config
-from pdla.comm import relay, ring
+from pdla.comm import circulant, relay, ring
 from pdla.comm.agree import agree
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
@@ -534,6 +534,26 @@ def test_sums_from_node_to_node(placed, monkeypatch, length):
         ways.append(ledger.events[-1].way)
     np.testing.assert_array_equal(*map(comm.xp.host, outs))
     assert ways == ["", "relay" if comm.adds and comm.size in (4, 6) else ""]
+
+
+def in_steps(comm):
+    """Short pieces gathered, and random addends summed in two ways, all under way together: the bits of the sums, and the ways."""
+    rng = np.random.default_rng(comm.rank)
+    x, parts = rng.standard_normal(23), [rng.standard_normal((r % 3, 2)) for r in range(comm.size)]
+    x, *parts = (comm.xp.asarray(each) for each in (x, *parts))
+    out, outs = comm.xp.empty((comm.rank % 3, 2), "float64"), [comm.xp.empty((r % 3, 4), "int8") for r in range(comm.size)]
+    mine = comm.xp.asarray(np.full((comm.rank % 3, 4), comm.rank, "int8"))
+    with record() as ledger:
+        pending = comm.reduce_scatter(parts, out), comm.allgather(mine, outs), comm.allreduce(x)
+        for each in pending:
+            each.wait()
+    assert all(np.array_equal(comm.xp.host(each), np.full((r % 3, 4), r)) for r, each in enumerate(outs))
+    return comm.xp.host(out).tolist(), comm.xp.host(x).tolist(), [(event.what, event.way, event.bytes) for event in ledger.events]
+
+
+def test_short_pieces_in_steps(comm, monkeypatch):
+    monkeypatch.setattr(circulant, "MANY", 2)
+    assert in_steps(comm) == run(comm.size, in_steps)[comm.rank]
 
 
 @every_place
