@@ -4,7 +4,7 @@ own.
 python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
 Shares: each rank receives 6 MB, from all others of groups of 2, 4 and 16, or from the rank before it; by one MPI message from each,
 and by pdla, whose long messages travel in pieces. Then the milliseconds of an all-gather and of a reduce-scatter over all ranks, by
-the KiB of a rank's piece.
+the KiB of a rank's piece; a second number is the most.
 """
 
 import time
@@ -79,7 +79,7 @@ def milliseconds_of_sums(comm, kib):
     return [1e3 * seconds(comm, way) for way in ways]
 
 
-def main(megabits):
+def main(megabits, most=inf):
     comm, rate = pdla.world(), megabits * 1e6 / 8
     print_ = print if comm.rank == 0 else lambda *_: None
     print_(f"{'':20}{'one message':>12}{'in pieces':>12}   of {megabits:g} Mbit/s")
@@ -100,7 +100,7 @@ def main(megabits):
     sums = milliseconds_of_sums, ("directly", "in steps", "relay", "MPI"), "reduce-scatter, the same"
     for found, ways, what in (times, sums):
         print_(f"{'KiB':>20}" + "".join(f"{way:>12}" for way in ways) + f"   ms, {what}")
-        for kib in PIECES:
+        for kib in (kib for kib in PIECES if kib <= most):
             print_(f"{kib:20}" + "".join(f"{taken:12.1f}" for taken in found(comm, kib)))
 
 
