@@ -322,16 +322,15 @@ class Communicator(ABC):
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
     def _halves_in_steps(self, flat: Array, target: Array, op: str) -> Iterator[Pending]:
-        me, at, first = (self.rank, self.size), circulant.balanced(flat.size, self.rank, self.size), flat.size
-        first -= block_bounds(flat.size, self.size, self.rank)[0]  # elements from this rank's on: they come first in its row
-        row = buffer(self.xp, flat.shape, summed_in(flat.dtype, op))
-        self._turned(row, flat, first)
+        """The two verbs of an all-reduce of a flat array, step by step along one row."""
+        n, me = flat.size, (self.rank, self.size)
+        at, behind = circulant.balanced(n, *me), block_bounds(n, self.size, self.rank)[0]
+        row = self._turned(buffer(self.xp, flat.shape, summed_in(flat.dtype, op)), flat, n - behind)
         yield self._in_steps("allreduce", row, circulant.summing(*me, at), lambda: row, op)
         whole = row if row.dtype == target.dtype else buffer(self.xp, flat.shape, target.dtype)
         if whole is not row:
             self.xp.copy(whole[: at(1)], row[: at(1)])
-        end = partial(self._turned, target, whole, flat.size - first)
-        yield self._in_steps("allreduce", whole, circulant.gathering(*me, at), end)
+        yield self._in_steps("allreduce", whole, circulant.gathering(*me, at), lambda: self._turned(target, whole, behind))
 
     def _turned(self, out: Array, x: Array, first: int) -> Array:
         """`out`, with the last `first` elements of x in front, and the others behind them."""
@@ -340,6 +339,7 @@ class Communicator(ABC):
         return out
 
     def _gathered_in_steps(self, verb: str, x: Array, outs: Sequence[Array | None]) -> Pending:
+        """An all-gather step by step. A piece is copied to its place in `outs` when all have come."""
         others = [*range(self.rank + 1, self.size), *range(self.rank)]
         begins = [0, *accumulate((x.size, *(outs[r].size for r in others)))]
         row = buffer(self.xp, (begins[-1],), x.dtype)
@@ -354,6 +354,7 @@ class Communicator(ABC):
         return self._in_steps(verb, row, circulant.gathering(self.rank, self.size, begins.__getitem__), end, "", owners)
 
     def _summed_in_steps(self, verb: str, parts: Sequence[Array], out: Array, op: str) -> Pending:
+        """A reduce-scatter step by step."""
         parts = [*parts[self.rank :], *parts[: self.rank]]
         begins = [0, *accumulate(part.size for part in parts)]
         row = buffer(self.xp, (begins[-1],), summed_in(out.dtype, op))
