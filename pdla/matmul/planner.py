@@ -139,7 +139,7 @@ def _tables(
         for table in named.tables(sides):
             suits = schedule or (_suited(q, table) if named is box.ALGORITHM else table.schedule)
             if table.schedule == suits:
-                yield table.evened(*q.mnk, in_two=not q.relays)
+                yield table.evened(*q.mnk, in_two=q.in_two)
 
 
 def _suited(q: Sizes, table: Table) -> str:

@@ -114,9 +114,9 @@ class Sizes:
         return np.unique(self.nodes, return_inverse=True)[1] if len(set(self.nodes)) > 1 else None
 
     @property
-    def relays(self) -> bool:
-        """Whether there are several nodes, some of which have several ranks."""
-        return 1 < len(set(self.nodes)) < self.ranks
+    def in_two(self) -> bool:
+        """Whether C may be summed along two axes: not where nodes have several ranks, as one sum goes from node to node."""
+        return not 1 < len(set(self.nodes)) < self.ranks
 
     def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
         """The price of a box that receives `words`, in the messages of the product and `more`; what is read in place needs none."""
@@ -149,6 +149,11 @@ class Question(Sizes):
     @property
     def seen(self) -> tuple[bool, bool]:
         return self.A.shared, self.B.shared
+
+    @property
+    def in_two(self) -> bool:
+        """Nor where C has to be brought to another layout: from even shares all ranks would send to all."""
+        return super().in_two and (self.C is None or len(self.C.place.axes) == 4)
 
     @property
     def one_grid(self) -> bool:
