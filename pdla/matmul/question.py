@@ -98,6 +98,10 @@ class Sizes:
     def bound(self) -> float:
         return received_lower_bound(*self.mnk, self.ranks)
 
+    @cached_property
+    def _lean(self) -> float:
+        return boxes.lean(*self.mnk, self.ranks, self.machine)
+
     def schedule(self, given: tuple, met: roles.Roles, sizes: Mapping[str, int]) -> str:
         """The schedule for operands in the layouts `given`: "shared" where ranks can read in place and memory allows; else "gather"
         where little is gathered and summed; else "summa". What is redistributed before does not count: panels do not help it."""
@@ -120,9 +124,8 @@ class Sizes:
 
     def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
         """The price of a box that receives `words`, in the messages of the product and `more`; what is read in place needs none."""
-        sent = boxes.messages(*self.mnk, used, boxes.lean(*self.mnk, self.ranks, self.machine))
-        own = used.k - 1 if schedule == "shared" else sent
-        excess, begun, work = boxes.excess(*self.mnk, used, self.ranks), own + more, prod(self.mnk) / self.ranks
+        begun = more + (used.k - 1 if schedule == "shared" else boxes.messages(*self.mnk, used, self._lean))
+        excess, work = boxes.excess(*self.mnk, used, self.ranks), prod(self.mnk) / self.ranks
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 
     def anywhere(self, moved: float) -> float:
