@@ -116,13 +116,18 @@ class amid:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         begun.reset(self.token)
-        if error is not None and self.comm.failed is None:
-            told = PdlaError(
-                f"went on after an error amid {self.what} that other ranks did not have, or had elsewhere "
-                f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
-            )
-            place = f"going on after an error amid {self.what}, in verb {self.verbs[0]}"
-            self.comm.failed = partial(_all_have_failed, self.comm, place, told)
+        if error is not None:
+            failed(self.comm, self.what, error, self.verbs[0])
+
+
+def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -> None:
+    """Local: remember that this rank failed amid the call, in its so-manieth verb; `amid` does it, and a call too short for one."""
+    if comm.failed is None:
+        told = PdlaError(
+            f"went on after an error amid {what} that other ranks did not have, or had elsewhere "
+            f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
+        )
+        comm.failed = partial(_all_have_failed, comm, f"going on after an error amid {what}, in verb {verb}", told)
 
 
 def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:

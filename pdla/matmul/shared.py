@@ -22,7 +22,7 @@ from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
 from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays, shares
-from pdla.matmul.operands import Memo, Sink, as_stored, assembler
+from pdla.matmul.operands import Memo, as_stored, assembler, multiply
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
 from pdla.redistribute import incoming
@@ -187,11 +187,17 @@ class Lying:
         mine = self._seen(memory, faces.begin, faces.shape)
         for piece in faces.pieces:
             face = mine if piece.begin == faces.begin else self._seen(memory, piece.begin, piece.shape)
-            writes.append(partial(self._put, face, piece))
+            writes.append(self._writing(face, piece))
         return mine
 
-    def _put(self, face: Any, piece: Piece) -> None:
-        self.xp.put(face, *piece.there, self.block if piece.here is None else take(self.xp, self.block, *piece.here))
+    def _writing(self, face: Any, piece: Piece) -> Callable[[], None]:
+        """A function that writes a piece, again and again: where it can be, from one view to another."""
+        if all(isinstance(selection, slice) for selection in (*piece.there, *(piece.here or ()))):
+            return partial(self.xp.copy, self.xp.take(face, *piece.there), self._cut(piece))
+        return lambda: self.xp.put(face, *piece.there, self._cut(piece))
+
+    def _cut(self, piece: Piece) -> Any:
+        return self.block if piece.here is None else take(self.xp, self.block, *piece.here)
 
     def _seen(self, memory: Any, begin: int, shape: Shape) -> Any:
         face = self.xp.look(memory, begin, shape, self.block.dtype)
@@ -199,23 +205,25 @@ class Lying:
 
 
 class Turn:
-    """The product of two given matrices at the board. When it is run again it uses the same views of its memory.
+    """The product of two given matrices at the board, with a given block of C. When it is run again it uses the same views of its
+    memory.
 
+    c      this rank's block of C in the roles' layout on the grid; None if the rank has no part in the product
     bound  whether every run reads the blocks of a and b themselves, and no copies of parts made here
     """
 
-    def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
+    def __init__(self, a: DistMatrix, b: DistMatrix, c: Any, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
         common = a.common is not None, b.common is not None
         self.script: Script = memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
         self.board: Board = memo.once("board", grid.comm.board)
         self.share = self.script.size // grid.comm.size
         left, right = self.script.own[0](a), self.script.own[1](b)
         self.bound = left is a and right is b
-        self.left, self.right = Lying.of(left), Lying.of(right)
+        self.left, self.right, self.c = Lying.of(left), Lying.of(right), c
         self.views: dict[Any, Views] = {}
 
-    def run(self, sink: Sink | None) -> None:
-        """Collective: sink += a b in the roles' layouts on the grid; a and b in any, on any grids over its communicator."""
+    def run(self, alpha: complex, beta: complex) -> None:
+        """Collective: c = alpha a b + beta c; a and b in any layouts, on any grids over the grid's communicator."""
         script, board = self.script, self.board
         with held(self.share):
             memory = board.open(script.size)
@@ -227,9 +235,8 @@ class Turn:
                 for faces in (script.A, script.B):
                     if faces is not None and faces.read.peers:
                         note("read", faces.read.axes, faces.read.size, faces.read.peers)
-                if sink is not None:
-                    sink.add(left, right)
-                    sink.end()
+                if self.c is not None:
+                    multiply(self.left.xp, left, right, self.c, alpha, beta)
             finally:  # a rank that goes on after a failure here must not be a turn behind the others
                 if script.seen:
                     board.finish()

@@ -17,7 +17,7 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.array import numpy
 from pdla.comm import window
-from pdla.matmul.operands import Sink
+from pdla.matmul import shared
 
 pytestmark = pytest.mark.mpi
 
@@ -70,18 +70,22 @@ def fail(*_):
 
 
 @needs_a_board
-def test_a_rank_that_fails_in_a_product_and_goes_on_is_an_error_on_every_rank(comm, monkeypatch):
+@pytest.mark.parametrize("calls", [0, 3])
+def test_a_rank_that_fails_in_a_product_and_goes_on_is_an_error_on_every_rank(comm, monkeypatch, calls):
+    """In the first product, and in one of the very matrices of the last."""
     if comm.size == 1:
         pytest.skip("one rank fails alike everywhere")
     grid = ProcessGrid((comm.size, 1), comm=comm.split(range(comm.size), "new"))  # no other test goes on with it
-    A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in (1, 2))
-    plan = pdla.plan_matmul(A, B, schedule="shared")
+    A, B, C = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in (1, 2, 3))
+    plan = pdla.plan_matmul(A, B, out=C, schedule="shared")
+    for _ in range(calls):
+        plan(A, B, out=C)
     if comm.rank == comm.size - 1:
         with monkeypatch.context() as failing, pytest.raises(MemoryError, match="in the product"):
-            failing.setattr(Sink, "add", fail)
-            plan(A, B)
+            failing.setattr(shared, "multiply", fail)
+            plan(A, B, out=C)
     else:
-        plan(A, B)
+        plan(A, B, out=C)
     with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error amid a plan's call"):
         A.norm()
 
@@ -93,7 +97,7 @@ def test_ranks_that_fail_alike_in_a_product_are_no_turn_behind(comm, monkeypatch
     A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in (1, 2))
     plan = pdla.plan_matmul(A, B, schedule="shared")
     with monkeypatch.context() as failing, pytest.raises(MemoryError, match="in the product"):
-        failing.setattr(Sink, "add", fail)
+        failing.setattr(shared, "multiply", fail)
         plan(A, B)
     for turn in range(6):
         A, B = (exact((600, 600), grid, LAYOUT, "float64", seed) for seed in rng.integers(0, 100, 2).tolist())

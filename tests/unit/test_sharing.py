@@ -10,7 +10,7 @@ from matmuls import DTYPES, LAYOUT, exact, lacks, op
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
 from pdla.errors import LayoutError, PlanError
-from pdla.matmul.operands import Sink
+from pdla.matmul import shared
 
 SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))
 
@@ -99,7 +99,7 @@ def test_auto_reads_them_where_they_lie():
 @pytest.mark.parametrize("reader", [0, 3])
 def test_a_product_ends_when_all_have_read(reader, monkeypatch):
     """Who is first out of it may write to what the slowest still multiplies."""
-    add = Sink.add
+    multiply = shared.multiply
 
     def program(comm):
         grid = ProcessGrid((2, 2))
@@ -111,12 +111,12 @@ def test_a_product_ends_when_all_have_read(reader, monkeypatch):
             A *= 2
             assert np.array_equal(C.gather(), 2**step * whole)
 
-    def slowly(self, *args):
+    def slowly(*args):
         if pdla.world().rank == reader:
             time.sleep(0.05)
-        add(self, *args)
+        multiply(*args)
 
-    monkeypatch.setattr(Sink, "add", slowly)
+    monkeypatch.setattr(shared, "multiply", slowly)
     pdla.run(4, program)
 
 
