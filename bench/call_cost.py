@@ -3,7 +3,8 @@
 mpirun -n 4 python bench/call_cost.py [n] [turns]        n = 64, 200 turns of 20 calls for each side, alternating
 
 By hand: A's blocks are gathered along grid rows, B's along grid columns, into buffers made before; then numpy.matmul into C.
-Prints the median and the least microseconds of a call over the turns, by the slowest rank, and the ratio of the medians.
+Prints the median and the least microseconds of a call over the turns, by the slowest rank, and the ratio of the medians; then the
+same for `A @ B`, in turns of its own: it finds its plan, asks whether all ranks make this call, and makes a new matrix.
 """
 
 from statistics import median
@@ -42,24 +43,33 @@ def by_hand(comm, product):
     return Side(a, b, (rows, cols), multiply)
 
 
+def times(meeting, sides, turns):
+    """Collective: for each side seconds a call, by turn."""
+    taken = {name: [] for name in sides}
+    for _ in range(turns):
+        for name, multiply in sides.items():
+            taken[name].append(meeting.seconds(multiply, CALLS))
+    return taken
+
+
 def main(n=64, turns=200):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     product = Product(n, n, n, "float64")
-    sides = {"by hand": by_hand(comm, product), "pdla": side(*operands(product, near_square_grid(comm), BLOCKS))}
-    for name, one in sides.items():
+    A, B, C = operands(product, near_square_grid(comm), BLOCKS)
+    hand, planned = by_hand(comm, product), side(A, B, C)
+    for name, one in (("by hand", hand), ("pdla", planned)):
         fill_with_integers(one)
         if meeting.largest([float(not right(one, product))])[0]:
             raise SystemExit(f"{name}: the product of integers is wrong")
-    times = {name: [] for name in sides}
-    for _ in range(turns):
-        for name, one in sides.items():
-            times[name].append(meeting.seconds(one.multiply, CALLS))
     if comm.rank == 0:
         print(f"{n} x {n} float64 on {comm.size} ranks, {turns} turns of {CALLS} calls, both exact on integers")
-        print(sides["pdla"].about)
-        for name, taken in times.items():
-            print(f"{name:8} median {1e6 * median(taken):8.1f} us a call, least {1e6 * min(taken):8.1f}")
-        print(f"pdla over by hand: {median(times['pdla']) / median(times['by hand']):.2f}")
+        print(planned.about)
+    for name, multiply in (("pdla", planned.multiply), ("A @ B", lambda: A @ B)):
+        taken = times(meeting, {"by hand": hand.multiply, name: multiply}, turns)
+        if comm.rank == 0:
+            for each, seconds in taken.items():
+                print(f"{each:8} median {1e6 * median(seconds):8.1f} us a call, least {1e6 * min(seconds):8.1f}")
+            print(f"{name} over by hand: {median(taken[name]) / median(taken['by hand']):.2f}")
 
 
 if __name__ == "__main__":

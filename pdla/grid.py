@@ -200,8 +200,12 @@ class ProcessGrid:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessGrid) and (self is other or self._key == other._key)
 
-    def __hash__(self) -> int:
+    @cached_property
+    def _hash(self) -> int:
         return hash((self.shape, self.axes))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __repr__(self) -> str:
         words = ", ".join(f"{axis}={n}" for axis, n in self.sizes.items())

@@ -248,12 +248,15 @@ class MPIComm(Communicator):
         """Collective: whether all ranks gave the same text, and the largest of their sizes. It is the only way in which ranks meet,
         so that ranks in different calls find it out.
 
-        The minimum of the digests is the complement of the minimum of their complements only if all digests are equal.
+        By messages, the minimum of the digests is the complement of the minimum of their complements only if all are equal.
         """
         if self.mpi == MPI.COMM_NULL:
             raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
         self.in_step()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
+        if self._board is not None and self._board.window is not None:
+            *digests, sizes = self._board.meet(call, (*digest.tolist(), size))
+            return all(min(part) == max(part) for part in digests), max(sizes)
         mine = np.concatenate([digest, ~digest, [-size]])
         least = np.empty_like(mine)
         self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN))

@@ -1,9 +1,7 @@
-"""The board of ranks on one node under MPI: a window of memory that all of them see.
+"""The board of ranks on one node under MPI: a window of memory that all of them see, behind two gates.
 
-At a barrier each rank writes the number of barriers it has come to, and looks at the numbers of all others. (A barrier of
-messages is a tree, of which each step would cost a rank its turn on a shared core.) Ranks that share cores sleep while they wait,
-as polling takes the core from the ranks that they wait for. The rank that finds that all have come wakes the others, but only if
-any has noted that it sleeps, as waking is a system call.
+At one gate ranks wait for what others write to the board. At the other they meet: they compare their calls, in a fraction of the
+time that messages take. Each has its own, so that of ranks in different calls none takes the other's coming for what it waits for.
 """
 
 from __future__ import annotations
@@ -13,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pdla.comm import futex
+from pdla.comm import gate
 from pdla.comm.board import Turns
+from pdla.comm.gate import Gate
 from pdla.comm.job import watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import SHARED, free
@@ -23,11 +22,7 @@ from pdla.errors import PdlaError
 if TYPE_CHECKING:
     from pdla.comm.mpi import MPIComm
 
-_WORDS = 8  # 64-bit words from one rank's to the next's: each rank has a cache line of its own
 _MOST = 2**32  # more than the pieces of any turn
-_LETS_WORK = 8  # polls of shared memory for each call of MPI, which lets it work at messages that others wait for
-_POLLS = 50  # polls of a rank that shares its core, before it sleeps
-_SLEEP = 5e-3  # seconds that it sleeps at most, before it lets MPI work
 
 
 class NodeBoard(Turns):
@@ -37,48 +32,34 @@ class NodeBoard(Turns):
         super().__init__()
         self.comm = comm
         self.window: MPI.Win | None = None
-        self.turn, self.opened = 0, 0
+        self.opened = 0
 
     def _grow(self, size: int) -> np.ndarray:
-        slots = 8 * _WORDS * (self.comm.size + 1)
+        apart = gate.room(self.comm.size)
         self.comm.barrier()  # pdla's own, in which ranks send on what others wait for; in MPI's calls below they do not
         with watched(self.comm._describe("sharing memory")):
             self.free()
             room = free(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
-            if room < slots + size and os.path.isdir(SHARED):
+            wanted = 2 * apart + size
+            if room < wanted and os.path.isdir(SHARED):
                 raise PdlaError(
-                    f"sharing memory: {slots + size} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
+                    f"sharing memory: {wanted} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
                 )
-            self.window = MPI.Win.Allocate_shared(slots + size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
-            self.window.Lock_all(MPI.MODE_NOCHECK)
-            shared: Any = self.window.Shared_query(0)[0]
+            window = MPI.Win.Allocate_shared(wanted if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
+            window.Lock_all(MPI.MODE_NOCHECK)
+            shared: Any = window.Shared_query(0)[0]
             memory = np.frombuffer(shared, np.uint8)
-            words = memory[:slots]
-            self.turns = words.data.cast("q")[: -_WORDS : _WORDS]
-            self.word, self.address = words[-8 * _WORDS :].data.cast("I"), words[-8 * _WORDS :].ctypes.data
-            self.counts, self.asleep = (words.data.cast("q")[i : -_WORDS : _WORDS] for i in (1, 2))
-            self.turn = self.turns[self.comm.rank] = self.counts[self.comm.rank] = self.asleep[self.comm.rank] = self.word[0] = 0
-            self.window.Sync()
+            self.gate, self.meeting = (Gate(self.comm, window, memory[at : at + apart]) for at in (0, apart))
+            window.Sync()
             self.comm.mpi.Barrier()
-        return memory[slots:]
+        self.window = window
+        return memory[2 * apart :]
 
     def _come(self) -> None:
-        assert self.window is not None
-        self.turn += 1
-        self.window.Sync()
-        self.turns[self.comm.rank] = self.turn
-        if self.comm.node.crowded:
-            self.window.Sync()
-            if self._all_have_come():
-                self.word[0] = self.turn % 2**32
-                self.window.Sync()
-                if any(self.asleep):
-                    futex.wake(self.address)
+        self.gate.come()
 
     def _await(self) -> None:
-        assert self.window is not None
-        self.comm._until("sharing memory", self._all_have_come, self._pause)
-        self.window.Sync()
+        self.gate.wait("sharing memory")
 
     def open(self, size: int) -> Any:
         memory = super().open(size)
@@ -86,34 +67,27 @@ class NodeBoard(Turns):
         return memory
 
     def tell(self, pieces: int) -> None:
-        assert self.window is not None
-        self.window.Sync()
-        self.counts[self.comm.rank] = self.opened * _MOST + pieces
+        self.gate.window.Sync()
+        self.gate.spare[0][self.comm.rank] = self.opened * _MOST + pieces
 
     def told(self, rank: int) -> int:
         """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
-        assert self.window is not None
-        count = self.counts[rank]
-        self.window.Sync()
+        count = self.gate.spare[0][rank]
+        self.gate.window.Sync()
         return count - self.opened * _MOST
 
-    def _all_have_come(self) -> bool:
-        return min(self.turns) >= self.turn
+    def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
+        """Collective: the first of the three numbers that each rank says, by rank, then the second, and the third.
 
-    def _pause(self, polls: int) -> None:
-        """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
-        each overlook the other."""
-        assert self.window is not None
-        if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
-            self.asleep[self.comm.rank] = 1
-            self.window.Sync()
-            woken = futex.sleep(self.address, word, _SLEEP)
-            self.asleep[self.comm.rank] = 0
-        else:
-            woken = polls % _LETS_WORK != 0
-            os.sched_yield()
-        if not woken:
-            self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        They are written to one half of the spare words in turn: when a rank comes to the next meeting but one, all have left this.
+        """
+        meeting = self.meeting
+        words = meeting.spare[3:] if meeting.turn % 2 else meeting.spare[:3]
+        for each, mine in zip(words, said, strict=True):
+            each[self.comm.rank] = mine
+        meeting.come()
+        meeting.wait(call)
+        return [each.tolist() for each in words]
 
     def trim(self, most: int) -> None:
         if self.size > most * self.comm.size:
@@ -125,7 +99,7 @@ class NodeBoard(Turns):
     def free(self) -> None:
         """Collective: free the window."""
         if self.window is not None:
-            self.memory = None
-            self.window.Unlock_all()
-            self.window.Free()
-            self.window = None
+            window, self.window, self.memory = self.window, None, None
+            del self.gate, self.meeting
+            window.Unlock_all()
+            window.Free()

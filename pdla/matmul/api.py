@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -26,9 +27,13 @@ from pdla.model.machine import Machine
 
 def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
     """C's layout where none is asked for: A's row cuts and B's column cuts; an axis that is in both cuts the rows."""
-    rows = A.layout.rows
-    kept = tuple(cut for cut in B.layout.cols if cut.axis not in axes_of(rows))
-    return Layout(rows, kept)
+    return _joined(A.layout, B.layout)
+
+
+@lru_cache(1024)
+def _joined(a: Layout, b: Layout) -> Layout:
+    kept = tuple(cut for cut in b.cols if cut.axis not in axes_of(a.rows))
+    return Layout(a.rows, kept)
 
 
 def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
@@ -180,6 +185,8 @@ class Kept:
     def keep(self, key: tuple, plan: Plan) -> None:
         """Keep a plan as the latest, and drop the oldest. Only for calls that agree, so that every rank drops the same plans: some
         exchange messages at their first run only, in which all ranks must take part."""
+        if self.plans and next(reversed(self.plans.values())) is plan:
+            return
         self.plans.pop(key, None)
         self.plans[key] = plan
         while len(self.plans) > config.settings.plans:

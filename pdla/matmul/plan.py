@@ -125,23 +125,14 @@ class Plan:
         """Collective: the product. Raises, on this rank alone, PlanError for matrices that the plan was not made for, ShapeError or
         LayoutError for an `out`, alpha or beta that does not fit them.
         """
-        seen, comm = self.seen, self.grid.comm
-        known = seen and seen[0]() is A and seen[1]() is B and seen[2]() is out
-        if known and seen[3] is not None and out is not None:
-            comm.in_step()
-            try:
-                checks.scalars(self.dtype, alpha, beta, out)
-                with within(self.workspace):
-                    seen[3].run(alpha, beta)
-            except BaseException as error:  # not by `amid`, whose cost would show in the smallest products
-                failed(comm, "a plan's call", error)
-                raise
-            return out
-        with amid(comm, "a plan's call"):
-            if not known:
+        try:
+            if not (self._saw(A, B) and self.seen[2]() is out):
                 self._check(A, B, out)
             checks.scalars(self.dtype, alpha, beta, out)
-            return self._run(A, B, out, alpha, beta, self.workspace)
+        except Exception as error:
+            failed(self.grid.comm, "a plan's call", error)
+            raise
+        return self.run(A, B, out, alpha, beta, self.workspace)
 
     def _check(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
         """Local: check the matrices of a call, and remember them, so that the next call with the same ones need not."""
@@ -154,29 +145,61 @@ class Plan:
             raise PlanError(f"this plan is for {made_for}, not for {given}")
         if out is not None:
             checks.result(A, B, out, None, self.dtype)
-        forget = partial(_forget, self.seen)
-        self.workspace.most = self.limit
-        self.seen[:] = (ref(A, forget), ref(B, forget), _nothing if out is None else ref(out, forget), self._turn(A, B, out))
+        self._see(A, B, out)
 
-    def _turn(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> shared.Turn | None:
-        """The shared product of these very matrices, to be run again and again, where a call does nothing else; None elsewhere.
+    def _saw(self, A: DistMatrix, B: DistMatrix) -> bool:
+        """Whether the last call was with these very factors."""
+        return bool(self.seen) and self.seen[0]() is A and self.seen[1]() is B
 
-        This halves the time of the smallest products.
-        """
-        if self.schedule != "shared" or out is None or A.conjugated or B.conjugated:
-            return None
-        alike = A.grid is B.grid is out.grid is self.grid and A.dtype is B.dtype is self.dtype
-        if not (alike and self._taken_as_they_lie and self.stays[2] and self._same(out, self.roles.C)):
-            return None
-        turn = shared.Turn(A, B, self._part(out.stored), self.roles, self.grid, self.memo)
-        return turn if turn.bound else None
+    def _see(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+        """Remember the matrices of this call, and the turn in which they are multiplied where a call does nothing else."""
+        forget, turn = partial(_forget, self.seen), None
+        if self._at_once and A.dtype == B.dtype == self.dtype and not (A.conjugated or B.conjugated):
+            turn = shared.Turn(A, B, self.roles, self.grid, self.memo)
+        self.seen[:] = (
+            ref(A, forget),
+            ref(B, forget),
+            _nothing if out is None else ref(out, forget),
+            turn if turn is not None and turn.bound else None,
+        )
+
+    @cached_property
+    def _at_once(self) -> bool:
+        """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
+        return self.schedule == "shared" and all(self.stays) and self._taken_as_they_lie and self._straight
+
+    @cached_property
+    def _straight(self) -> bool:
+        """Whether the shared product comes as C lies, in dtype and layout."""
+        layout, sizes = self.roles.C, self.grid.sizes
+        alike = self.C.grid == self.grid and self.dtype == summing(self.dtype)
+        return alike and not layout.partial and self.C.layout.same_cuts(layout, self.C.shape, sizes)
 
     def run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
     ) -> DistMatrix:
         """Collective: the product, unchecked, with buffers from a workspace."""
-        with amid(self.grid.comm, "a product"):
-            return self._run(A, B, out, alpha, beta, workspace)
+        comm = self.grid.comm
+        if not self._saw(A, B):
+            self._see(A, B, out)
+        if (turn := self.seen[3]) is None:
+            with amid(comm, "a product"):
+                return self._run(A, B, out, alpha, beta, workspace)
+        comm.in_step()
+        try:
+            C = self._new(A) if out is None else out
+            workspace.most = self.limit
+            with within(workspace):
+                turn.run(self._part(C.stored), alpha, beta)
+        except BaseException as error:  # not by `amid`, whose cost would show in the smallest products
+            failed(comm, "a product", error)
+            raise
+        return C
+
+    def _new(self, A: DistMatrix) -> DistMatrix:
+        """A matrix for the product, whose contents are undefined; with the arrays of A's kind."""
+        block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
+        return DistMatrix(block, self.C.shape, self.C.grid, self.layout)
 
     def _run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
@@ -184,8 +207,7 @@ class Plan:
         workspace.most = self.limit
         with within(workspace):
             if out is None:
-                block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
-                out, beta = DistMatrix(block, self.C.shape, self.C.grid, self.layout), 0
+                out, beta = self._new(A), 0
             a, b = self._brought(A, B)
             if self.stays[2]:
                 self._multiply(a, b, self._as_it_lies(out, self.native[2]), alpha, beta)
@@ -288,7 +310,7 @@ class Plan:
         """c = alpha a b + beta c by the schedule, c in the layout and dtype in which the products come."""
         block = self._part(c.stored)
         if self.schedule == "shared":
-            shared.Turn(a, b, block, self.roles, self.grid, self.memo).run(alpha, beta)
+            shared.Turn(a, b, self.roles, self.grid, self.memo).run(block, alpha, beta)
             return
         sink = None if block is None else Sink(c.xp, block, alpha, beta)
         if self.schedule == "gather":

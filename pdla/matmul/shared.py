@@ -205,25 +205,26 @@ class Lying:
 
 
 class Turn:
-    """The product of two given matrices at the board, with a given block of C. When it is run again it uses the same views of its
-    memory.
+    """The product of two given matrices at the board. When it is run again it uses the same views of its memory.
 
-    c      this rank's block of C in the roles' layout on the grid; None if the rank has no part in the product
     bound  whether every run reads the blocks of a and b themselves, and no copies of parts made here
     """
 
-    def __init__(self, a: DistMatrix, b: DistMatrix, c: Any, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
+    def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
         common = a.common is not None, b.common is not None
         self.script: Script = memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
         self.board: Board = memo.once("board", grid.comm.board)
         self.share = self.script.size // grid.comm.size
         left, right = self.script.own[0](a), self.script.own[1](b)
         self.bound = left is a and right is b
-        self.left, self.right, self.c = Lying.of(left), Lying.of(right), c
+        self.left, self.right = Lying.of(left), Lying.of(right)
         self.views: dict[Any, Views] = {}
 
-    def run(self, alpha: complex, beta: complex) -> None:
-        """Collective: c = alpha a b + beta c; a and b in any layouts, on any grids over the grid's communicator."""
+    def run(self, c: Any, alpha: complex, beta: complex) -> None:
+        """Collective: c = alpha a b + beta c; a and b in any layouts, on any grids over the grid's communicator.
+
+        c  this rank's block of C, in the roles' layout on the grid; None if the rank has no part in the product
+        """
         script, board = self.script, self.board
         with held(self.share):
             memory = board.open(script.size)
@@ -235,8 +236,8 @@ class Turn:
                 for faces in (script.A, script.B):
                     if faces is not None and faces.read.peers:
                         note("read", faces.read.axes, faces.read.size, faces.read.peers)
-                if self.c is not None:
-                    multiply(self.left.xp, left, right, self.c, alpha, beta)
+                if c is not None:
+                    multiply(self.left.xp, left, right, c, alpha, beta)
             finally:  # a rank that goes on after a failure here must not be a turn behind the others
                 if script.seen:
                     board.finish()

@@ -86,7 +86,7 @@ def test_a_rank_that_fails_in_a_product_and_goes_on_is_an_error_on_every_rank(co
             plan(A, B, out=C)
     else:
         plan(A, B, out=C)
-    with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error amid a plan's call"):
+    with pytest.raises(pdla.errors.PdlaError, match=f"rank {comm.size - 1}: went on after an error amid a product"):
         A.norm()
 
 

@@ -1,0 +1,80 @@
+"""Ranks that share memory meet there: what they compare is right, however late each comes, and while the memory grows and goes."""
+
+import time
+
+import numpy as np
+import pytest
+
+import pdla
+from pdla import config
+from pdla.comm.board import HALF
+from pdla.errors import AgreementError
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(config.settings.array != "numpy", reason="devices do not share the host's memory"),
+]
+
+
+@pytest.fixture
+def at_board(comm):
+    """A communicator whose ranks have shared memory once, and so have a gate."""
+    own = comm.split(range(comm.size), "own")
+    turn(own, 64)
+    yield own
+    own.close()
+
+
+def turn(comm, size):
+    board = comm.board()
+    memory = board.open(size)
+    memory[comm.rank] = comm.rank
+    board.seal()
+    assert memory[: comm.size].tolist() == [*range(comm.size)]
+    board.leave()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_meetings_in_any_order_with_turns_and_growing_memory(at_board, seed, monkeypatch):
+    comm, same_for_all, own = at_board, np.random.default_rng(seed), np.random.default_rng(seed + 10 * at_board.rank)
+    by_messages = []
+    monkeypatch.setattr(comm, "_wait", lambda call, request, wait=comm._wait: (by_messages.append(call), wait(call, request)))
+    for step in range(60):
+        odd, length, what = (int(x) for x in same_for_all.integers(0, (comm.size, 500, 6)))
+        if own.random() < 0.2:
+            time.sleep(3e-3 * own.random())
+        if what == 0:
+            assert comm.same(f"step {step}")
+        elif what == 1:
+            assert comm.same("the odd one" if comm.rank == odd else f"step {step}") == (comm.size == 1)
+        elif what == 2:
+            said = comm.share((comm.rank, "x" * (length if comm.rank == odd else 1)))
+            assert said == [(rank, "x" * (length if rank == odd else 1)) for rank in range(comm.size)]
+        elif what == 3:
+            comm.barrier()
+        elif what == 4:
+            turn(comm, 64 + length)
+        else:
+            turn(comm, HALF + (step + 1) * 65536)
+    assert set(by_messages) <= {"share"}  # the pickles themselves
+    comm.board().trim(0)
+    by_messages.clear()
+    assert comm.same("by messages")
+    assert by_messages == ["by messages"]
+
+
+def test_ranks_in_different_calls_find_it_out(at_board):
+    if at_board.size == 1:
+        pytest.skip("one rank is in one call")
+    with pytest.raises(AgreementError, match=r"(share|barrier) on 'own' .*: other ranks are in another call"):
+        at_board.barrier() if at_board.rank == 0 else at_board.share(1)
+    assert at_board.same("and go on")
+
+
+def test_a_product_agrees_without_a_message_once_memory_is_shared(at_board, monkeypatch):
+    comm = at_board
+    A = pdla.ones((8, 8), pdla.ProcessGrid((comm.size, 1), comm=comm), pdla.Layout("row"))
+    plan = pdla.plan_matmul(A, A.T, schedule="shared")
+    monkeypatch.setattr(comm, "_wait", lambda call, _: pytest.fail(f"a message for {call}"))
+    assert (plan(A, A.T).local == 8).all()
+    assert (pdla.matmul(A, A.T, schedule="shared").local == 8).all()
