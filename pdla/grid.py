@@ -128,15 +128,24 @@ class ProcessGrid:
 
     @classmethod
     def trusted(
-        cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int] | np.ndarray, axes: tuple[str, ...] = NAMES
+        cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int] | np.ndarray | None, axes: tuple[str, ...] = NAMES
     ) -> ProcessGrid:
-        """A grid of given ranks, made without checks or messages: the caller knows that every rank makes the same one, and never
-        writes to an array of ranks that it has given."""
+        """A grid of given ranks (None: in the usual order), made without checks or messages: the caller knows that every rank makes
+        the same one, and never writes to an array of ranks that it has given."""
         grid = cls.__new__(cls)
         grid.comm, grid.shape, grid.axes = comm, tuple(shape), axes[: len(shape)]
-        grid.ranks = np.asarray(ranks, np.int64).reshape(shape)
+        if ranks is None:
+            grid.ranks, grid.placing = np.ascontiguousarray(usual_order(grid.shape)), b""
+        else:
+            grid.ranks = np.asarray(ranks, np.int64).reshape(shape)
         grid._place()
         return grid
+
+    def over(self, comm: Communicator) -> ProcessGrid:
+        """The same grid over another communicator of as many ranks."""
+        made = ProcessGrid.trusted(self.shape, comm, self.ranks, self.axes)
+        made.placing = self.placing
+        return made
 
     def _place(self) -> None:
         self.ranks.setflags(write=False)

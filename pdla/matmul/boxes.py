@@ -32,7 +32,7 @@ BUSY = 0.5  # messages are set against this share of the time that a rank multip
 LONGEST = 4096  # ranks along a dimension up to which steps count as such: a longer row of ranks takes a second or more to plan
 EVERY = 4096  # ranks up to which all boxes are looked at
 CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
-NEAR, FAR = 513, 256  # beyond, how many sides are: within a factor of two of the ideal one, itself included, and of all sizes
+FINE, COARSE = (513, 256), (65, 128)  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
 
 
 class Box(NamedTuple):
@@ -154,16 +154,16 @@ def price(
 
 def cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
-    in_steps: bool = True,
+    in_steps: bool = True, looks: tuple[int, int] = FINE,
 ) -> list[Box]:  # fmt: skip
     """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
     or fewer where C is small.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
-    rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.
+    rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  looks: FINE or COARSE.
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
-    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
+    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks, looks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
     pm, pn = pm[fits], pn[fits]
     sides = _fewer(pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1)), m, n)
@@ -179,6 +179,17 @@ def cheapest(
     prices = np.concatenate([priced(*(side[i : i + CACHED] for side in sides)) for i in pieces])
     best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
     return [Box(*(int(side[i]) for side in sides)) for i in best]
+
+
+def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool) -> list[Box]:
+    """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on: the fewer ranks sum C, the less memory
+    that needs."""
+    layers = (2**i for i in range(min(ranks, max(k, 1)).bit_length()))
+    return [
+        box
+        for c in layers
+        for box in cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, looks=COARSE)
+    ]
 
 
 @lru_cache(maxsize=256)
@@ -208,20 +219,20 @@ def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, m: int, n: int) -> tu
     )
 
 
-def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
+def _sides(m: int, n: int, k: int, ranks: int, looks: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     """All pairs (pm, pn) worth a look. Some are far from the ideal box's: where messages weigh most, such a box may be best."""
     if ranks <= EVERY:
         return _pairs(ranks)
-    pm, pn = (_near(ideal, min(size, ranks)) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
+    pm, pn = (_near(ideal, min(size, ranks), *looks) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
     all_m, all_n = np.repeat(pm, len(pn)), np.tile(pn, len(pm))
     fits = all_m * all_n <= ranks
     return all_m[fits], all_n[fits]
 
 
-def _near(ideal: float, size: int) -> np.ndarray:
-    """Some of the numbers 1 to `size`: most near the ideal one, and fewer of the others."""
+def _near(ideal: float, size: int, near: int, far: int) -> np.ndarray:
+    """Some of the numbers 1 to `size`: `near` of them within a factor of two of the ideal one, and `far` of all."""
     most = max(size, 1)
-    ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), NEAR), (1, most, FAR)
+    ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), near), (1, most, far)
     return np.unique(np.concatenate([np.rint(np.geomspace(*between)).astype(np.int64) for between in ends]))
 
 

@@ -41,7 +41,7 @@ class Place:
 
     def filled_so(self, axes: tuple[str, ...], shape: tuple[int, ...], order: np.ndarray) -> bool:
         """Whether it is this grid, with its ranks in this order."""
-        return self.axes == axes and self.shape == shape and np.array_equal(self.order, order)
+        return self.axes == axes and self.shape == shape and (order is self.order or np.array_equal(self.order, order))
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -14,7 +14,6 @@ from pdla.array.composed import summing
 from pdla.array.dtypes import promoted
 from pdla.array.meta import Meta
 from pdla.comm.agree import amid, failed
-from pdla.comm.base import Communicator
 from pdla.comm.dry import DryComm, dry_run
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
@@ -381,7 +380,7 @@ class Plan:
         def program(comm: DryComm) -> None:
             here = self.grid.comm
             comm.homes, comm.shared_limit, comm.adds = here.homes, here.shared_limit, here.adds  # on which figures depend
-            alike = {grid: _alike(grid, comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
+            alike = {grid: grid.over(comm) for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid)}
             a, b, c = (ghost(X, alike[X.grid], self.dtype) for X in (self.A, self.B, self.C))
             replace(self, grid=alike[self.grid]).run(a, b, c, 1, int(self.adds), Workspace())
 
@@ -412,8 +411,3 @@ class Plan:
         steps = [given] if self.stays[i] else [given, native]
         steps += [] if steps[-1] == needed else [needed]
         return " -> ".join(map(repr, steps if i < 2 else reversed(steps)))
-
-
-def _alike(grid: ProcessGrid, comm: Communicator) -> ProcessGrid:
-    """The same grid over another communicator of as many ranks."""
-    return ProcessGrid.trusted(grid.shape, comm, grid.ranks, grid.axes)

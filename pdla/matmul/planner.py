@@ -85,16 +85,16 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
     return sorted(found, key=lambda way: way.price)
 
 
-def cheapest_native(q: Sizes, algorithm: str) -> tuple[Table, np.ndarray]:
+def cheapest_native(q: Sizes, algorithm: str) -> tuple[Table, Order]:
     """The table of lowest price where A, B and C lie as it wants them, and the rank at each place of its grid."""
     return native(q, algorithm)[0]
 
 
-def native(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, np.ndarray]]:
+def native(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
     """All tables and orders of ranks that are looked at, cheapest first; lean: also those with fewer ranks along k, which need less
     memory as less of C is summed."""
     tables = _tables(q, algorithm, None, None, lean)
-    ways = [(table, order) for table in tables for order in fillings(table.shape, q.homes)]
+    ways = [(table, order) for table in tables for order in ([None] if q.homes is None else fillings(table.shape, q.homes))]
     return sorted(ways, key=lambda way: _native_price(q, *way))
 
 
@@ -150,9 +150,9 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: boo
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
     if named is box.ALGORITHM:
-        search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, rows_first=q.itemsize == WIDE)
-        layers = [2**i for i in range(q.ranks.bit_length())] if lean else []
-        thin = (found for c in layers for found in search(1, boxes.Box(q.ranks, q.ranks, c)))
+        rows_first = q.itemsize == WIDE
+        search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, rows_first=rows_first)
+        thin = boxes.by_layers(*q.mnk, q.ranks, q.machine, rows_first) if lean else ()
         flat = search(BOXES, boxes.Box(q.ranks, q.ranks, 1)) if q.readable else ()
         return dict.fromkeys((*search(BOXES), *flat, *thin))
 

@@ -282,6 +282,22 @@ def test_a_memory_limit_is_kept_by_a_grid_of_fewer_layers():
         pdla.predict_matmul(100, 100, 100, 64, memory_limit=100)
 
 
+@pytest.mark.parametrize("ranks", [64, 5000, 720720, 10**6])
+@pytest.mark.parametrize("mnk", [(10**6, 10**6, 10**6), (10**5, 10**6, 10**4), (1000, 10**6, 1000), (300, 300, 3)], ids=str)
+def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(mnk, ranks):
+    machine, bound = Machine(), received_lower_bound(*mnk, ranks)
+
+    def price(box):
+        begun, words = boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine)), boxes.words(*mnk, box)
+        return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
+
+    found = boxes.by_layers(*mnk, ranks, machine, True)
+    assert len(found) == min(ranks, mnk[2]).bit_length()
+    for i, box in enumerate(found):
+        finer = boxes.cheapest(*mnk, ranks, machine, most=Box(ranks, ranks, 2**i), rows_first=True)[0]
+        assert box.k <= 2**i and price(box) <= 1.05 * price(finer), (box, finer)
+
+
 def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeypatch):
     """Seven plans were run dry, and the ranks arranged anew for each of forty: of a million ranks that took nine seconds."""
     runs, grids, dry, trusted = [], [], Plan._dry, ProcessGrid.trusted
