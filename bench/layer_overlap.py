@@ -18,7 +18,7 @@ import pdla
 from pdla import nn
 from pdla.array import numpy as local
 from pdla.bench.arguments import above_zero
-from pdla.comm.base import done
+from pdla.comm.pending import done
 from pdla.comm.threads import ThreadComm
 
 GRID, AXES = (2, 2, 2), ("row", "col", "depth")

@@ -24,7 +24,7 @@ from sides.given import started
 import pdla
 from pdla.array import numpy as local
 from pdla.bench.arguments import above_zero
-from pdla.comm.base import done
+from pdla.comm.pending import done
 
 TURNS = 4
 LATE = 0.2  # seconds that an array travels between threads, at most

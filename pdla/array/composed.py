@@ -19,6 +19,11 @@ def summing(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype.kind in "fV" and dtype.itemsize == 2 else dtype
 
 
+def summed_in(dtype: Any, op: str) -> Any:
+    """The dtype in which numbers are added up (op "add"), or their maximum is found."""
+    return summing(dtype) if op == "add" else dtype
+
+
 def widened(x: Any) -> Any:
     """x as it is added up: a copy where it is of 16-bit floats, else x itself."""
     return x.astype(summing(x.dtype), copy=False)

@@ -23,9 +23,10 @@ from pdla.bench.arguments import Parser
 from pdla.bench.info import processor
 from pdla.bench.leave import foresee, leave
 from pdla.bench.plural import plural
-from pdla.comm.base import Communicator, Pending
+from pdla.comm.base import Communicator
 from pdla.comm.clock import current as clock
 from pdla.comm.dry import dry_run
+from pdla.comm.pending import Pending
 from pdla.create import zeros
 from pdla.grid import ProcessGrid
 from pdla.model.machine import Machine

@@ -13,19 +13,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cached_property, partial
-from itertools import accumulate, count, pairwise
+from itertools import count
 from types import ModuleType
 from typing import Any
 
 from pdla import config
 from pdla.array import namespace
-from pdla.array.composed import summing
+from pdla.array.composed import summed_in
 from pdla.comm import broadcast, circulant, ring
 from pdla.comm.board import Board
 from pdla.comm.broadcast import Messages
-from pdla.comm.clock import now
 from pdla.comm.hall import Hall
-from pdla.comm.ledger import Event, buffer, buffers, current, tag
+from pdla.comm.ledger import buffer, buffers, current
+from pdla.comm.pending import Pending, done
 from pdla.comm.relay import Relay, pays
 from pdla.comm.workspace import aligned
 from pdla.cuts import block_bounds
@@ -41,44 +41,6 @@ Array = Any
 Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
 Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
 Landed = Callable[[int], None]  # called with how many of those pieces have come
-
-
-class Pending:
-    """A verb that has been started: `wait()` ends it and gives its result, once; iterating gives arrivals as they come.
-
-    `arrivals` yields the ranks whose pieces have come, in order of arrival, and ends when the verb has ended on this rank.
-    """
-
-    def __init__(
-        self, arrivals: Iterator[int], result: Callable[[], Any], event: tuple[str, str, int, int, str, int] | None = None
-    ) -> None:
-        self._arrivals = arrivals
-        self._result = result
-        self._event = event
-        self._ledger = current() if event else None
-        self._tag = tag() if event else ""
-        self._start = now() if self._ledger is not None else 0.0
-
-    def __iter__(self) -> Iterator[int]:
-        # `yield from` would end the verb where a loop over this is left early.
-        for rank in self._arrivals:  # noqa: UP028
-            yield rank
-        if self._ledger is not None and self._event is not None:
-            what, axis, size, messages, way, far = self._event
-            event = Event(what, axis, size, messages, start=self._start, end=now(), way=way, tag=self._tag, far=far)
-            self._ledger.events.append(event)
-            self._ledger = None
-
-    def wait(self) -> Any:
-        """End the verb on this rank; gives the array that it has filled (or the list of arrays)."""
-        for _ in self:
-            pass
-        return self._result()
-
-
-def done(result: Any) -> Pending:
-    """A Pending with nothing left to do."""
-    return Pending(iter(()), lambda: result)
 
 
 class Communicator(ABC):
@@ -313,7 +275,8 @@ class Communicator(ABC):
         self._gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
         if self._stepwise(x.nbytes):
-            yield from self._halves_in_steps(flat, target, op)
+            for row in circulant.summed_everywhere(self.xp, self.rank, self.size, flat, target, op):
+                yield self._in_steps("allreduce", row, out)
             return
         bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
         parts = [flat[lo:hi] for lo, hi in bounds]
@@ -321,74 +284,20 @@ class Communicator(ABC):
         yield self.reduce_scatter(parts, mine, "allreduce", op)
         yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
 
-    def _halves_in_steps(self, flat: Array, target: Array, op: str) -> Iterator[Pending]:
-        """The two verbs of an all-reduce of a flat array, step by step along one row."""
-        n, me = flat.size, (self.rank, self.size)
-        at, behind = circulant.balanced(n, *me), block_bounds(n, self.size, self.rank)[0]
-        row = self._turned(buffer(self.xp, flat.shape, summed_in(flat.dtype, op)), flat, n - behind)
-        yield self._in_steps("allreduce", row, circulant.summing(*me, at), lambda: row, op)
-        whole = row if row.dtype == target.dtype else buffer(self.xp, flat.shape, target.dtype)
-        if whole is not row:
-            self.xp.copy(whole[: at(1)], row[: at(1)])
-        yield self._in_steps("allreduce", whole, circulant.gathering(*me, at), lambda: self._turned(target, whole, behind))
-
-    def _turned(self, out: Array, x: Array, first: int) -> Array:
-        """`out`, with the last `first` elements of x in front, and the others behind them."""
-        self.xp.copy(out[:first], x[x.size - first :])
-        self.xp.copy(out[first:], x[: x.size - first])
-        return out
-
-    def _gathered_in_steps(self, verb: str, x: Array, outs: Sequence[Array | None]) -> Pending:
-        """An all-gather step by step. A piece is copied to its place in `outs` when all have come."""
-        others = [*range(self.rank + 1, self.size), *range(self.rank)]
-        begins = [0, *accumulate((x.size, *(outs[r].size for r in others)))]
-        row = buffer(self.xp, (begins[-1],), x.dtype)
-        self.xp.copy(row[: x.size].reshape(*x.shape), x)
-
-        def end() -> Sequence[Array | None]:
-            for r, (lo, hi) in zip(others, pairwise(begins[1:]), strict=True):
-                self.xp.copy(outs[r], row[lo:hi].reshape(*outs[r].shape))
-            return outs
-
-        owners = [r for r in others if outs[r].size]
-        return self._in_steps(verb, row, circulant.gathering(self.rank, self.size, begins.__getitem__), end, "", owners)
-
-    def _summed_in_steps(self, verb: str, parts: Sequence[Array], out: Array, op: str) -> Pending:
-        """A reduce-scatter step by step."""
-        parts = [*parts[self.rank :], *parts[: self.rank]]
-        begins = [0, *accumulate(part.size for part in parts)]
-        row = buffer(self.xp, (begins[-1],), summed_in(out.dtype, op))
-        for part, (lo, hi) in zip(parts, pairwise(begins), strict=True):
-            self.xp.copy(row[lo:hi].reshape(*part.shape), part)
-
-        def end() -> Array:
-            self.xp.copy(out, row[: out.size].reshape(*out.shape))
-            return out
-
-        return self._in_steps(verb, row, circulant.summing(self.rank, self.size, begins.__getitem__), end, op)
-
-    def _in_steps(
-        self, verb: str, row: Array, steps: Sequence[circulant.Step], end: Callable[[], Any], op: str = "",
-        owners: Sequence[int] = (),
-    ) -> Pending:  # fmt: skip
-        """A verb by steps along a row: what comes belongs in the row, or by `op` is added to what is there (or their maximum is
-        taken). At the end `end` gives the verb's result, and then the pieces of `owners` are there."""
-        number, result = self._number(), list[Any]()
+    def _in_steps(self, verb: str, row: circulant.Row, result: Any, owners: Sequence[int] = ()) -> Pending:
+        """A verb by steps along a row, which is waited for as a whole: then the pieces of `owners` are there."""
+        number = self._number()
 
         def arrivals() -> Iterator[int]:
-            for to, sent, source, into in steps:
-                mine, theirs = row[sent], buffer(self.xp, row[into].shape, row.dtype) if op else row[into]
+            for messages in row.steps():
                 self._numbered = number  # of all steps, as in each of them the ranks of a message are others
-                for _ in self._exchange(verb, [(to, mine)] if mine.size else [], [(source, theirs)] if theirs.size else [], {}):
+                for _ in self._exchange(verb, *messages):
                     pass
-                if op:
-                    getattr(self.xp, op)(row[into], theirs)
-            result.append(end())
             yield from owners
 
-        come = [(row[into].nbytes, self._far(source)) for _, _, source, into in steps if row[into].size]
-        received, far = sum(size for size, _ in come), sum(size for size, far in come if far)
-        return Pending(arrivals(), lambda: result[0], (verb, self.axis, received, len(come), "circulant", far))
+        sizes = row.coming
+        received, far = sum(size for _, size in sizes), sum(size for source, size in sizes if self._far(source))
+        return Pending(arrivals(), lambda: result, (verb, self.axis, received, len(sizes), "circulant", far))
 
     def _gapless(self, out: Array) -> None:
         if not self.xp.contiguous(out):
@@ -411,7 +320,8 @@ class Communicator(ABC):
         others = [r for r in range(self.size) if r != self.rank]
         size = x.nbytes + sum(outs[r].nbytes for r in others)  # type: ignore[union-attr]
         if self._stepwise(size):
-            return self._gathered_in_steps(verb, x, outs)
+            row = circulant.gathered(self.xp, self.rank, x, outs)
+            return self._in_steps(verb, row, outs, [r for r in circulant.behind(self.rank, self.size) if outs[r].size])  # type: ignore[union-attr]
         if self.nodes > 1 and (way := self._around(size)):
             route = self._route(way)
             hops = [hop for hop in route.hops if outs[hop.owner].size]  # type: ignore[union-attr]
@@ -460,7 +370,7 @@ class Communicator(ABC):
         self._one_each(verb, parts)
         wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
         if self._stepwise(size):
-            return self._summed_in_steps(verb, parts, out, op)
+            return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
         if self.nodes > 1 and self._relayed(size, wide.itemsize // parts[0].itemsize):
             addends = [self._widened(part, wide) for part in parts]
             total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
@@ -542,11 +452,6 @@ class Communicator(ABC):
         """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""
         if not self.same("barrier"):
             raise AgreementError(f"barrier on {self.axis!r}, {self.size} ranks: other ranks are in another call")
-
-
-def summed_in(dtype: Any, op: str) -> Any:
-    """The dtype in which numbers are added up (op "add"), or their maximum is found."""
-    return summing(dtype) if op == "add" else dtype
 
 
 def _checked(tag: int) -> int:

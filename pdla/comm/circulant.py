@@ -11,25 +11,22 @@ Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (199
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from math import log2
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from pdla.array.composed import summed_in
+from pdla.comm.broadcast import Messages
+from pdla.comm.ledger import buffer
 from pdla.cuts import block_bounds
 
 MANY = 32  # ranks from which this is faster, as bench/exchanges.py found
 SHORT = 256 << 10  # bytes of all pieces together up to which it is
-
-
-class Step(NamedTuple):
-    """A rank's part in a step: `sent` of its row goes to one rank, and what comes from another belongs to `into` of its row."""
-
-    to: int
-    sent: slice
-    source: int
-    into: slice
 
 
 def pays(nbytes: int, ranks: int) -> bool:
@@ -59,6 +56,29 @@ def most_addends(ranks: int, holders: int) -> int:
     return sum(min(count, holders) for _, count in skips(ranks))
 
 
+def balanced(n: int, rank: int, ranks: int) -> Callable[[int], int]:
+    """`at` for n elements that are cut into even pieces."""
+    own = block_bounds(n, ranks, rank)[0]
+
+    def at(place: int) -> int:
+        around, owner = divmod(rank + place, ranks)
+        return around * n + block_bounds(n, ranks, owner)[0] - own
+
+    return at
+
+
+# ---------------------------------------------------------------------------------------------- a rank's part
+
+
+class Step(NamedTuple):
+    """A rank's part in a step: `sent` of its row goes to one rank, and what comes from another belongs to `into` of its row."""
+
+    to: int
+    sent: slice
+    source: int
+    into: slice
+
+
 def summing(rank: int, ranks: int, at: Callable[[int], int]) -> list[Step]:
     """A rank's steps of a sum. at(place): where the piece at a place of its row begins; at(ranks): where the last one ends."""
     return [
@@ -72,12 +92,80 @@ def gathering(rank: int, ranks: int, at: Callable[[int], int]) -> list[Step]:
     return [Step(source, into, to, sent) for to, sent, source, into in reversed(summing(rank, ranks, at))]
 
 
-def balanced(n: int, rank: int, ranks: int) -> Callable[[int], int]:
-    """`at` for n elements that are cut into even pieces."""
-    own = block_bounds(n, ranks, rank)[0]
+@dataclass(frozen=True)
+class Row:
+    """A rank's row and its steps along it.
 
-    def at(place: int) -> int:
-        around, owner = divmod(rank + place, ranks)
-        return around * n + block_bounds(n, ranks, owner)[0] - own
+    end  called after the last step, to put what is in the row where it belongs
+    op   "add" or "maximum": what comes is combined with what is there; empty: it takes its place
+    """
 
-    return at
+    xp: ModuleType
+    row: Any
+    parts: Sequence[Step]
+    end: Callable[[], Any]
+    op: str = ""
+
+    def steps(self) -> Iterator[Messages]:
+        """The messages of each step; who asks for those of the next has brought these to their ends."""
+        for to, sent, source, into in self.parts:
+            mine, here = self.row[sent], self.row[into]
+            theirs = buffer(self.xp, here.shape, here.dtype) if self.op else here
+            yield Messages([(to, mine)] if mine.size else [], [(source, theirs)] if theirs.size else [], {})
+            if self.op:
+                getattr(self.xp, self.op)(here, theirs)
+        self.end()
+
+    @property
+    def coming(self) -> list[tuple[int, int]]:
+        """For each message that will be received the rank that it comes from, and its bytes."""
+        return [(source, self.row[into].nbytes) for _, _, source, into in self.parts if self.row[into].size]
+
+
+def behind(rank: int, ranks: int) -> list[int]:
+    """The other ranks, as their pieces lie in a rank's row."""
+    return [*range(rank + 1, ranks), *range(rank)]
+
+
+def gathered(xp: ModuleType, rank: int, x: Any, outs: Sequence[Any]) -> Row:
+    """x of rank r goes to outs[r] of every rank, when all have come; outs[rank] is not looked at."""
+    others = behind(rank, len(outs))
+    begins = [0, *accumulate((x.size, *(outs[r].size for r in others)))]
+    row = buffer(xp, (begins[-1],), x.dtype)
+    xp.copy(row[: x.size].reshape(*x.shape), x)
+
+    def end() -> None:
+        for r, (lo, hi) in zip(others, pairwise(begins[1:]), strict=True):
+            xp.copy(outs[r], row[lo:hi].reshape(*outs[r].shape))
+
+    return Row(xp, row, gathering(rank, len(outs), begins.__getitem__), end)
+
+
+def summed(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -> Row:
+    """The sum over ranks of parts[rank] goes to out."""
+    ranks, parts = len(parts), [*parts[rank:], *parts[:rank]]
+    begins = [0, *accumulate(part.size for part in parts)]
+    row = buffer(xp, (begins[-1],), summed_in(out.dtype, op))
+    for part, (lo, hi) in zip(parts, pairwise(begins), strict=True):
+        xp.copy(row[lo:hi].reshape(*part.shape), part)
+    steps = summing(rank, ranks, begins.__getitem__)
+    return Row(xp, row, steps, lambda: xp.copy(out, row[: out.size].reshape(*out.shape)), op)
+
+
+def summed_everywhere(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) -> Iterator[Row]:
+    """The sum over ranks of x, which is flat, goes to out of every rank: first along one row, then along another, of out's dtype,
+    which is the same one where the dtypes are. Ask for the second when the first has ended."""
+    at, before = balanced(x.size, rank, ranks), block_bounds(x.size, ranks, rank)[0]
+    row = _turned(xp, buffer(xp, x.shape, summed_in(x.dtype, op)), x, x.size - before)
+    yield Row(xp, row, summing(rank, ranks, at), lambda: None, op)
+    whole = row if row.dtype == out.dtype else buffer(xp, x.shape, out.dtype)
+    if whole is not row:
+        xp.copy(whole[: at(1)], row[: at(1)])
+    yield Row(xp, whole, gathering(rank, ranks, at), lambda: _turned(xp, out, whole, before))
+
+
+def _turned(xp: ModuleType, out: Any, x: Any, first: int) -> Any:
+    """`out`, with the last `first` elements of x in front, and the others behind them."""
+    xp.copy(out[:first], x[x.size - first :])
+    xp.copy(out[first:], x[: x.size - first])
+    return out

@@ -23,12 +23,13 @@ from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device, libmpi
 from pdla.comm.agree import name, who_said
-from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pending, Pieces
+from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pieces
 from pdla.comm.board import Board
 from pdla.comm.common import mapped
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node, free, started, this_node
+from pdla.comm.pending import Pending
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on
 from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, DeviceError, GridError, PdlaError

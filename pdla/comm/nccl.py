@@ -20,9 +20,10 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.comm import device
-from pdla.comm.base import Array, Landed, Onward, Pending, Pieces
+from pdla.comm.base import Array, Landed, Onward, Pieces
 from pdla.comm.job import watched
 from pdla.comm.mpi import MPIComm
+from pdla.comm.pending import Pending
 
 Call = tuple[str, int, Array]  # one of NCCL: ("send", "recv" or "broadcast", the other rank or the root, memory without gaps)
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from math import lcm, prod
 from typing import Any
 
-from pdla.comm.base import Pending
 from pdla.comm.ledger import take
+from pdla.comm.pending import Pending
 from pdla.indices import Selection
 from pdla.layout import axes_of, shares
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply

@@ -13,8 +13,8 @@ from functools import cache, partial
 from itertools import cycle
 from typing import Any
 
-from pdla.comm.base import Pending, done
 from pdla.comm.ledger import buffer
+from pdla.comm.pending import Pending, done
 from pdla.indices import Selection
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 
