@@ -109,11 +109,12 @@ def lean(
     grid, which need less memory."""
     task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
     for way in planner.ways(task.question, wish.algorithm, wish.box, wish.schedule):
-        yield task.plan(way)
+        yield (cheapest := task.plan(way))
         if wish.schedule in (None, "summa") and wish.algorithm not in ("gather", "cannon"):
             for walked in "knm" if way.table is not None else (None,):
                 panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
-                yield task.plan(panels, walked=walked)
+                if (plan := task.plan(panels, walked=walked)) != cheapest:
+                    yield plan
 
 
 def fitting(plans: Iterable[Plan], limit: int) -> Plan:
@@ -148,8 +149,9 @@ def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
 def _least(plan: Plan) -> int:
     """A lower bound on a plan's workspace, in bytes, without a dry run: what the grid's first rank must hold at once.
 
-    That is the blocks of A, B and C in native layouts in which they do not come already; what is gathered of A and of B, unless in
-    memory that ranks share; C's addends, where they are summed over ranks; and SUMMA's panels, those under way too.
+    That is the blocks of A, B and C in native layouts in which they do not come already; C's addends, where they are summed over
+    ranks; and the larger of what is needed at first and of what is needed at last. At first that is what is gathered of A and B,
+    unless in memory that ranks share, and SUMMA's panels, those under way too; at last the addends that come, if along one axis.
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
@@ -162,11 +164,15 @@ def _least(plan: Plan) -> int:
 
     sides = list(zip(((m, k), (k, n), (m, n)), plan.native, faces, stays, strict=True))
     words = sum(block(shape, X) for shape, X, _, stay in sides if not stay)
+    at_first = _under_way(plan) if plan.schedule == "summa" else 0
     if not in_common:
-        words += sum(max(0, block(shape, face) - block(shape, X)) for shape, X, face, _ in sides[:2])
-    if any(sizes[axis] > 1 for axis in faces[2].partial):
-        words += block((m, n), faces[2])
-    return plan.dtype.itemsize * (words + (_under_way(plan) if plan.schedule == "summa" else 0))
+        at_first += sum(max(0, block(shape, face) - block(shape, X)) for shape, X, face, _ in sides[:2])
+    at_last, summed = 0, [sizes[axis] for axis in faces[2].partial if sizes[axis] > 1]
+    if summed:
+        addends = block((m, n), faces[2])
+        words += addends
+        at_last = addends // summed[0] * (summed[0] - 1) if len(summed) == nodes == 1 else 0
+    return plan.dtype.itemsize * (words + max(at_first, at_last))
 
 
 def _under_way(plan: Plan) -> int:
