@@ -125,7 +125,8 @@ class Plan:
         LayoutError for an `out`, alpha or beta that does not fit them.
         """
         try:
-            if not (self._saw(A, B) and self.seen[2]() is out):
+            seen = self._seen(A, B)
+            if seen is None or seen[2]() is not out:
                 self._check(A, B, out)
             checks.scalars(self.dtype, alpha, beta, out)
         except Exception as error:
@@ -146,21 +147,21 @@ class Plan:
             checks.result(A, B, out, None, self.dtype)
         self._see(A, B, out)
 
-    def _saw(self, A: DistMatrix, B: DistMatrix) -> bool:
-        """Whether the last call was with these very factors."""
-        return bool(self.seen) and self.seen[0]() is A and self.seen[1]() is B
+    def _seen(self, A: DistMatrix, B: DistMatrix) -> tuple | None:
+        """What is remembered of the last call, if it was with these very factors: references to them and to its `out`, and the turn
+        in which they are multiplied, if a call does nothing else."""
+        seen = tuple(self.seen)  # as it was now: the garbage collector may clear it at any time
+        return seen if seen and seen[0]() is A and seen[1]() is B else None
 
-    def _see(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-        """Remember the matrices of this call, and the turn in which they are multiplied where a call does nothing else."""
+    def _see(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> tuple:
+        """Remember the matrices of this call; see `_seen`."""
         forget, turn = partial(_forget, self.seen), None
         if self._at_once and A.dtype == B.dtype == self.dtype and not (A.conjugated or B.conjugated):
             turn = shared.Turn(A, B, self.roles, self.grid, self.memo)
-        self.seen[:] = (
-            ref(A, forget),
-            ref(B, forget),
-            _nothing if out is None else ref(out, forget),
-            turn if turn is not None and turn.bound else None,
-        )
+        turn = turn if turn is not None and turn.bound else None
+        seen = ref(A, forget), ref(B, forget), _nothing if out is None else ref(out, forget), turn
+        self.seen[:] = seen
+        return seen
 
     @cached_property
     def _at_once(self) -> bool:
@@ -179,13 +180,12 @@ class Plan:
     ) -> DistMatrix:
         """Collective: the product, unchecked, with buffers from a workspace."""
         comm = self.grid.comm
-        if not self._saw(A, B):
-            self._see(A, B, out)
-        if (turn := self.seen[3]) is None:
-            with amid(comm, "a product"):
-                return self._run(A, B, out, alpha, beta, workspace)
         comm.in_step()
         try:
+            turn = (self._seen(A, B) or self._see(A, B, out))[3]
+            if turn is None:
+                with amid(comm, "a product"):
+                    return self._run(A, B, out, alpha, beta, workspace)
             C = self._new(A) if out is None else out
             workspace.most = self.limit
             with within(workspace):
