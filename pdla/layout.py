@@ -44,14 +44,22 @@ def share_length(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords
     return n
 
 
+def points(sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """The coordinates of ranks that differ only along the axes `over`, first axis slowest; the others are as given."""
+    for point in product(*(range(sizes[axis]) for axis in over)):
+        yield {**coords, **dict(zip(over, point, strict=True))}
+
+
 def shares(
     n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], over: tuple[str, ...], coords: Mapping[str, int]
-) -> Iterator[tuple[dict[str, int], IndexSet]]:
-    """The shares along the axes `over`, first axis slowest, the other coordinates as given: (coordinates, indices)."""
-    parts, rest = tuple(sizes[c.axis] for c in cuts), dict(coords)
-    for point in product(*(range(sizes[axis]) for axis in over)):
-        where = {**rest, **dict(zip(over, point, strict=True))}
-        yield where, _share(n, cuts, parts, tuple([where[c.axis] for c in cuts]))
+) -> list[IndexSet]:
+    """The shares of such ranks. Each is made once: along axes that do not cut the dimension ranks have the same one."""
+    turning = tuple(axis for axis in over if axis in axes_of(cuts))
+    made = {tuple([where[axis] for axis in turning]): share(n, cuts, sizes, where) for where in points(sizes, turning, coords)}
+    at = [i for i, axis in enumerate(over) if axis in turning]
+    if len(at) == len(over):
+        return [*made.values()]
+    return [made[tuple([point[i] for i in at])] for point in product(*(range(sizes[axis]) for axis in over))]
 
 
 def shares_meeting(
@@ -274,7 +282,7 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
     if set(axes_of(first)) != set(axes_of(second)):
         return False
     over = axes_of(first)
-    return all(held == share(n, second, sizes, where) for where, held in shares(n, first, sizes, over, {}))
+    return all(share(n, first, sizes, where) == share(n, second, sizes, where) for where in points(sizes, over, {}))
 
 
 # ---------------------------------------------------------------------------------------------- blocks within blocks

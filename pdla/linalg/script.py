@@ -145,5 +145,5 @@ def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
     axes = axes_of(cuts)
     last = tuple(axis for axis in A.grid.axes if A.grid.sizes[axis] > 1)[-len(axes) :]
     if axes == last and prod(A.grid.sizes[axis] for axis in axes) == c:
-        return [part for _, part in shares(A.shape[1], cuts, A.grid.sizes, axes, {})]
+        return shares(A.shape[1], cuts, A.grid.sizes, axes, {})
     return [IndexSet.interval(*block_bounds(A.shape[1], c, l)) for l in range(c)]

@@ -19,7 +19,7 @@ from typing import Any
 from pdla.comm.ledger import take
 from pdla.comm.pending import Pending
 from pdla.indices import Selection
-from pdla.layout import axes_of, shares
+from pdla.layout import axes_of, points, shares
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
 from pdla.matmul.walk import DIMENSIONS, Walk
 
@@ -112,8 +112,8 @@ def in_step(walked: Walk, n: int, sizes: Mapping[str, int]) -> bool:
     steps = lcm(gx, gy)
     planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}  # on one ring: each part with that of the same number
     apart = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
-    for where, _ in shares(0, (), sizes, tuple(apart), {}):
-        parts = [[held for _, held in shares(n, nest, sizes, along, where)] for nest, along in ((x, along_x), (y, along_y))]
+    for where in points(sizes, tuple(apart), {}):
+        parts = [shares(n, nest, sizes, along, where) for nest, along in ((x, along_x), (y, along_y))]
         if not planned.issuperset((meeting.x, meeting.y) for meeting in meetings(*parts)):
             return False
     return True

@@ -85,7 +85,7 @@ class Script:
             # By the least that any of the ranks has of C, so that all ranks which gather it together decide alike: in a hall
             # they share the memory for it.
             size, nest = ((a.shape[0], roles.C.rows), (b.shape[1], roles.C.cols))[along_k]
-            passes = min(len(part) for _, part in shares(size, nest, grid.sizes, axes[side], grid.coords))
+            passes = min(len(part) for part in shares(size, nest, grid.sizes, axes[side], grid.coords))
             if not _thin(tiles[side], whole[side], along_k, passes):
                 continue
             # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any

@@ -160,7 +160,7 @@ def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSe
     """The rows and columns of the block of each rank that differs from this one only along the axes, in their C order."""
     assert X.grid.coords is not None
     rows, cols = (
-        [part for _, part in shares(n, nest, X.grid.sizes, axes, X.grid.coords)]
+        shares(n, nest, X.grid.sizes, axes, X.grid.coords)
         for n, nest in zip(X.shape, (X.layout.rows, X.layout.cols), strict=True)
     )
     return list(zip(rows, cols, strict=True))
@@ -233,7 +233,7 @@ class Stream:
         """The indices along the dimension of each rank that differs from this one only along the axes."""
         grid, cuts = X.grid, (X.layout.rows, X.layout.cols)[dimension]
         assert grid.coords is not None
-        return [part for _, part in shares(X.shape[dimension], cuts, grid.sizes, axes, grid.coords)]
+        return shares(X.shape[dimension], cuts, grid.sizes, axes, grid.coords)
 
     @property
     def here(self) -> int:

@@ -141,7 +141,7 @@ def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
 
 
 def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
-    return max(len(part) for _, part in shares(n, nest, grid.sizes, axes_of(nest), {}))
+    return max(len(part) for part in shares(n, nest, grid.sizes, axes_of(nest), {}))
 
 
 def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:

@@ -95,7 +95,7 @@ def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) ->
     n, nests = mnk["mnk".index(walked.dimension)], _nests(walked)
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
         return first_met(walked, mnk, sizes)
-    xs, ys = ([held for _, held in shares(n, nest, sizes, axes_of(nest), {})] for nest in nests)
+    xs, ys = (shares(n, nest, sizes, axes_of(nest), {}) for nest in nests)
     return max((meeting.width for meeting in meetings(xs, ys)), default=0)
 
 

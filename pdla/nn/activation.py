@@ -116,7 +116,7 @@ def check_whole(layer: Layer, x: DistMatrix, given: Layout | None = None) -> Non
 
     def held(layout: Layout, scale: Fraction | int = 1) -> list[int]:
         cuts = layout.rows
-        return [len(tokens) for _, tokens in shares(int(x.shape[0] * scale), cuts, x.grid.sizes, rows_of(layout), {})]
+        return [len(tokens) for tokens in shares(int(x.shape[0] * scale), cuts, x.grid.sizes, rows_of(layout), {})]
 
     if any(tokens % layer.sequence for tokens in held(x.layout)):
         raise LayoutError(

@@ -205,5 +205,5 @@ class Shard:
         if trip.scheme.shards == 1:
             return trip.tokens
         held = shares(trip.tokens, layout.rows, trip.scheme.grid.sizes, rows_of(layout), {})
-        spans = [self.bounds(len(tokens), self.unit(layout)) for _, tokens in held]
+        spans = [self.bounds(len(tokens), self.unit(layout)) for tokens in held]
         return sum(stop - start for start, stop in spans)

@@ -4,7 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
-from itertools import chain, pairwise, product
+from itertools import chain, pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from pdla import Balanced, Cuts, Cyclic, Layout
 from pdla.cuts import Block, block_bounds
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
-from pdla.layout import axes_of, effective, shares, shares_meeting
+from pdla.layout import axes_of, effective, points, share, shares, shares_meeting
 
 SIZES = {"row": 2, "col": 3, "depth": 4}
 SPECS = [
@@ -185,15 +185,24 @@ def test_owner_is_who_holds_the_element(layout, shape):
         assert i in rows.indices() and j in cols.indices()
 
 
+@pytest.mark.parametrize("layout", [*layouts(), Layout()], ids=repr)
+def test_shares_along_any_axes_are_those_of_the_ranks_there(layout):
+    for over in chain.from_iterable(permutations(SIZES, count) for count in range(len(SIZES) + 1)):
+        for coords in points(SIZES, tuple(SIZES), {}):
+            wanted = [share(24, layout.cols, SIZES, where) for where in points(SIZES, over, coords)]
+            assert shares(24, layout.cols, SIZES, over, coords) == wanted
+
+
 @pytest.mark.parametrize("layout", [*layouts(), Layout(), Layout((Cuts("row", (0, 2, 5)), "col"))], ids=repr)
 def test_shares_that_meet_some_indices(layout):
     """The same shares as by looking at every one of them, in the same order, and for cuts by rule none besides."""
     for n, runs in product((5, 24), ([], [(0, 1)], [(0, 5)], [(1, 2), (3, 5)])):
         held = IndexSet(*np.array(runs, np.int64).reshape(-1, 2).T)
         cuts = layout.rows if n == 5 or not any(isinstance(cut, Cuts) for cut in layout.rows) else ()
-        wanted = [(where, share) for where, share in shares(n, cuts, SIZES, axes_of(cuts), {}) if held.overlay(share)[2]]
+        every = [(where, share(n, cuts, SIZES, where)) for where in points(SIZES, axes_of(cuts), {})]
+        wanted = [(where, part) for where, part in every if held.overlay(part)[2]]
         found = list(shares_meeting(n, cuts, SIZES, held))
-        assert [(where, share) for where, share in found if held.overlay(share)[2]] == wanted
+        assert [(where, part) for where, part in found if held.overlay(part)[2]] == wanted
         assert len(found) == len(wanted) or not runs or any(isinstance(cut, Cuts) for cut in cuts)
 
 
