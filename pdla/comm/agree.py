@@ -121,7 +121,7 @@ class amid:
 
 
 def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -> None:
-    """Local: remember that this rank failed amid the call, in its so-manieth verb; `amid` does it, and a call too short for one."""
+    """Local: remember that this rank failed amid the call, in its verb of this number; for `amid`, and what is too short for it."""
     if comm.failed is None:
         told = PdlaError(
             f"went on after an error amid {what} that other ranks did not have, or had elsewhere "

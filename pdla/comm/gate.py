@@ -9,12 +9,14 @@ sleeps, as waking is a system call.
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pdla.comm import futex
 from pdla.comm.libmpi import MPI
+from pdla.comm.node import NEAR
 
 if TYPE_CHECKING:
     from pdla.comm.mpi import MPIComm
@@ -58,21 +60,24 @@ class Gate:
                 if any(self.asleep):
                     futex.wake(self.address)
 
-    def wait(self, call: str) -> None:
-        """The second half: wait until all ranks have come as often as this one. call: what for, in words."""
-        self.comm._until(call, self._all_have_come, self._pause)
+    def wait(self, call: str, sends: bool = False) -> None:
+        """The second half: wait until all ranks have come as often as this one. call: what for, in words.
+
+        sends  others may still wait for messages of this rank, which MPI moves in pieces, each when it is polled: no long sleeps
+        """
+        self.comm._until(call, self._all_have_come, partial(self._pause, sends))
         self.window.Sync()
 
     def _all_have_come(self) -> bool:
         return min(self.turns) >= self.turn
 
-    def _pause(self, polls: int) -> None:
+    def _pause(self, sends: bool, polls: int) -> None:
         """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
         each overlook the other."""
         if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
             self.asleep[self.comm.rank] = 1
             self.window.Sync()
-            woken = futex.sleep(self.address, word, _SLEEP)
+            woken = futex.sleep(self.address, word, NEAR.after(polls) if sends else _SLEEP)
             self.asleep[self.comm.rank] = 0
         else:
             woken = polls % _LETS_WORK != 0

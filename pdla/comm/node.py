@@ -23,6 +23,10 @@ class Patience(NamedTuple):
     nap: float
     longest: float
 
+    def after(self, polls: int) -> float:
+        """How long the nap after so many polls is: the longer a rank has waited, the longer it naps."""
+        return min(self.longest, self.nap * max(1.0, (polls - self.polls) / _GROWTH))
+
 
 NEAR = Patience(20, 50e-6, 5e-3)  # who yields its core to busy processes gets it back late; who has slept, soon
 FAR = Patience(3, 1e-3, 2e-3)  # messages from other nodes take longer, and MPI moves them only when it is polled
@@ -47,7 +51,7 @@ class Node:
     def pause(self, polls: int, patience: Patience) -> None:
         """Between two polls: let another rank that shares the core run. polls: how many there have been in this wait."""
         if polls > patience.polls and self.crowded:
-            time.sleep(min(patience.longest, patience.nap * max(1.0, (polls - patience.polls) / _GROWTH)))
+            time.sleep(patience.after(polls))
         else:
             os.sched_yield()
 

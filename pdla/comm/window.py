@@ -86,7 +86,7 @@ class NodeBoard(Turns):
         for each, mine in zip(words, said, strict=True):
             each[self.comm.rank] = mine
         meeting.come()
-        meeting.wait(call)
+        meeting.wait(call, sends=True)
         return [each.tolist() for each in words]
 
     def trim(self, most: int) -> None:

@@ -46,7 +46,7 @@ def _nothing() -> None:
 
 
 def _forget(seen: list[Any], gone: ref) -> None:
-    """Clear what is kept for the matrices of the last call, as one of them is gone."""
+    """Clear what is kept for the matrices of the last call, as one of its factors is gone."""
     seen.clear()
 
 
@@ -125,11 +125,10 @@ class Plan:
         LayoutError for an `out`, alpha or beta that does not fit them.
         """
         try:
-            seen = self._seen(A, B)
-            if seen is None or seen[2]() is not out:
+            if not (self._saw(A, B) and self.seen[2]() is out):
                 self._check(A, B, out)
             checks.scalars(self.dtype, alpha, beta, out)
-        except Exception as error:
+        except BaseException as error:
             failed(self.grid.comm, "a plan's call", error)
             raise
         return self.run(A, B, out, alpha, beta, self.workspace)
@@ -147,26 +146,26 @@ class Plan:
             checks.result(A, B, out, None, self.dtype)
         self._see(A, B, out)
 
-    def _seen(self, A: DistMatrix, B: DistMatrix) -> tuple | None:
-        """What is remembered of the last call, if it was with these very factors: references to them and to its `out`, and the turn
-        in which they are multiplied, if a call does nothing else."""
-        seen = tuple(self.seen)  # as it was now: the garbage collector may clear it at any time
-        return seen if seen and seen[0]() is A and seen[1]() is B else None
+    def _saw(self, A: DistMatrix, B: DistMatrix) -> bool:
+        """Whether the last call was with these very factors."""
+        return bool(self.seen) and self.seen[0]() is A and self.seen[1]() is B
 
-    def _see(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> tuple:
-        """Remember the matrices of this call; see `_seen`."""
-        forget, turn = partial(_forget, self.seen), None
-        if self._at_once and A.dtype == B.dtype == self.dtype and not (A.conjugated or B.conjugated):
-            turn = shared.Turn(A, B, self.roles, self.grid, self.memo)
-        turn = turn if turn is not None and turn.bound else None
-        seen = ref(A, forget), ref(B, forget), _nothing if out is None else ref(out, forget), turn
-        self.seen[:] = seen
-        return seen
+    def _see(self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+        """Remember the matrices of this call, and the turn in which they are multiplied where a call does nothing else.
+
+        Only a factor that is gone clears this, and no call has one: so it does not change amid a call, whenever an `out` is gone.
+        """
+        forget, product = partial(_forget, self.seen), (A, B, self.roles, self.grid, self.memo)
+        as_they_are = A.dtype == B.dtype == self.dtype and not (A.conjugated or B.conjugated)
+        again = self._at_once and as_they_are and shared.Script.kept(*product).bound
+        known = _nothing if out is None else ref(out)
+        self.seen[:] = ref(A, forget), ref(B, forget), known, shared.Turn(*product) if again else None
 
     @cached_property
     def _at_once(self) -> bool:
         """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
-        return self.schedule == "shared" and all(self.stays) and self._taken_as_they_lie and self._straight
+        here = self.A.grid == self.B.grid == self.grid  # blocks that lie so on another grid would be taken for others', and copied
+        return self.schedule == "shared" and here and all(self.stays) and self._taken_as_they_lie and self._straight
 
     @cached_property
     def _straight(self) -> bool:
@@ -180,12 +179,14 @@ class Plan:
     ) -> DistMatrix:
         """Collective: the product, unchecked, with buffers from a workspace."""
         comm = self.grid.comm
+        if not self._saw(A, B):
+            with amid(comm, "a product"):
+                self._see(A, B, out)
+        if (turn := self.seen[3]) is None:
+            with amid(comm, "a product"):
+                return self._run(A, B, out, alpha, beta, workspace)
         comm.in_step()
         try:
-            turn = (self._seen(A, B) or self._see(A, B, out))[3]
-            if turn is None:
-                with amid(comm, "a product"):
-                    return self._run(A, B, out, alpha, beta, workspace)
             C = self._new(A) if out is None else out
             workspace.most = self.limit
             with within(workspace):

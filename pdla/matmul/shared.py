@@ -88,14 +88,29 @@ class Script:
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> Script:
         faces_a, size_a = _faces(a, roles.A, grid, 0)
         faces_b, size_b = _faces(b, roles.B, grid, size_a)
-        own_a = _as_it_is if faces_a else assembler(a, roles.A, memo)
-        own_b = _as_it_is if faces_b else assembler(b, roles.B, memo)
-        return Script(faces_a, faces_b, size_b, (own_a, own_b))
+        own = _own(faces_a, a, roles.A, memo), _own(faces_b, b, roles.B, memo)
+        return Script(faces_a, faces_b, size_b, own)
+
+    @staticmethod
+    def kept(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> Script:
+        """The same, worked out once."""
+        common = a.common is not None, b.common is not None
+        return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
 
     @cached_property
     def seen(self) -> bool:
         """Whether ranks read another rank's matrix where it lies, so that it must not be written to before all have read."""
         return any(isinstance(faces, Seen) for faces in (self.A, self.B))
+
+    @cached_property
+    def bound(self) -> bool:
+        """Whether the blocks of A and B themselves are read, and no copies of parts of them, which are of one call alone."""
+        return all(own is _as_it_is for own in self.own)
+
+
+def _own(faces: Faces | None, X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+    whole = faces is not None or X.layout.same_cuts(layout, X.shape, X.grid.sizes)
+    return _as_it_is if whole else assembler(X, layout, memo)
 
 
 def _as_it_is(X: DistMatrix) -> DistMatrix:
@@ -205,18 +220,14 @@ class Lying:
 
 
 class Turn:
-    """The product of two given matrices at the board. When it is run again it uses the same views of its memory.
-
-    bound  whether every run reads the blocks of a and b themselves, and no copies of parts made here
-    """
+    """The product of two given matrices at the board. When it is run again, which only a script that is bound allows, it uses the
+    same views of its memory."""
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
-        common = a.common is not None, b.common is not None
-        self.script: Script = memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
+        self.script = Script.kept(a, b, roles, grid, memo)
         self.board: Board = memo.once("board", grid.comm.board)
         self.share = self.script.size // grid.comm.size
         left, right = self.script.own[0](a), self.script.own[1](b)
-        self.bound = left is a and right is b
         self.left, self.right = Lying.of(left), Lying.of(right)
         self.views: dict[Any, Views] = {}
 

@@ -7,6 +7,7 @@ import pytest
 
 import pdla
 from pdla import config
+from pdla.comm import futex
 from pdla.comm.board import HALF
 from pdla.errors import AgreementError
 
@@ -69,6 +70,20 @@ def test_ranks_in_different_calls_find_it_out(at_board):
     with pytest.raises(AgreementError, match=r"(share|barrier) on 'own' .*: other ranks are in another call"):
         at_board.barrier() if at_board.rank == 0 else at_board.share(1)
     assert at_board.same("and go on")
+
+
+def test_a_rank_that_meets_does_not_sleep_long_while_others_may_wait_for_its_messages(at_board, monkeypatch):
+    """MPI may move a message in hundreds of pieces, each when it is polled."""
+    slept, sleep = [], futex.sleep
+    monkeypatch.setattr(futex, "sleep", lambda address, word, seconds: (slept.append(seconds), sleep(address, word, seconds))[1])
+    at_board.barrier()
+    slept.clear()
+    with config.override(crowded=4.0):
+        if at_board.rank == 0:
+            time.sleep(0.1)
+        assert at_board.same("rank 0 is late")
+    assert all(seconds < 1e-3 for seconds in slept[:20])
+    assert slept or at_board.rank == 0
 
 
 def test_a_product_agrees_without_a_message_once_memory_is_shared(at_board, monkeypatch):

@@ -11,7 +11,9 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.board import HALF, Turns
 from pdla.errors import PdlaError
+from pdla.matmul import checks, operands, shared
 from pdla.matmul.placing import Place
+from pdla.matmul.plan import Plan
 from pdla.matmul.planner import cheapest_native, direct, ways
 from pdla.matmul.question import Lying, Question, Sizes
 from pdla.model.machine import Machine
@@ -115,6 +117,71 @@ def test_from_any_layouts_on_any_grids_what_a_rank_lacks_is_read_in_place():
                 assert cost.peak_workspace == total["max_peak_workspace"] + packed
 
     pdla.run(6, program)
+
+
+def test_factors_that_lie_right_on_another_grid_are_not_written_to_the_board():
+    def program(comm):
+        grid = ProcessGrid((4, 1))
+        A, B = pdla.ones((64, 64), grid, Layout("row")), pdla.ones((64, 64), grid, Layout())
+        plan = pdla.plan_matmul(A, B, algorithm="3d", box=(4, 1, 1), layout="native", schedule="shared")
+        for _ in range(2):
+            with pdla.record() as ledger:
+                assert (plan(A, B).gather() == 64).all()
+            assert ledger.peak_workspace == plan.predicted.peak_workspace == 0
+
+    pdla.run(4, program)
+
+
+def test_a_part_of_a_factor_is_copied_once_a_call(monkeypatch):
+    taken, part = [], operands._part
+    monkeypatch.setattr(operands, "_part", lambda X, layout: (taken.append(X), part(X, layout))[1])
+
+    def program(comm):
+        grid = ProcessGrid((2, 1))
+        B, C = pdla.ones((20, 3), grid, Layout()), pdla.zeros((20, 3), grid, Layout(Cyclic("row", 3)))
+        for step in range(1, 4):
+            A = pdla.ones((20, 20), grid, Layout())
+            pdla.matmul(A, B, out=C, schedule="shared")
+            comm.barrier()
+            assert len(taken) == 2 * step
+            comm.barrier()
+
+    pdla.run(2, program)
+
+
+def test_what_the_last_call_filled_may_go_amid_the_next(monkeypatch):
+    """As when garbage is collected there."""
+
+    def program(comm):
+        grid = ProcessGrid((1, 1))
+        A, filled, saw = pdla.ones((4, 4), grid, Layout()), [pdla.zeros((4, 4), grid, Layout())], Plan._saw
+        plan = pdla.plan_matmul(A, A, schedule="shared")
+        plan(A, A, out=filled[0])
+        monkeypatch.setattr(Plan, "_saw", lambda self, *factors: (saw(self, *factors), filled.clear())[0])
+        assert (plan.run(A, A, None, 1, 0, plan.workspace).local == 4).all()
+        assert (plan(A, A).local == 4).all()
+
+    pdla.run(1, program)
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("place", [(checks, "scalars"), (shared, "Turn")], ids=["a plan's call", "a product"])
+def test_a_rank_that_failed_before_a_product_remembers_it(place, error, monkeypatch):
+    """Else its next product would take the blocks that the others wrote for this one."""
+
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((1, 1)), Layout())
+        plan = pdla.plan_matmul(A, A, schedule="shared")
+
+        def fail(*_):
+            raise error
+
+        with monkeypatch.context() as failing, pytest.raises(error):
+            failing.setattr(*place, fail)
+            plan(A, A) if place[1] == "scalars" else plan.run(A, A, None, 1, 0, plan.workspace)
+        assert comm.failed is not None
+
+    pdla.run(1, program)
 
 
 def test_auto_shares_where_the_world_says_that_it_pays(monkeypatch):
