@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,9 +57,9 @@ def named(library: str) -> Any:
     since later, in a product, only ranks that have something to multiply would notice.
     """
     try:
-        loaded = ctypes.CDLL(library)
+        loaded = _found(library)
     except OSError as error:
-        raise DeviceError(f"PDLA_BLAS={library!r}: {error}: give a BLAS library, by its path or as the loader finds it") from None
+        raise DeviceError(f"PDLA_BLAS={library!r}: {error}: give a BLAS library, by its path, or a name that is found") from None
     # n = 1 in 32 bits; read as 64 bits it is negative, so that nothing is scaled.
     x, factor, sizes = np.ones(1), np.full(1, 2.0), (ctypes.c_int * 2)(1, -1)
     scale = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(_exported(loaded, "dscal"))
@@ -67,6 +69,17 @@ def named(library: str) -> Any:
     for name in (*ROUTINES.values(), *SQUARES.values()):
         _exported(loaded, name)
     return loaded
+
+
+def _found(library: str) -> Any:
+    """A library as the dynamic linker finds it or, by its name alone, where packages of PyPI and conda put theirs, as mkl does."""
+    try:
+        return ctypes.CDLL(library)
+    except OSError:
+        beside = Path(sys.prefix, "lib", library)
+        if not beside.is_file():
+            raise
+        return ctypes.CDLL(str(beside))
 
 
 def _exported(loaded: Any, name: str) -> int:

@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,16 @@ def test_it_multiplies_triangles_and_parts_with_gaps(library):
         for product, square in pdla.run(2, program):
             assert np.array_equal(product, a[:, 3:20] @ b[:, 3:20].T) and np.array_equal(square, a @ a.T)
         assert products(library) >= before + 4
+
+
+@needs_cc
+def test_a_name_is_looked_for_where_packages_put_libraries(tmp_path, monkeypatch):
+    with pytest.raises(DeviceError, match=r"PDLA_BLAS='libsmall.so': .* give a BLAS library, by its path, or"):
+        blas.named("libsmall.so")
+    (tmp_path / "lib").mkdir()
+    there = compiled(tmp_path / "lib")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert products("libsmall.so") == products(there) == 0
 
 
 @needs_cc
