@@ -44,8 +44,8 @@ class Gate:
         self.turns, self.asleep, *self.spare = (words[i:-step:step] for i in range(step))
         self.word, self.address = memory[-_LINE:].data.cast("I"), memory[-_LINE:].ctypes.data
         self.turn = self.turns[comm.rank] = self.asleep[comm.rank] = self.word[0] = 0
-        for words in self.spare:
-            words[comm.rank] = 0
+        for each in self.spare:
+            each[comm.rank] = 0
 
     def come(self) -> None:
         """The first half of a barrier: what this rank has written before, all see after it."""

@@ -18,8 +18,9 @@ from pdla.create import fingerprint, whole_array
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, on_grid
-from pdla.layout import Layout, axes_of
+from pdla.layout import Layout
 from pdla.matmul import plan_matmul
+from pdla.matmul.api import default_layout
 from pdla.matrix import DistMatrix
 
 
@@ -209,8 +210,7 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
     said = "; ".join(S.described if isinstance(S, Stack) else repr(S) for S in (A, B))
     with agreed(comm, f"batched_matmul({said}; {layout!r}; {algorithm!r})"):
         _check(_stack(A, "A"), _stack(B, "B"))
-        usual = Layout(A.layout.rows, tuple(cut for cut in B.layout.cols if cut.axis not in axes_of(A.layout.rows)))
-        wanted = usual if layout is None else layout
+        wanted = default_layout(A.layout, B.layout) if layout is None else layout
         shape = (*A.shape[:2], B.shape[2])
         _check_layout(wanted, shape[1:], A.grid, A.axis)
         dtype = promoted(A.dtype, B.dtype)

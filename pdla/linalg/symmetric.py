@@ -51,7 +51,7 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
         checks.same_grid(A, B, "B")
         checks.flags(lower=lower)
     if layout is None and out is None:
-        layout = default_layout(*((A, B) if side == "left" else (B, A)))
+        layout = default_layout(A.layout, B.layout) if side == "left" else default_layout(B.layout, A.layout)
     whole = mirrored(A, lower, name == "hemm")
     first, second = (whole, B) if side == "left" else (B, whole)
     return matmul(first, second, alpha=alpha, beta=beta, out=out, layout=layout, algorithm=algorithm)

@@ -46,7 +46,7 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
             wanted = layout or Layout(A.layout.rows)
             y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
             return y if y.dtype == dtype else y.astype(dtype)
-        everyone = ProcessGrid.trusted((comm.size,), comm, list(range(comm.size)))
+        everyone = ProcessGrid.trusted((comm.size,), comm, None)
         whole = converted(y, Layout(), everyone).local
         return whole.astype(dtype, copy=False).reshape(whole.size)
 

@@ -25,13 +25,9 @@ from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 
 
-def default_layout(A: DistMatrix, B: DistMatrix) -> Layout:
-    """C's layout where none is asked for: A's row cuts and B's column cuts; an axis that is in both cuts the rows."""
-    return _joined(A.layout, B.layout)
-
-
 @lru_cache(1024)
-def _joined(a: Layout, b: Layout) -> Layout:
+def default_layout(a: Layout, b: Layout) -> Layout:
+    """C's layout where none is asked for: A's row cuts and B's column cuts; an axis that is in both cuts the rows."""
     kept = tuple(cut for cut in b.cols if cut.axis not in axes_of(a.rows))
     return Layout(a.rows, kept)
 
@@ -232,7 +228,7 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
         return Operand.of(out)
     if isinstance(layout, Layout):
         return Operand(shape, layout, A.grid)
-    return Operand(shape, default_layout(A, B), A.grid) if layout is None and A.grid == B.grid else None
+    return Operand(shape, default_layout(A.layout, B.layout), A.grid) if layout is None and A.grid == B.grid else None
 
 
 def _call(A: Any, B: Any, *others: Any) -> str:

@@ -164,15 +164,10 @@ class Plan:
     @cached_property
     def _at_once(self) -> bool:
         """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
-        here = self.A.grid == self.B.grid == self.grid  # blocks that lie so on another grid would be taken for others', and copied
-        return self.schedule == "shared" and here and all(self.stays) and self._taken_as_they_lie and self._straight
-
-    @cached_property
-    def _straight(self) -> bool:
-        """Whether the shared product comes as C lies, in dtype and layout."""
-        layout, sizes = self.roles.C, self.grid.sizes
-        alike = self.C.grid == self.grid and self.dtype == summing(self.dtype)
-        return alike and not layout.partial and self.C.layout.same_cuts(layout, self.C.shape, sizes)
+        # Blocks of A or B that lie right, but on another grid, would be taken for others', and copied.
+        here = self.A.grid == self.B.grid == self.C.grid == self.grid
+        lies = self.schedule == "shared" and here and all(self.stays) and self._taken_as_they_lie
+        return lies and self._same(self.dtype, self.C.layout, self.roles.C)
 
     def run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
@@ -283,7 +278,7 @@ class Plan:
         products come, else in a buffer that is then summed and brought to c."""
         xp = c.xp
         layout, moving = (self.roles.C, False) if self.schedule in AT_ONCE else (self.walk.C, bool(self.walk.axes_c))
-        if self.memo.once(("same", c.dtype), lambda: self._same(c, layout)) and (beta == 0 or not moving):
+        if self.memo.once(("same", c.dtype), lambda: self._same(c.dtype, c.layout, layout)) and (beta == 0 or not moving):
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
             self._fill(a, b, inside, alpha, beta)
             return
@@ -292,7 +287,7 @@ class Plan:
         self._fill(a, b, addends, alpha, 0)
         if addends.layout.partial:
             addends = summed(addends, c.layout)
-        if not self._same(addends, c.layout):
+        if not self._same(addends.dtype, addends.layout, c.layout):
             moved = buffer(xp, c.stored.shape, summing(self.dtype))
             start(addends, route(addends, c.layout, self.grid, self.memo), self.grid.comm, moved)()
             addends = DistMatrix(moved, c.shape, self.grid, c.layout)
@@ -302,9 +297,9 @@ class Plan:
         """This rank's block of C; None if the rank has no part in the product."""
         return block if self.grid.active else None
 
-    def _same(self, c: DistMatrix, layout: Layout) -> bool:
-        """Whether products that come in this layout can be added to c's block directly."""
-        return c.dtype == summing(self.dtype) and not layout.partial and c.layout.same_cuts(layout, c.shape, self.grid.sizes)
+    def _same(self, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
+        """Whether products that come in `layout` can be added directly to blocks of C of this dtype that lie as `lying` says."""
+        return dtype == summing(self.dtype) and not layout.partial and lying.same_cuts(layout, self.C.shape, self.grid.sizes)
 
     def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
         """c = alpha a b + beta c by the schedule, c in the layout and dtype in which the products come."""
