@@ -131,12 +131,17 @@ def lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dic
         f"machine    {machine['host']}, {machine['processor']}, {machine['system']}",
         f"MPI        {mpi['library'].splitlines()[0]}" if mpi else f"MPI        not used: ranks are {world}",
         *([f"           standard {mpi['standard']}, mpi4py {mpi['mpi4py']}"] if mpi else []),
-        *(f"BLAS       {b['internal_api']} {b['version']} ({b['architecture']}), {_threads(b)}" for b in known["blas"]),
+        *(f"BLAS       {_library(b)}, {_threads(b)}" for b in known["blas"]),
         f"ranks      {comm.size} on {machine['hosts']} {plural(machine['hosts'], 'host')}, {machine['ranks_a_host']} a host; "
         f"{machine['cores']} {plural(machine['cores'], 'core')} here, {machine['cores_a_rank']} that rank 0 may use",
         *_waiting_lines(known, comm, waits),
         f"devices    {_devices(comm)}",
     ]
+
+
+def _library(blas: dict[str, Any]) -> str:
+    """A BLAS in words; oneMKL does not say for which processor it is."""
+    return f"{blas['internal_api']} {blas['version']}" + (f" ({blas['architecture']})" if blas["architecture"] else "")
 
 
 def _devices(comm: pdla.Communicator) -> str:

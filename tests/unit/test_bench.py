@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla.bench import report, suite
+from pdla.bench import info, report, suite
 from pdla.bench.case import LAYOUT, Case, digits, digits_path, integer_operands, random_operands
 from pdla.bench.check import SMALL, Checker, differences
 from pdla.bench.cli import ALONE, ON_RANKS, main, parse
@@ -496,6 +496,12 @@ def test_a_json_that_cannot_be_written(capsys, tmp_path):
         status, out, err = run(capsys, "gemm", *SIZES, "--threads", "2", "--json", str(path))
         assert (status, err.count("\n"), bool(out)) == (2, 1, path == Path("/dev/full"))
         assert str(path) in err
+
+
+def test_a_blas_that_tells_no_processor_is_named_without_one():
+    known = {"internal_api": "mkl", "version": "2026.2", "num_threads": 1}
+    assert info._library({**known, "architecture": None}) == "mkl 2026.2"
+    assert info._library({**known, "architecture": "Zen"}) == "mkl 2026.2 (Zen)"
 
 
 def test_info_in_threads(capsys, tmp_path):
