@@ -43,11 +43,12 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
         if error is not None:
             raise error
         return
-    _tell(comm, call, error)
+    tell(comm, call, error)
 
 
-def _tell(comm: Communicator, call: str, error: Exception | None) -> NoReturn:
-    """Collective: raise the errors of all ranks or, where there are none, AgreementError, which quotes their calls."""
+def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
+    """Collective, once all ranks know that they differ: raise the errors of all ranks or, where there are none, AgreementError,
+    which quotes their calls."""
     said = comm.share((call, None if error is None else (_plain(type(error)), str(error) or type(error).__name__)))
     failures: dict[str, list[int]] = {}
     for rank, (_, failure) in enumerate(said):
@@ -134,4 +135,15 @@ def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
     """Called by a rank that has failed amid messages: raise `error` unless all ranks have, in the same verb of the same call. Ranks
     that are in another call meanwhile get an error, too."""
     if not comm.same(place):
-        _tell(comm, place, error)
+        tell(comm, place, error)
+
+
+def lost(comm: Communicator, fault: str) -> NoReturn:
+    """Local: raise this now, and at every further call, as ranks are in different calls and have left both half done."""
+    text = f"{fault}; they cannot find together again, so let an exception end the job"
+    comm.failed = partial(_raise, text)
+    _raise(text)
+
+
+def _raise(fault: str) -> NoReturn:
+    raise AgreementError(fault)

@@ -4,6 +4,9 @@ A rank that comes writes how many times it has come, and looks at the numbers of
 which each step would cost a rank its turn on a shared core.) Ranks that share cores sleep while they wait, as polling takes the
 core from the ranks that they wait for. The rank that finds that all have come wakes the others, but only if any has noted that it
 sleeps, as waking is a system call.
+
+Gates come in pairs. Ranks that make the same calls come to both in the same order. So if another rank has come to the second gate,
+where this rank has not been, but not to this one, the two are in different calls and would wait for each other for ever.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pdla.comm import futex
+from pdla.comm.agree import lost, name
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import NEAR
 
@@ -35,8 +39,11 @@ def room(ranks: int) -> int:
 class Gate:
     """A gate in memory of a window that all ranks of comm see.
 
-    spare  of each rank six 64-bit words, for what the ranks tell each other here: spare[i][rank]
+    spare   of each rank six 64-bit words, for what the ranks tell each other here: spare[i][rank]
+    beside  the other gate of the pair
     """
+
+    beside: Gate
 
     def __init__(self, comm: MPIComm, window: MPI.Win, memory: np.ndarray) -> None:
         self.comm, self.window = comm, window
@@ -65,15 +72,17 @@ class Gate:
 
         sends  others may still wait for messages of this rank, which MPI moves in pieces, each when it is polled: no long sleeps
         """
-        self.comm._until(call, self._all_have_come, partial(self._pause, sends))
+        self.comm._until(call, self._all_have_come, partial(self._pause, call, sends))
         self.window.Sync()
 
     def _all_have_come(self) -> bool:
         return min(self.turns) >= self.turn
 
-    def _pause(self, sends: bool, polls: int) -> None:
+    def _pause(self, call: str, sends: bool, polls: int) -> None:
         """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
         each overlook the other."""
+        if polls % _POLLS == 0 and (others := self._elsewhere()):
+            lost(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")
         if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
             self.asleep[self.comm.rank] = 1
             self.window.Sync()
@@ -84,3 +93,10 @@ class Gate:
             os.sched_yield()
         if not woken:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+    def _elsewhere(self) -> list[int]:
+        """The ranks that are in another call, as they have been at the other gate without this rank, and not here."""
+        beside = self.beside
+        ahead = [rank for rank, turn in enumerate(beside.turns) if turn > beside.turn]
+        self.window.Sync()  # a rank in step has come here before it came there: so it is looked for here afterwards
+        return [rank for rank in ahead if self.turns[rank] < self.turn]

@@ -22,7 +22,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device, libmpi
-from pdla.comm.agree import name, who_said
+from pdla.comm.agree import name, tell, who_said
 from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pieces
 from pdla.comm.board import Board
 from pdla.comm.common import mapped
@@ -223,7 +223,7 @@ class MPIComm(Communicator):
 
     def share(self, value: Any) -> list[Any]:
         payload = _pickled(value)
-        longest = self._together("share", "share", len(payload))
+        longest = self._together("share", len(payload))
         mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
         mine[: len(payload)] = np.frombuffer(payload, np.uint8)
         self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]))
@@ -236,13 +236,14 @@ class MPIComm(Communicator):
         return self._meet(text, text)[0]
 
     def barrier(self) -> None:
-        self._together("barrier", "barrier")
+        self._together("barrier")
 
-    def _together(self, verb: str, call: str, size: int = 0) -> int:
-        """Collective: the largest of the ranks' sizes, once all have come to this verb; AgreementError if some come to another."""
-        alike, largest = self._meet(f"the verb {verb}", call, size)
+    def _together(self, call: str, size: int = 0) -> int:
+        """Collective: the largest of the ranks' sizes, once all have come to this verb; AgreementError if some are in another call,
+        which compares as well."""
+        alike, largest = self._meet(f"the verb {call.partition('(')[0]}", call, size)
         if not alike:
-            raise AgreementError(f"{self._describe(call)}: other ranks are in another call")
+            tell(self, call)
         return largest
 
     def _meet(self, text: str, call: str, size: int = 0) -> tuple[bool, int]:
@@ -266,7 +267,7 @@ class MPIComm(Communicator):
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
         self._until(f"split({axis!r})", send_on)
         # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which another may wait on its way here.
-        self._together("split", f"split({axis!r})")
+        self._together(f"split({axis!r})")
         with watched(self._describe(f"split({axis!r})")):
             group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
         if ranks is None:

@@ -50,6 +50,7 @@ class NodeBoard(Turns):
             shared: Any = window.Shared_query(0)[0]
             memory = np.frombuffer(shared, np.uint8)
             self.gate, self.meeting = (Gate(self.comm, window, memory[at : at + apart]) for at in (0, apart))
+            self.gate.beside, self.meeting.beside = self.meeting, self.gate
             window.Sync()
             self.comm.mpi.Barrier()
         self.window = window

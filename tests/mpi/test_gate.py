@@ -9,7 +9,7 @@ import pdla
 from pdla import config
 from pdla.comm import futex
 from pdla.comm.board import HALF
-from pdla.errors import AgreementError
+from pdla.errors import AgreementError, PdlaError, ShapeError
 
 pytestmark = [
     pytest.mark.mpi,
@@ -67,7 +67,7 @@ def test_meetings_in_any_order_with_turns_and_growing_memory(at_board, seed, mon
 def test_ranks_in_different_calls_find_it_out(at_board):
     if at_board.size == 1:
         pytest.skip("one rank is in one call")
-    with pytest.raises(AgreementError, match=r"(share|barrier) on 'own' .*: other ranks are in another call"):
+    with pytest.raises(AgreementError, match=r"ranks disagree: rank 0: barrier; rank.*: share$"):
         at_board.barrier() if at_board.rank == 0 else at_board.share(1)
     assert at_board.same("and go on")
 
@@ -93,3 +93,25 @@ def test_a_product_agrees_without_a_message_once_memory_is_shared(at_board, monk
     monkeypatch.setattr(comm, "_wait", lambda call, _: pytest.fail(f"a message for {call}"))
     assert (plan(A, A.T).local == 8).all()
     assert (pdla.matmul(A, A.T, schedule="shared").local == 8).all()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_ranks_that_wait_at_different_gates_find_it_out_at_once(at_board, late):
+    """One rank's product fails before it has written its blocks, and it goes on to a call that meets; the others wait for them."""
+    comm = at_board
+    if comm.size == 1:
+        pytest.skip("one rank is in one call")
+    grid = pdla.ProcessGrid((comm.size, 1), comm=comm)
+    A = pdla.ones((8, 8), grid, pdla.Layout("row"))
+    plan = pdla.plan_matmul(A, A.T, schedule="shared")
+    plan(A, A.T)
+    if comm.rank == 0:
+        with pytest.raises(ShapeError, match="alpha"):
+            plan(A, A.T, alpha="two")
+    if late == (comm.rank == 0):
+        time.sleep(0.05)
+    with pytest.raises(PdlaError, match="the job" if comm.rank == 0 else "rank 0 went into another call instead; .* end the job"):
+        A.norm() if comm.rank == 0 else plan(A, A.T)
+    for call in (A.norm, comm.barrier, lambda: plan(A, A.T), lambda: grid["row"].allgather(np.ones(1), [None] * comm.size)):
+        with pytest.raises(PdlaError, match="the job"):
+            call()
