@@ -68,7 +68,7 @@ class IndexSet:
         if len(self.starts) == 1:  # as mostly
             return IndexSet(positions.starts + self.starts, positions.stops + self.starts)
         offsets = self.offsets
-        mine, _, lo, hi = _intersect(offsets, offsets + self.stops - self.starts, positions.starts, positions.stops)
+        mine, _, lo, hi = intersect(offsets, offsets + self.stops - self.starts, positions.starts, positions.stops)
         shift = self.starts[mine] - offsets[mine]
         return IndexSet(lo + shift, hi + shift)
 
@@ -77,7 +77,7 @@ class IndexSet:
         if len(self.starts) == len(other.starts) == 1:
             low, high, _, theirs = self._meet(other)
             return IndexSet.interval(low - theirs, high - theirs)
-        _, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
+        _, j, lo, hi = intersect(self.starts, self.stops, other.starts, other.stops)
         shift = other.offsets[j] - other.starts[j]
         return IndexSet(lo + shift, hi + shift)
 
@@ -92,7 +92,7 @@ class IndexSet:
             low, high, mine, theirs = self._meet(other)
             empty = EMPTY, EMPTY, 0
             return (slice(low - mine, high - mine), slice(low - theirs, high - theirs), high - low) if high > low else empty
-        i, j, lo, hi = _intersect(self.starts, self.stops, other.starts, other.stops)
+        i, j, lo, hi = intersect(self.starts, self.stops, other.starts, other.stops)
         here = self.offsets[i] + lo - self.starts[i]
         there = other.offsets[j] + lo - other.starts[j]
         return _selection(here, hi - lo), _selection(there, hi - lo), int((hi - lo).sum())
@@ -113,13 +113,13 @@ def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
     starts, stops, owners = starts[order], stops[order], owners[order]
 
     def find(held: IndexSet) -> list[int]:
-        _, j, _, _ = _intersect(held.starts, held.stops, starts, stops)
+        _, j, _, _ = intersect(held.starts, held.stops, starts, stops)
         return distinct(owners[j]).tolist()
 
     return find
 
 
-def _intersect(starts1, stops1, starts2, stops2):
+def intersect(starts1, stops1, starts2, stops2):
     """All pairs of overlapping runs from two sorted lists: the number of each run in its list, and the overlap [lo, hi)."""
     first = searched(stops2, starts1, "right")
     counts = np.maximum(searched(starts2, stops1, "left") - first, 0)

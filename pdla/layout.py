@@ -7,7 +7,7 @@ before it left, so that gathering the innermost axis gives exactly the layout wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -301,22 +301,43 @@ def _places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple
 ) -> list[tuple[Selection, Selection]]:
     sizes, coords = dict(sized), dict(placed)
-    held = whole.indices(shape, sizes, coords)
-    faces = zip(shape, (parts.rows, parts.cols), held, strict=True)
-    rows, cols = (_places_along(n, cuts, mine, axes, sizes, coords) for n, cuts, mine in faces)
-    return list(zip(rows, cols, strict=True))
+    return list(zip(*(_places_along(found, axes, sizes) for found in _met(shape, parts, whole, axes, sizes, coords)), strict=True))
 
 
-def _places_along(
-    n: int, cuts: tuple[Cut, ...], held: IndexSet, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
-) -> list[Selection]:
-    """The same along one dimension. Only shares that meet `held` are looked at: of many ranks most may have none of it."""
-    free = [axis for axis in axes_of(cuts) if axis in axes]
-    fixed = [axis for axis in axes_of(cuts) if axis not in axes]
-    found = {
-        tuple(met.where[axis] for axis in free): met.here
-        for met in overlays(n, cuts, sizes, held)
-        if all(met.where[axis] == coords[axis] for axis in fixed)
-    }
-    numbers, nothing = [axes.index(axis) for axis in free], slice(0, 0)
-    return [found.get(tuple(point[i] for i in numbers), nothing) for point in product(*(range(sizes[axis]) for axis in axes))]
+def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mapping[str, int]) -> list[Selection]:
+    """The same along one dimension, from the shares that meet the block."""
+    numbers: list[int] = []
+    here = {}
+    for met in found:
+        numbers = [i for i, axis in enumerate(axes) if axis in met.where]
+        here[tuple(met.where[axes[i]] for i in numbers)] = met.here
+    nothing = slice(0, 0)
+    return [here.get(tuple(point[i] for i in numbers), nothing) for point in product(*(range(sizes[axis]) for axis in axes))]
+
+
+def meeting(
+    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
+) -> dict[int, tuple[Overlay, Overlay]]:
+    """Of the ranks that differ from the one at `coords` only along the axes, all of which cut `parts`: those whose blocks in
+    `parts` have elements of the block that the rank at `coords` has in `whole`, by their number in C order, with the rows and the
+    columns of these blocks."""
+    weight, total = {}, 1
+    for axis in reversed(axes):
+        weight[axis] = total
+        total *= sizes[axis]
+
+    def number(met: Overlay) -> int:
+        return sum(weight.get(axis, 0) * at for axis, at in met.where.items())
+
+    rows, cols = ([(number(met), met) for met in found] for found in _met(shape, parts, whole, axes, sizes, coords))
+    return dict(sorted((i + j, (along, across)) for i, along in rows for j, across in cols))
+
+
+def _met(
+    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
+) -> Iterator[list[Overlay]]:
+    """The shares of such ranks, along rows and then along columns, that meet the block. No others are looked at: of many ranks most
+    may have none of it."""
+    for n, cuts, held in zip(shape, (parts.rows, parts.cols), whole.indices(shape, sizes, coords), strict=True):
+        fixed = [axis for axis in axes_of(cuts) if axis not in axes]
+        yield [met for met in overlays(n, cuts, sizes, held) if all(met.where[axis] == coords[axis] for axis in fixed)]

@@ -304,35 +304,38 @@ class Communicator(ABC):
             raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
 
     def allgather(
-        self, x: Array, outs: Sequence[Array | None], verb: str = "allgather", hall: Hall | None = None
+        self, x: Array, outs: Sequence[Array | None] | Mapping[int, Array], verb: str = "allgather", hall: Hall | None = None
     ) -> Pending:
-        """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is.
+        """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is. A mapping may leave out
+        ranks whose x is empty.
 
         Where there are several nodes, long pieces go around them (pdla/comm/ring.py). Short pieces of many ranks go step by step
         (pdla/comm/circulant.py); all ranks must wait for such verbs in the same order. In any way a rank receives every other
         rank's piece once.
         hall  the hall in which all of outs lie, taken from it by all ranks in the same order
         """
-        self._one_each(verb, outs)
-        own = outs[self.rank]
+        if not isinstance(outs, Mapping):
+            self._one_each(verb, outs)
+        into = outs if isinstance(outs, Mapping) else dict(enumerate(outs))
+        own = into.get(self.rank)
         if own is not None and own is not x:
             namespace(own).copy(own, x)
-        others = [r for r in range(self.size) if r != self.rank]
-        size = x.nbytes + sum(outs[r].nbytes for r in others)  # type: ignore[union-attr]
+        coming = {r: out for r, out in into.items() if r != self.rank and out.size}  # type: ignore[union-attr]
+        size = x.nbytes + sum(out.nbytes for out in coming.values())  # type: ignore[union-attr]
         if self._stepwise(size):
-            row = circulant.gathered(self.xp, self.rank, x, outs)
-            return self._in_steps(verb, row, outs, [r for r in circulant.behind(self.rank, self.size) if outs[r].size])  # type: ignore[union-attr]
+            order = sorted(coming, key=lambda r: (r - self.rank) % self.size)
+            return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, order)
         if self.nodes > 1 and (way := self._around(size)):
             route = self._route(way)
-            hops = [hop for hop in route.hops if outs[hop.owner].size]  # type: ignore[union-attr]
-            recvs, owners = [(hop.source, outs[hop.owner]) for hop in hops], [hop.owner for hop in hops]
+            hops = [hop for hop in route.hops if hop.owner in coming]
+            recvs, owners = [(hop.source, coming[hop.owner]) for hop in hops], [hop.owner for hop in hops]
             if hall is None:
-                arrivals = self._exchange(verb, *ring.messages(route, x, hops, outs))
+                arrivals = self._exchange(verb, *ring.messages(route, x, hops, coming))
             else:
-                arrivals = self._landing(verb, x, ring.landings(route, x, hops, outs), hops, hall)
+                arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, hall)
             return self._pending(verb, arrivals, recvs, lambda: outs, way, owners)
-        sends = dict.fromkeys(others, x) if x.size else {}
-        return self._round(verb, sends, {r: out for r in others if (out := outs[r]) is not None and out.size}, lambda: outs)
+        sends = {r: x for r in range(self.size) if r != self.rank} if x.size else {}
+        return self._round(verb, sends, {r: coming[r] for r in sorted(coming)}, lambda: outs)
 
     def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], hall: Hall) -> Iterator[int]:
         """The numbers of the hops whose pieces have come. Pieces that other ranks of this node bring come without a message: they

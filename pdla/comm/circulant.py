@@ -11,10 +11,12 @@ Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (199
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import log2
+from operator import itemgetter
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -122,23 +124,22 @@ class Row:
         return [(source, self.row[into].nbytes) for _, _, source, into in self.parts if self.row[into].size]
 
 
-def behind(rank: int, ranks: int) -> list[int]:
-    """The other ranks, as their pieces lie in a rank's row."""
-    return [*range(rank + 1, ranks), *range(rank)]
-
-
-def gathered(xp: ModuleType, rank: int, x: Any, outs: Sequence[Any]) -> Row:
-    """x of rank r goes to outs[r] of every rank, when all have come; outs[rank] is not looked at."""
-    others = behind(rank, len(outs))
-    begins = [0, *accumulate((x.size, *(outs[r].size for r in others)))]
+def gathered(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, Any]) -> Row:
+    """x of rank r goes to outs[r] of every rank, when all have come. outs: of the other ranks, those whose x is not empty."""
+    there = sorted((((r - rank) % ranks, out) for r, out in outs.items()), key=itemgetter(0))
+    places = [place for place, _ in there]
+    begins = [*accumulate((x.size, *(out.size for _, out in there)))]
     row = buffer(xp, (begins[-1],), x.dtype)
     xp.copy(row[: x.size].reshape(*x.shape), x)
 
-    def end() -> None:
-        for r, (lo, hi) in zip(others, pairwise(begins[1:]), strict=True):
-            xp.copy(outs[r], row[lo:hi].reshape(*outs[r].shape))
+    def at(place: int) -> int:
+        return begins[bisect_left(places, place)] if place else 0
 
-    return Row(xp, row, gathering(rank, len(outs), begins.__getitem__), end)
+    def end() -> None:
+        for (_, out), (lo, hi) in zip(there, pairwise(begins), strict=True):
+            xp.copy(out, row[lo:hi].reshape(*out.shape))
+
+    return Row(xp, row, gathering(rank, ranks, at), end)
 
 
 def summed(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -> Row:

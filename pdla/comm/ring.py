@@ -12,7 +12,7 @@ Either way a rank receives every other rank's piece once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -102,7 +102,7 @@ class Nodes:
         return Route(to, [r for r in self.ranks[node] if r != rank], hops)
 
 
-def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Sequence[Any]) -> Messages:
+def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
     """A rank's part in gathering x of each rank r into outs[r], by messages alone. hops: those of the route whose pieces have
     elements."""
     onward = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.onward, *route.near])}
@@ -110,7 +110,7 @@ def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Sequence[Any]) -> 
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], onward)
 
 
-def landings(route: Route, x: Any, hops: Sequence[Hop], outs: Sequence[Any]) -> Messages:
+def landings(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
     """The same where outs lie in memory that the ranks of a node share: then only messages between nodes are needed."""
     far = [hop for hop in hops if hop.far]
     sends = [(r, x) for r in route.to] if x.size else []

@@ -29,7 +29,7 @@ SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxe
 NEAR_BOUND = 1.05  # times as many words as the bound: see `lean`
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
-LONGEST = 4096  # ranks along a dimension up to which steps count as such: a longer row of ranks takes a second or more to plan
+LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
 EVERY = 4096  # ranks up to which all boxes are looked at
 CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
 FINE, COARSE = (513, 256), (65, 128)  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
@@ -96,7 +96,7 @@ class Boxes:
         elements, short faces come in steps, and C may be summed twice."""
         at_once = self.pm + self.pn + self.pk - 3
         worth = (self.words <= lean) | (self.pk > self.bm * self.bn)
-        stepwise = worth & (np.maximum(np.maximum(self.pm, self.pn), self.pk) <= LONGEST)
+        stepwise = worth & (self.pk <= LONGEST)
         if not np.any(stepwise):
             return at_once
         gathered = circulant.weight(8 * self.bm * self.bk, self.pn) + circulant.weight(8 * self.bk * self.bn, self.pm)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffers, take
 from pdla.indices import IndexSet, Selection, joined
-from pdla.layout import Layout, shares
+from pdla.layout import Layout, axes_of
 from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
@@ -42,7 +42,7 @@ class Product(NamedTuple):
     part: tuple[int, int]
 
 
-Blocks = list[tuple[IndexSet, IndexSet]]
+Blocks = dict[int, tuple[IndexSet, IndexSet]]
 Tiles = dict[int, Any]
 Groups = list[tuple[tuple[int, ...], IndexSet]]
 Room = tuple[int, int]
@@ -51,7 +51,8 @@ Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 
 @dataclass(frozen=True)
 class Script:
-    """What a rank will do; of pairs the first is of A, the second of B.
+    """What a rank will do; of pairs the first is of A, the second of B. Tiles are numbered by the ranks from which they come, or by
+    groups, where they are joined; empty ones are left out.
 
     axes      the axes along which they are gathered; empty: they are not gathered
     shapes    the shapes of their tiles, as stored
@@ -61,7 +62,7 @@ class Script:
     """
 
     axes: tuple[tuple[str, ...], tuple[str, ...]]
-    shapes: tuple[list[tuple[int, int]], list[tuple[int, int]]]
+    shapes: tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]
     products: dict[tuple[int, int], Product]
     rooms: tuple[Room, ...] = ((0, 0), (0, 0))
     joined: tuple[Joined, ...] = ((), ())
@@ -70,11 +71,12 @@ class Script:
     def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]], machine: Machine) -> Script:
         grid = a.grid
         if grid.coords is None:
-            return Script(axes, ([], []), {})
+            return Script(axes, ({}, {}), {})
         whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
         held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
-        tiles = [blocks(X, along) if along else [all_] for X, along, all_ in zip((a, b), axes, whole, strict=True)]
-        rooms = [(sum(len(rows) * len(cols) for rows, cols in there) * a.dtype.itemsize, len(there)) for there in tiles]
+        sides = zip((a, b), (roles.A, roles.B), axes, whole, strict=True)
+        tiles = [blocks(X, to, along) if along else {0: all_} for X, to, along, all_ in sides]
+        rooms = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
         places: list[Joined] = [(), ()]
         copies = _copies(roles)
         for side, X in enumerate((a, b)):
@@ -82,10 +84,9 @@ class Script:
             comm = grid[axes[side]] if axes[side] else None
             if comm is None or X.transposed:
                 continue
-            # By the least that any of the ranks has of C, so that all ranks which gather it together decide alike: in a hall
-            # they share the memory for it.
+            # By an even share of C, so that all ranks which gather it together decide alike: in a hall they share its memory.
             size, nest = ((a.shape[0], roles.C.rows), (b.shape[1], roles.C.cols))[along_k]
-            passes = min(len(part) for part in shares(size, nest, grid.sizes, axes[side], grid.coords))
+            passes = size // prod(grid.sizes[axis] for axis in axes_of(nest))
             if not _thin(tiles[side], whole[side], along_k, passes):
                 continue
             # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
@@ -95,10 +96,10 @@ class Script:
                 continue
             kept = whole[side][across]
             pace = _pace(len(held[0]), len(held[1]), len(kept), comm, a.dtype, machine)
-            together = _groups([tile[along_k] for tile in tiles[side]], nodes, pace)
-            tiles[side] = [(kept, part) if along_k else (part, kept) for _, part in together]
+            together = _groups({r: tile[along_k] for r, tile in tiles[side].items()}, nodes, pace)
+            tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
             places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
-        shapes = [[as_stored(X, *tile) for tile in there] for X, there in zip((a, b), tiles, strict=True)]
+        shapes = [{i: as_stored(X, *tile) for i, tile in there.items()} for X, there in zip((a, b), tiles, strict=True)]
         return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(rooms), tuple(places))
 
 
@@ -109,9 +110,9 @@ def _copies(roles: Roles) -> bool:
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
     """Whether there are more than FEW tiles, each as wide as `whole` across k, with at most THIN indices of k and at most `passes`,
-    the columns of C for tiles of A, or its rows for tiles of B, on the rank that has fewest."""
+    the columns of C for tiles of A, or its rows for tiles of B, that a rank has if all have as many."""
     across = len(whole[1 - along_k])
-    few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles)
+    few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles.values())
     return len(tiles) > FEW and len(whole[along_k]) > 0 and few
 
 
@@ -121,7 +122,7 @@ def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, mach
     return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
 
 
-def _groups(tiles: list[IndexSet], nodes: int, pace: float) -> Groups:
+def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
     """The tiles in groups to be joined, as (ranks, indices of k). On one node there is one group; between nodes several, so that
     one is multiplied while others come.
 
@@ -129,7 +130,7 @@ def _groups(tiles: list[IndexSet], nodes: int, pace: float) -> Groups:
     multiplied, since fewer groups pass over C fewer times. Where little comes meanwhile they stay thin, so that little is left to
     be multiplied when the last has come.
     """
-    there = sorted(((r, part) for r, part in enumerate(tiles) if len(part)), key=lambda one: int(one[1].starts[0]))
+    there = sorted(tiles.items(), key=lambda one: int(one[1].starts[0]))
     left = sum(len(part) for _, part in there)
     width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in there) else left
     groups: list[list[tuple[int, IndexSet]]] = [[]]
@@ -145,8 +146,8 @@ def _groups(tiles: list[IndexSet], nodes: int, pace: float) -> Groups:
 
 def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
     found = {}
-    for i, a in enumerate(tiles_a):
-        for j, b in enumerate(tiles_b):
+    for i, a in tiles_a.items():
+        for j, b in tiles_b.items():
             if not _apart(a[1], b[0]) and (product := _product(a, b, held)) is not None:
                 found[i, j] = product
     return found
@@ -217,17 +218,17 @@ def _operand(
 
 
 def _tiles(
-    X: DistMatrix, comm: Communicator | None, shapes: list[tuple[int, int]], hall: Hall | None
+    X: DistMatrix, comm: Communicator | None, shapes: dict[int, tuple[int, int]], hall: Hall | None
 ) -> tuple[Tiles, Iterator[int]]:
     """The same where tiles are not joined: each is multiplied in the memory in which it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
     here = {comm.rank: X.stored}
     if hall is None:
-        tiles = iter(buffers(X.xp, [shape for r, shape in enumerate(shapes) if r != comm.rank], X.dtype))
-        outs = [None if r == comm.rank else next(tiles) for r in range(comm.size)]
+        others = {r: shape for r, shape in shapes.items() if r != comm.rank}
+        outs = dict(zip(others, buffers(X.xp, [*others.values()], X.dtype), strict=True))
     else:
-        outs = [hall.take(X.xp, shape, X.dtype) for shape in shapes]
+        outs = {r: hall.take(X.xp, shape, X.dtype) for r, shape in shapes.items()}
     arrivals = comm.allgather(X.base, outs, hall=hall)
 
     def coming() -> Iterator[int]:

@@ -12,8 +12,8 @@ from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, current, take, timed
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection, counted, overlapping, some_of
-from pdla.layout import Layout, Shape, extra_axes, places_of, shares
+from pdla.indices import IndexSet, Selection, overlapping, some_of
+from pdla.layout import Layout, Overlay, Shape, extra_axes, meeting, shares
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Route, local_shape, start
 
@@ -108,45 +108,54 @@ def arriving(
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
     room = buffer if hall is None else hall.take
     to = _assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
-    in_place = to.gapless if hall is None or all(to.gapless) else [False] * len(to.places)
-    whole = (room if all(in_place) else buffer)(X.xp, to.shape, X.dtype)
-    outs = [
-        X.xp.take(whole, *place) if direct else room(X.xp, shape, X.dtype)
-        for place, shape, direct in zip(to.places, to.shapes, in_place, strict=True)
-    ]
+    gapless = all(part.gapless for part in to.parts.values())
+    in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or hall is None)}
+    whole = (room if gapless else buffer)(X.xp, to.shape, X.dtype)
+    outs = {
+        r: X.xp.take(whole, *part.place) if r in in_place else room(X.xp, part.shape, X.dtype) for r, part in to.parts.items()
+    }
     arrivals = comm.allgather(X.stored, outs, hall=hall)
 
     def coming() -> Iterator[int]:
-        if not in_place[comm.rank]:
-            X.xp.put(whole, *to.places[comm.rank], X.stored)
-        if X.stored.size:
+        if comm.rank in outs:
+            if comm.rank not in in_place:
+                X.xp.put(whole, *to.parts[comm.rank].place, X.stored)
             yield comm.rank
         for r in arrivals:
-            if not in_place[r]:
-                X.xp.put(whole, *to.places[r], outs[r])
+            if r not in in_place:
+                X.xp.put(whole, *to.parts[r].place, outs[r])
             yield r
 
     return DistMatrix(whole, X.shape, X.grid, layout), coming()
 
 
+class Part(NamedTuple):
+    """A part of a block: its place there, its shape, and whether that place is contiguous memory."""
+
+    place: tuple[Selection, Selection]
+    shape: Shape
+    gapless: bool
+
+
 class Assembly(NamedTuple):
-    """How a rank's block is put together from the blocks of several ranks: its shape, and for each of these parts its place there,
-    its shape, and whether that place is contiguous memory.
-    """
+    """How a rank's block is put together from the blocks of several ranks: its shape, and its parts, by number of the rank; ranks
+    that have nothing of it are left out."""
 
     shape: Shape
-    places: list[tuple[Selection, Selection]]
-    shapes: list[Shape]
-    gapless: list[bool]
+    parts: dict[int, Part]
 
 
 @lru_cache(maxsize=128)
 def _assembly(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple) -> Assembly:
     sizes, coords = dict(sized), dict(placed)
-    places = places_of(shape, parts, whole, axes, sizes, coords)
     rows, cols = whole.indices(shape, sizes, coords)
-    block, shapes = (len(rows), len(cols)), [(counted(their_rows), counted(their_cols)) for their_rows, their_cols in places]
-    return Assembly(block, places, shapes, [_gapless(block, *place) for place in places])
+    block = len(rows), len(cols)
+
+    def part(up: Overlay, along: Overlay) -> Part:
+        place = up.here, along.here
+        return Part(place, (up.size, along.size), _gapless(block, *place))
+
+    return Assembly(block, {r: part(*met) for r, met in meeting(shape, parts, whole, axes, sizes, coords).items()})
 
 
 def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
@@ -156,14 +165,12 @@ def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
     return rows.step in (None, 1) and len(range(whole[1])[cols]) == whole[1]
 
 
-def blocks(X: DistMatrix, axes: tuple[str, ...]) -> list[tuple[IndexSet, IndexSet]]:
-    """The rows and columns of the block of each rank that differs from this one only along the axes, in their C order."""
+def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
+    """The rows and columns of the blocks that are gathered over the axes to bring X to this layout, by number of the rank along the
+    axes; ranks whose blocks are empty are left out."""
     assert X.grid.coords is not None
-    rows, cols = (
-        shares(n, nest, X.grid.sizes, axes, X.grid.coords)
-        for n, nest in zip(X.shape, (X.layout.rows, X.layout.cols), strict=True)
-    )
-    return list(zip(rows, cols, strict=True))
+    met = meeting(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
+    return {r: (rows.share, cols.share) for r, (rows, cols) in met.items()}
 
 
 # ---------------------------------------------------------------------------------------------- where local products are added up

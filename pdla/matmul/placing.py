@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import product
+from math import prod
 
 import numpy as np
 
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
+from pdla.indices import intersect
 from pdla.layout import Layout, Shape, axes_of, effective, share
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
@@ -104,11 +106,21 @@ def _runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=1024)
 def _overlap(user: Nest, native: Nest) -> np.ndarray:
-    """How many indices each of the user's shares (rows) and each native share (columns), which is one run, have in common."""
-    starts, stops, first = _runs(user)
-    begin, end, _ = _runs(native)
-    common = np.minimum(stops[:, None], end) - np.maximum(starts[:, None], begin)
-    return np.add.reduceat(np.maximum(common, 0), first, axis=0)
+    """How many indices each of the user's shares (rows) and each native share (columns) have in common."""
+    (starts, stops, held), (begins, ends, needed) = _sorted_runs(user), _sorted_runs(native)
+    i, j, low, high = intersect(starts, stops, begins, ends)
+    common = np.zeros((prod(user[2]), prod(native[2])), np.int64)
+    np.add.at(common, (held[i], needed[j]), high - low)
+    return common
+
+
+def _sorted_runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Starts and stops of the runs of all shares, ascending, without empty ones, and the number of the share of each."""
+    starts, stops, first = _runs(nest_)
+    number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(starts))))
+    order = np.argsort(starts)
+    order = order[stops[order] > starts[order]]
+    return starts[order], stops[order], number[order]
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,6 @@ class Kept:
         words[self.order] = self.user.elements
         words[order] -= self._in_place(order)
         return words
-
 
     def far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Elements that each rank receives from other nodes on the way to the native layout, and on the way back.

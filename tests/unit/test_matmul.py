@@ -364,8 +364,8 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
     ],
 )
 def test_groups_of_tiles_grow_as_the_network_outruns_the_products(pace, widths):
-    tiles = [IndexSet.interval(i * 16, i * 16 + 16) for i in range(40)]
-    groups = gather._groups(tiles[::-1], 8, pace)
+    tiles = {r: IndexSet.interval(i * 16, i * 16 + 16) for i, r in enumerate(reversed(range(40)))}
+    groups = gather._groups(tiles, 8, pace)
     assert [len(part) for _, part in groups] == widths
     assert [r for ranks, _ in groups for r in ranks] == list(range(40))[::-1]
     assert [len(part) for _, part in gather._groups(tiles, 1, pace)] == [640]
