@@ -683,6 +683,7 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "alpha=1j is complex", lambda: pdla.syrk(A, alpha=1j)),
             (errors.ShapeError, "beta=2 without out", lambda: pdla.syrk(A, beta=2)),
             (errors.ShapeError, "shares memory", lambda: pdla.syrk(S, out=S)),
+            (errors.ShapeError, "out shares memory with A", lambda: pdla.symm(S, S.copy(), out=S)),
             (errors.LayoutError, "'native'", lambda: pdla.syrk(A, layout="native")),
             (errors.LayoutError, "'depth'", lambda: pdla.syrk(A, layout=Layout("depth"))),
             (errors.GridError, "redistribute out to A's grid", lambda: pdla.syrk(A, out=exact((4, 4), other, BLOCKS))),
