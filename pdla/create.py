@@ -223,7 +223,7 @@ def from_function(
         for top in range(0, block.shape[0], TILE // wide):
             for left in range(0, block.shape[1], wide):
                 part = np.s_[top : top + TILE // wide], np.s_[left : left + wide]
-                block[part] = _numbers(f(i[part[0]], j[:, part[1]]), kind)
+                block[part] = _numbers(f(i[part[0]].copy(), j[:, part[1]].copy()), kind)  # f may write to its arguments
 
     with agreed(grid.comm, "from_function: f"):
         made = _filled(shape, grid, layout, kind, fill)

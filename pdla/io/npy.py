@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from pdla.io.files import PANEL, check_matrix, filled, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 
+READING = Lock()  # in several threads at once, Python's parser, by which NumPy reads a header, may fail with a SystemError
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
@@ -24,7 +26,8 @@ def _fields(path: Path) -> dict[str, Any]:
         version = np.lib.format.read_magic(file)
         if version not in READERS:
             raise ValueError(f"version {version} of the .npy format is not for plain numbers")
-        shape, fortran, dtype = READERS[version](file)
+        with READING:
+            shape, fortran, dtype = READERS[version](file)
         return {"shape": shape, "order": "F" if fortran else "C", "dtype": dtype, "offset": file.tell()}
 
 

@@ -21,7 +21,7 @@ from pdla.matmul import matmul
 from pdla.matmul.api import check_algorithm
 from pdla.matmul.checks import communicator, matrix
 from pdla.matrix import DistMatrix
-from pdla.redistribute import summed
+from pdla.redistribute import converted
 
 TAKEN = "it takes a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
 
@@ -118,7 +118,7 @@ def _cast(X: DistMatrix, kind: np.dtype) -> DistMatrix:
     """Collective: X in another dtype; its partial sums are added up first where casting the addends would change the sum."""
     if X.dtype == kind:
         return X
-    return (X if sum_alike(X.dtype, kind) else summed(X, X.layout.summed)).astype(kind)
+    return (X if sum_alike(X.dtype, kind) or not X.layout.partial else converted(X, X.layout.summed, X.grid)).astype(kind)
 
 
 def parsed(subscripts: str, count: int) -> Chain:

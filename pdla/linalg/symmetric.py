@@ -50,6 +50,8 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
             raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")
         checks.same_grid(A, B, "B")
         checks.flags(lower=lower)
+        if isinstance(out, DistMatrix) and out.base.size and A.xp.overlap(out.base, A.base):  # matmul sees only the copy of A
+            raise ShapeError("out shares memory with A, which is never written to")
     if layout is None and out is None:
         layout = default_layout(A.layout, B.layout) if side == "left" else default_layout(B.layout, A.layout)
     whole = mirrored(A, lower, name == "hemm")

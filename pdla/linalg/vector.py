@@ -37,13 +37,12 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
     x = _agreed(comm, A, x, distributed, layout)
-    dtype = promoted(A.dtype, x.dtype)
+    dtype, wanted = promoted(A.dtype, x.dtype), layout or Layout(A.layout.rows)
     with amid(comm, "matvec"):
         if A.layout.partial and not sum_alike(A.dtype, dtype):
             A = summed(A, A.layout.summed)
         y = _addends(A, _at_columns(A, x) if distributed else x, dtype)
         if distributed:
-            wanted = layout or Layout(A.layout.rows)
             y = converted(summed(y, wanted) if y.layout.partial else y, wanted, A.grid)
             return y if y.dtype == dtype else y.astype(dtype)
         everyone = ProcessGrid.trusted((comm.size,), comm, None)

@@ -137,6 +137,20 @@ def test_from_function(ranks, shape, layout):
     np.testing.assert_array_equal(whole, 10 * i - j)
 
 
+def test_a_function_may_write_to_its_arguments():
+    """Also where a block has several tiles, which have rows and columns in common."""
+
+    def doubled(i, j):
+        i *= 2
+        j *= 2
+        return i + j
+
+    def program(comm):
+        return pdla.from_function(doubled, (200, 200), ProcessGrid((1, 1)), Layout()).gather()
+
+    assert np.array_equal(pdla.run(1, program)[0], 2 * np.add.outer(np.arange(200), np.arange(200)))
+
+
 def test_a_function_may_give_whole_numbers_as_floats():
     def halves(i, j):
         return (i + j) // 2.0

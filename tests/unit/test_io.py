@@ -3,6 +3,7 @@
 import gzip
 import os
 import sys
+import time
 import tracemalloc
 from contextlib import suppress
 from types import SimpleNamespace
@@ -215,6 +216,23 @@ def test_fortran_order(tmp_path, name):
     path, x = tmp_path / "x.npy", numbers((9, 8))
     np.save(path, np.asfortranarray(x))
     assert same(loaded(4, path, LAYOUTS[name]), x)
+
+
+def test_one_thread_at_a_time_parses_a_header(tmp_path, monkeypatch):
+    """Python's parser, by which NumPy reads it, is not safe in several."""
+    np.save(tmp_path / "x.npy", np.ones((4, 4)))
+    read, inside, most = npy.READERS[1, 0], [], []
+
+    def slowly(file):
+        inside.append(1)
+        time.sleep(0.01)
+        most.append(len(inside))
+        inside.pop()
+        return read(file)
+
+    monkeypatch.setitem(npy.READERS, (1, 0), slowly)
+    pdla.run(4, lambda comm: load(tmp_path / "x.npy", ProcessGrid((2, 2)), Layout("row", "col")))
+    assert max(most) == 1
 
 
 def test_version_2_of_npy(tmp_path):

@@ -631,6 +631,16 @@ def test_addends_of_integers_times_a_vector_of_floats():
     pdla.run(2, program)
 
 
+def test_addends_that_are_summed_first_leave_the_default_layout_as_it_is():
+    def program(comm):
+        grid = ProcessGrid((1, 2))
+        A = pdla.from_local(np.full((2, 2), 200, np.uint8), (2, 2), grid, Layout("row", partial="col"))
+        assert pdla.matvec(A, pdla.ones((2, 1), grid, Layout())).layout == Layout("row")
+        assert pdla.einsum("ij,jk->ik", A, pdla.ones((2, 2), grid, Layout())).layout == Layout("row")
+
+    pdla.run(2, program)
+
+
 def test_imaginary_parts_of_a_hermitian_diagonal_are_not_read():
     spoilt = np.array([[complex(2, np.nan), 0], [1 + 1j, complex(1e308, np.inf)]])
     whole = np.array([[2, 1 - 1j], [1 + 1j, 1e308]])
@@ -673,6 +683,7 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "alpha=1j is complex", lambda: pdla.syrk(A, alpha=1j)),
             (errors.ShapeError, "beta=2 without out", lambda: pdla.syrk(A, beta=2)),
             (errors.ShapeError, "shares memory", lambda: pdla.syrk(S, out=S)),
+            (errors.ShapeError, "out shares memory with A", lambda: pdla.symm(S, S.copy(), out=S)),
             (errors.LayoutError, "'native'", lambda: pdla.syrk(A, layout="native")),
             (errors.LayoutError, "'depth'", lambda: pdla.syrk(A, layout=Layout("depth"))),
             (errors.GridError, "redistribute out to A's grid", lambda: pdla.syrk(A, out=exact((4, 4), other, BLOCKS))),
