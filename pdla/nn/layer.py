@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from functools import wraps
 from hashlib import blake2b
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,8 @@ class Layer:
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Convert NumPy's numbers among the arguments of __init__ to Python's: products of short integers overflow, and short
-        floats round."""
+        """Convert numbers among the arguments of __init__ to Python's: products of NumPy's short integers overflow, its short
+        floats round, and of a fraction NumPy has no root."""
         super().__init_subclass__(**named)
         if "__init__" in vars(cls):
             cls.__init__ = _with_plain_numbers(cls.__init__)  # type: ignore[method-assign]
@@ -223,7 +224,9 @@ def _with_plain_numbers(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _plain(x: Any) -> Any:
-    return int(x) if isinstance(x, np.integer) else float(x) if isinstance(x, np.floating) else x
+    if isinstance(x, Real) and not isinstance(x, Integral):
+        return float(x)
+    return int(x) if isinstance(x, np.integer) else x
 
 
 @contextmanager
@@ -243,7 +246,7 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
     if not isinstance(state, Mapping):
         raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not a {type(state).__name__}")
     if set(shapes) != set(state):
-        lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes))
+        lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
         raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, it has besides {has}")
     for name, shape in shapes.items():
         if shape != np.shape(state[name]):

@@ -50,6 +50,7 @@ class CrossEntropy:
             counted = int((targets >= 0).sum())
             if counted == 0:
                 raise ShapeError("no token counts: all targets are -1")
+        self._kept = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), amid(logits.grid.comm, "a loss"):
             return finish(self._steps(logits, targets, counted))
 

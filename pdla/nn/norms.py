@@ -66,10 +66,15 @@ class TokenNorm(Norm):
 
     centred: bool
 
+    @property
+    def _count(self) -> int:
+        """What sums over a token's features are divided by to get means; 1 where there are no features, whose sums are 0."""
+        return max(self.features, 1)
+
     def _normal(self, x: DistMatrix, sums: Any, squares: Any, at: Shard) -> DistMatrix:
         """y, given the sums of each token's features (None: they are not centred) and those of their squares."""
         gain, offset = self.gain.value.stored, None if self.offset is None else self.offset.value.stored
-        y, normal, scale = x.xp.normalise(x.stored, sums, squares, self.features, self.eps, gain, offset, at.keeping)
+        y, normal, scale = x.xp.normalise(x.stored, sums, squares, self._count, self.eps, gain, offset, at.keeping)
         at.keep(self, normal, scale)
         return like(x, y)
 
@@ -79,7 +84,7 @@ class TokenNorm(Norm):
         gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), summing(dy.dtype))
         dy.xp.row_sums(dy.stored, normal, gain, sums)
         sums = yield from self._summed(sums, dy)
-        return like(dy, dy.xp.norm_gradient(dy.stored, normal, scale, gain, sums, self.features))
+        return like(dy, dy.xp.norm_gradient(dy.stored, normal, scale, gain, sums, self._count))
 
 
 class LayerNorm(TokenNorm):

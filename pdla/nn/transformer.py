@@ -83,7 +83,7 @@ class Sequential(Layer):
         for name, words in HANDED_ON.items():
             (inputs, outputs), (first, last) = getattr(layer, name), getattr(self, name)
             _check_next(layer, words, inputs, last)
-            setattr(self, name, (inputs if first is last is None else first, outputs or last))
+            setattr(self, name, (inputs if first is last is None else first, last if outputs is None else outputs))
         self.gives = layer.gives or self.gives
         self.sequence = lcm(self.sequence, (layer.sequence / self.scale).numerator)
         self.scale *= layer.scale

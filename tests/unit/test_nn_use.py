@@ -3,8 +3,10 @@
 import gc
 import itertools
 import tracemalloc
+import warnings
 import weakref
 from contextlib import suppress
+from fractions import Fraction
 from functools import partial
 
 import ml_dtypes
@@ -152,6 +154,21 @@ def test_a_layer_does_not_hold_what_it_has_put_out(place):
         return memory()
 
     assert run(place, program) is None
+
+
+def test_a_loss_that_fails_leaves_none_to_go_back_from():
+    """Nor does a loss keep what it has of one forward pass while it makes the next."""
+
+    def program(scheme):
+        logits, targets, loss = scheme.shard(np.full((4, 4), 1e308)), np.zeros(4, int), nn.CrossEntropy()
+        loss.forward(logits, targets)
+        logits.stored[:, 1] *= -1
+        with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+            loss.forward(logits, targets)
+        with pytest.raises(PdlaError, match="without a forward"):
+            loss.backward()
+
+    run(SERIAL, program)
 
 
 def test_a_loss_makes_one_array_of_the_logits_size():
@@ -845,6 +862,10 @@ MAKING = {
         lambda c: chain(c, lambda s: nn.Linear(s, 20, 30), nn.GeLU, lambda s: nn.Linear(s, 31, 20, kind="second")), ShapeError,
         r"Linear\(31, 20\) on .* takes 31 features; the layers before it give 30",
     ),
+    "features behind none": (
+        lambda c: chain(c, lambda s: nn.Linear(s, 4, 0), lambda s: nn.Linear(s, 3, 4, kind="second")), ShapeError,
+        r"Linear\(3, 4\) on .* takes 3 features; the layers before it give 0",
+    ),
     "features behind an embedding": (
         lambda c: chain(c, lambda s: nn.Embedding(s, 9, 20), lambda s: nn.MLP(s, 24)), ShapeError, "takes 24 .* give 20"
     ),
@@ -912,6 +933,10 @@ MAKING = {
     "a state that lacks a name": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "b": 1}), ShapeError,
         r"it lacks \['bias'\], it has besides \['b'\]",
+    ),
+    "a state of other keys": (
+        lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weights": X, 0: 1}), ShapeError,
+        r"it lacks \['weight'\], it has besides \[0, 'weights'\]",
     ),
     "a state of another shape": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weight": X}), ShapeError,
@@ -1089,6 +1114,38 @@ def test_numbers_of_few_bits(kind):
 
     wanted, found = run(SUMMA, partial(parameters, kind=float)), run(SUMMA, partial(parameters, kind=kind))
     check_close(found, wanted, 0)
+
+
+def test_fractions_count_as_numbers():
+    def passed(scheme, kind):
+        norms = [nn.LayerNorm(scheme, 20, eps=kind(1 / 8)), nn.GroupNorm(scheme, 20, groups=5, pixels=5, eps=kind(1 / 4))]
+        x = scheme.shard(np.random.default_rng(0).standard_normal(X.shape), sequence=5)
+        return {"y": nn.Sequential(scheme, [*norms, nn.Dropout(scheme, kind(1 / 2))]).forward(x).gather()}
+
+    check_close(run(SUMMA, partial(passed, kind=Fraction)), run(SUMMA, partial(passed, kind=float)), 0)
+
+
+def test_layers_between_which_there_are_no_features():
+    """What comes out of the last is its bias."""
+
+    def program(scheme):
+        sizes = [("first", 4, 3), ("second", 3, 0), ("first", 0, 5)]
+        net = nn.Sequential(scheme, [nn.Linear(scheme, k, n, kind=kind) for kind, k, n in sizes])
+        net.load_state_dict({name: np.full(value.shape, 2.0) for name, value in net.parameters().items()})
+        y = net.forward(scheme.shard(np.ones((6, 4))))
+        return {"y": y.gather(), "dx": net.backward(y).gather()}
+
+    check_close(run(SUMMA, program), {"y": np.full((6, 5), 2.0), "dx": np.zeros((6, 4))}, 0)
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm, partial(nn.GroupNorm, groups=2, pixels=2)])
+def test_norms_of_no_features(kind):
+    def program(scheme):
+        norm = kind(scheme, 0)
+        return norm.backward(norm.forward(scheme.shard(np.ones((6, 0)), sequence=2))).shape
+
+    with warnings.catch_warnings(action="error"):  # nothing is divided by 0
+        assert run(SUMMA, program) == (6, 0)
 
 
 def test_a_head_alone_in_evaluation():
