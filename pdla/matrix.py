@@ -287,10 +287,16 @@ class DistMatrix:
         return self._new(made)
 
     def __matmul__(self, other: Any) -> DistMatrix:
-        return self.multiply(other) if isinstance(other, DistMatrix) else _foreign(other)
+        return self.multiply(other) if isinstance(other, DistMatrix) else self._refused(other)
 
     def __rmatmul__(self, other: Any) -> DistMatrix:
-        return _foreign(other)
+        return self._refused(other)
+
+    def _refused(self, other: Any) -> Any:
+        """Collective, as a product is: on other ranks the factor may be a matrix. What `_foreign` gives, or raises."""
+        with agreed(self.grid.comm, f"a DistMatrix @ a {type(other).__name__}, or the other way round"):
+            refused = _foreign(other)
+        return refused
 
     def _updated(self, made: DistMatrix) -> DistMatrix:
         """Write a result of an operator back to this matrix's memory, where views of it and the caller of from_local see it."""

@@ -105,7 +105,7 @@ class Stack:
         return [DistMatrix(x, self.shape[1:], layer, self.layout, self.transposed, self.conjugated) for x in self.blocks]
 
     def __matmul__(self, other: Any) -> Stack:
-        return batched_matmul(self, other) if isinstance(other, Stack) else NotImplemented
+        return batched_matmul(self, other)
 
     def gather(self) -> Any:
         """Collective: the whole stack as an array of `shape`, on every rank."""

@@ -21,7 +21,7 @@ from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 
 PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
-MOST_PANELS = 2048  # about how many panels a plan may have that has to keep a memory limit
+MOST_PANELS = 2048  # about how many panels a plan has at most: of more each is wider, or what keeps a memory limit is not as thin
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +69,7 @@ class Task:
         a, b, c = (layout.summed for layout in native)
         steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
         C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
-        width = self.wish.panel or config.settings.panel or PANEL
+        width = self.wish.panel or config.settings.panel or max(PANEL, -(-_walked(q.mnk, steps) // MOST_PANELS))
         limit = inf if self.wish.memory_limit is None else self.wish.memory_limit
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
@@ -191,8 +191,14 @@ def _under_way(plan: Plan) -> int:
 
 def _thinnest(plan: Plan) -> Plan:
     """The plan with the narrowest panels that are tried."""
-    walked = plan.mnk["mnk".index(plan.walk.dimension)]
-    return replace(plan, panel=min(plan.panel, max(1, walked // MOST_PANELS))) if plan.schedule == "summa" else plan
+    if plan.schedule != "summa":
+        return plan
+    return replace(plan, panel=min(plan.panel, PANEL, max(1, _walked(plan.mnk, plan.walk) // MOST_PANELS)))
+
+
+def _walked(mnk: tuple[int, int, int], steps: walk.Walk) -> int:
+    """How long the dimension is that panels are cut from."""
+    return mnk["mnk".index(steps.dimension)]
 
 
 def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:

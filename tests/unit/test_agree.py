@@ -83,6 +83,28 @@ def test_grids_that_differ():
     assert "ranks 0, 1, 3: ProcessGrid((2, 2)" in text and "rank 2: ProcessGrid((4, 1)" in text
 
 
+@pytest.mark.parametrize(
+    ("factor", "kind", "text"),
+    [
+        (None, AgreementError, r"a DistMatrix @ a NoneType, or the other way round"),
+        (np.ones((4, 4)), TypeError, "rank 2: a DistMatrix and a ndarray: pdla.matvec"),
+    ],
+    ids=["None", "array"],
+)
+def test_a_factor_that_is_no_matrix_on_one_rank(factor, kind, text):
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, S = pdla.ones((4, 4), grid, Layout("row")), pdla.stack(np.ones((3, 4, 4)), grid, Layout("row"))
+        for call in (lambda: A @ odd_one_out(comm, A, factor), lambda: odd_one_out(comm, A, factor) @ A):
+            with pytest.raises(kind, match=text):
+                call()
+        with pytest.raises(ShapeError, match=f"rank 2: B is a {type(factor).__name__}, not a Stack"):
+            S @ odd_one_out(comm, S, factor)
+        assert ((A @ A).local == 4).all()
+
+    pdla.run(4, program)
+
+
 def test_a_bad_argument_on_one_rank():
     text = texts(
         lambda comm: pdla.ones((4, 4), ProcessGrid((2, 2)), Layout(odd_one_out(comm, "row", "x"))), LayoutError

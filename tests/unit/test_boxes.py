@@ -356,6 +356,39 @@ def test_a_limit_is_kept_by_panels_no_thinner_than_need_be(ranks, n, limit):
     assert limit / 2.5 < made.predicted.peak_workspace <= limit, made.explain()
 
 
+@pytest.mark.parametrize("ranks", [20_000, 100_000, 999_983, 10**6])
+def test_a_long_matrix_is_cut_over_all_of_very_many_ranks(ranks):
+    """Most of them have no row of the small matrix, which is gathered in steps: who has some is all that planning looks at."""
+    found = pdla.predict_matmul(10**9, 100, 100, ranks)
+    assert found.grid == (ranks, 1, 1)
+    assert found.bytes_received == 100 * 100 * 8 and found.messages <= 20  # log2(ranks)
+
+
+def test_a_walk_has_few_panels_however_long_it_is():
+    """Each panel is run dry: 2^40 indices in panels of 512 took for ever."""
+
+    def program(comm, k):
+        grid = ProcessGrid((8, 8), comm=comm)
+        A, B = pdla.zeros((2**22, k), grid, LAYOUT), pdla.zeros((k, 2**22), grid, LAYOUT)
+        plan = pdla.plan_matmul(A, B, algorithm="summa", layout=LAYOUT)
+        return plan.panel, plan.walk.dimension
+
+    assert [pdla.dry_run(64, program, 2**e)[0] for e in (10, 20, 21, 22)] == [(512, "k"), (512, "k"), (1024, "k"), (2048, "k")]
+    found = pdla.predict_matmul(10**5, 10**10, 2**40, 2**16, algorithm="3d")
+    assert found.schedule == "summa" and found.bytes_received < 1.01 * found.lower_bound
+
+
+def test_a_limit_may_ask_for_thinner_panels_than_a_long_walk_has():
+    def program(comm, limit):
+        grid = ProcessGrid((2, 2), comm=comm)
+        A, B = pdla.zeros((2**22, 2**22), grid, LAYOUT), pdla.zeros((2**22, 2**22), grid, LAYOUT)
+        return pdla.plan_matmul(A, B, algorithm="summa", layout=LAYOUT, memory_limit=limit)
+
+    wide = pdla.dry_run(4, program, None)[0]
+    thin = pdla.dry_run(4, program, wide.predicted.peak_workspace // 3)[0]
+    assert (wide.panel, thin.panel) == (2048, 512)
+
+
 def test_what_one_rank_cannot_hold_is_not_run_as_the_others(monkeypatch):
     """Of 64 ranks a hundred ways and widths were run as each, where one tells that they do not fit."""
     runs, dry = [], Plan._dry

@@ -93,6 +93,20 @@ def test_a_sum_of_all_is_the_same_on_each_rank(few, ranks, n):
         assert all(events == [("allreduce", half, steps, "circulant")] * 2 for _, events, _ in everyone)
 
 
+def test_ranks_without_a_piece_may_be_left_out(few):
+    """In any way of gathering: by steps, and directly."""
+
+    def program(comm):
+        own = np.full(comm.rank % 3, comm.rank, "float64")
+        outs = {r: np.empty(r % 3) for r in range(comm.size) if r % 3 and r != comm.rank}
+        comm.allgather(own, outs).wait()
+        return [outs[r].tolist() for r in sorted(outs)]
+
+    for found in (run(11, program), pdla.run(11, program)):
+        for rank, pieces in enumerate(found):
+            assert pieces == [[r] * (r % 3) for r in range(11) if r % 3 and r != rank]
+
+
 def test_a_maximum_of_all(few):
     assert all(np.array_equal(out, np.arange(50) * 7) for out, *_ in run(7, summed_everywhere, 50, "float64", "maximum"))
 
