@@ -66,6 +66,10 @@ class Block:
         units, early = indices // self.unit, longer * (size + 1)
         return np.where(units < early, units // (size + 1), longer + (units - early) // max(size, 1))
 
+    def along(self, axis: str) -> Block:
+        """The same kind of cut along another axis."""
+        return Block(axis, self.unit)
+
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
         """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
         shares = [self.share(n, parts, i) for i in range(parts)]
@@ -123,6 +127,10 @@ class Cyclic:
         lasts = np.minimum(lasts, firsts + parts - 1)  # a run of `parts` blocks or more meets every coordinate
         return distinct((between(firsts, lasts) + self.source) % parts)
 
+    def along(self, axis: str) -> Cyclic:
+        """The same kind of cut along another axis."""
+        return Cyclic(axis, self.block)
+
     def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
         """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
         turn, done = divmod(start + self.missing, self.block)
@@ -163,6 +171,10 @@ class Cuts:
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
         """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
         return Cuts(self.axis, tuple(min(max(end, start), stop) - start for end in self.boundaries))
+
+    def along(self, axis: str) -> Block:
+        """A cut along another axis, which may have another number of ranks."""
+        return Block(axis)
 
 
 @dataclass(frozen=True)

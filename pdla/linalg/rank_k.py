@@ -27,6 +27,7 @@ from pdla.linalg import checks
 from pdla.linalg.mirror import make_real, reflect
 from pdla.linalg.script import Script
 from pdla.linalg.stairs import Stairs, pack, unpack
+from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
@@ -45,7 +46,7 @@ def syrk(
     A       n x k in any layout and dtype; for A^T A give A.T (nothing moves)
     out     n x n, of A's dtype in native byte order, sharing no memory with A; None: a new matrix, zero in the other triangle
     lower   which triangle, with the diagonal, is computed, read (beta) and written; out's other triangle is left as it is
-    layout  of a new C; None: A's row cuts. Copies of C are equal bit by bit
+    layout  of a new C; None: that of A @ A.T. Copies of C are equal bit by bit
     mirror  fill the other triangle too, from this one: one more round, n^2 / 2 P words a rank in balanced layouts
     beta    only with out; beta = 0 never reads C
 
@@ -80,7 +81,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
     with amid(A.grid.comm, name):
         A = A if A.dtype == dtype else A.astype(dtype)
-        C = out if out is not None else _zeros(A, shape, layout or Layout(A.layout.rows))
+        C = out if out is not None else _zeros(A, shape, layout or default_layout(A.layout, A.layout.T))
         A = summed(A, A.layout.summed) if A.layout.partial else A
         if lower:
             fill(A, C, alpha, beta, hermitian)

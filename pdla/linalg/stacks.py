@@ -200,7 +200,7 @@ def _check_layout(layout: Any, shape: tuple[int, int], grid: ProcessGrid, axis: 
 def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorithm: str = "auto") -> Stack:
     """The stack of all A[i] B[i], for batches of one length, on one grid and cut along the same axis; collective, idle ranks too.
 
-    layout     of each product; None: A's row cuts and B's column cuts; an axis that is in both cuts the rows
+    layout     of each product; None: as for matmul
     algorithm  as for matmul; one plan for all matrices of a layer
 
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.

@@ -27,9 +27,12 @@ from pdla.model.machine import Machine
 
 @lru_cache(1024)
 def default_layout(a: Layout, b: Layout) -> Layout:
-    """C's layout where none is asked for: A's row cuts and B's column cuts; an axis that is in both cuts the rows."""
-    kept = tuple(cut for cut in b.cols if cut.axis not in axes_of(a.rows))
-    return Layout(a.rows, kept)
+    """C's layout where none is asked for: A's row cuts and B's column cuts. An axis that is in both cuts the rows; the columns are
+    cut along one that else would cut only the inner dimension, if there is one: so C of A^T B is cut as far as A and B are."""
+    taken = {*axes_of(a.rows), *axes_of(b.cols)}
+    inner = iter([axis for axis in dict.fromkeys(axes_of(a.cols + b.rows)) if axis not in taken])
+    cols = [cut if cut.axis not in axes_of(a.rows) else cut.along(axis) if (axis := next(inner, None)) else None for cut in b.cols]
+    return Layout(a.rows, tuple(cut for cut in cols if cut is not None))
 
 
 def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
@@ -137,8 +140,9 @@ def matmul(
     algorithm  "auto": the cheapest of those below, with the words that bring A and B to its layouts, and C back, counted;
                "gather", "summa", "cannon": on the grid of A and B, by the rule;
                "3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary": on the best grid of their kind
-    layout     of C, on A's grid: a Layout, "native" (where it costs least, on the plan's grid), or None: A's row cut and B's
-               column cut (native where A and B are on different grids)
+    layout     of C, on A's grid: a Layout, "native" (where it costs least, on the plan's grid), or None: A's row cuts and
+               B's column cuts; where one axis is in both, the columns are cut along one that cuts neither, if A or B is cut
+               along it, else not (native where A and B are on different grids)
     out        the matrix C to fill, of the product's shape and dtype, sharing no memory with A and B
     beta       only with out; beta = 0 never reads C
     box        (pm, pn, pk) for an algorithm with a grid of its own ((pr, pc, depth) for tesseract);

@@ -162,11 +162,11 @@ def test_every_arrangement_of_the_ranks(ranks, monkeypatch):
     pdla.run(ranks, program)
 
 
-def test_a_new_result_is_zero_above_and_lies_as_the_rows_of_A():
+def test_a_new_result_is_zero_above_and_lies_as_the_product():
     def program(comm):
         A = exact((9, 5), ProcessGrid((2, 2)), BLOCKS)
         C = pdla.syrk(A)
-        assert C.layout == Layout("row") and np.array_equal(C.gather(), np.tril(A.gather() @ A.gather().T))
+        assert C.layout == (A @ A.T).layout == BLOCKS and np.array_equal(C.gather(), np.tril(A.gather() @ A.gather().T))
         assert np.array_equal(pdla.syrk(A, mirror=True, layout=BLOCKS).gather(), A.gather() @ A.gather().T)
 
     pdla.run(5, program)

@@ -247,6 +247,35 @@ def test_mismatched_layouts(shape, algorithm):
     pdla.run(int(np.prod(shape)), program)
 
 
+TURNED = LAYOUT.T
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c"),
+    [
+        (LAYOUT, LAYOUT, LAYOUT),
+        (TURNED, LAYOUT, TURNED),  # A^T B: `row` cuts k alone
+        (LAYOUT, TURNED, LAYOUT),  # A B^T
+        (Layout("row"), Layout(cols="row"), Layout("row")),  # no axis is left over
+        (Layout(cols="row"), Layout("row"), Layout()),  # nothing is to be cut along it
+        (TURNED, Layout("row", Cyclic("col", 3, 1)), Layout("col", Cyclic("row", 3))),
+        (TURNED, Layout("row", Balanced("col", 4)), Layout("col", Balanced("row", 4))),
+        (TURNED, Layout("row", Cuts("col", (0, 5, 6, 12))), TURNED),
+        (Layout("col", ("row", "depth")), Layout(("row", "depth"), "col"), TURNED),
+        (Layout("col"), Layout("depth", ("row", "col")), Layout("col", ("row", "depth"))),
+        (Layout(("row", "col")), Layout("depth", ("row", "col")), Layout(("row", "col"), "depth")),
+    ],
+)
+def test_the_layout_of_a_product_where_none_is_asked_for(a, b, c):
+    def program(comm):
+        grid = ProcessGrid((2, 3, 2), ("row", "col", "depth"), comm)
+        A, B = exact((12, 24), grid, a), exact((24, 12), grid, b)
+        C = A @ B
+        assert C.layout == c and np.array_equal(C.gather(), A.gather() @ B.gather())
+
+    pdla.run(12, program)
+
+
 def test_tesseract_and_cube_layouts():
     """Activations cut over depth and row, weights copied or cut over depth; the 3-D cube: forward, dX and dW."""
     tesseract = Layout(("depth", "row"), "col")
