@@ -11,7 +11,7 @@ not only those whose sides divide P, is what keeps primes near the lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil, isqrt, prod
@@ -32,6 +32,8 @@ BUSY = 0.5  # messages are set against this share of the time that a rank multip
 LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
 EVERY = 4096  # ranks up to which all boxes are looked at
 CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
+ABOUT = 1.02  # so many times the fewest words are as good, if they come in fewer messages
+GAIN, TRIED = 0.995, 8  # the price that cutting C's faces evenly has to promise, and how many boxes are tried for it
 FINE, COARSE = (513, 256), (65, 128)  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
 
 
@@ -58,12 +60,29 @@ def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
 
 def words(m: int, n: int, k: int, box: Box) -> float:
     """Words that the rank with the largest box receives; exact where sizes divide."""
-    return float(Boxes.of(m, n, k, *box).words)
+    return float(_one(m, n, k, box).words)
 
 
 def messages(m: int, n: int, k: int, box: Box, lean: float) -> float:
     """Messages that a rank receives, as they are priced. lean: see the function."""
-    return float(Boxes.of(m, n, k, *box).messages(lean))
+    return float(_one(m, n, k, box).messages(lean))
+
+
+def _one(m: int, n: int, k: int, box: Box) -> Boxes:
+    return Boxes.of(m, n, k, *box, first=split(ceil(m / box.m), ceil(n / box.n), box.k)[0])
+
+
+@lru_cache(maxsize=4096)
+def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
+    """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns: so that a rank receives
+    about the fewest words, and then the fewest messages."""
+    small = np.arange(1, isqrt(pk) + 1)
+    small = small[pk % small == 0]
+    rows = np.concatenate([small, pk // small])
+    words = Boxes(bm, bn, 0, 1, 1, pk, rows).in_two(rows, pk // rows)
+    few = rows[words <= ABOUT * words.min()]
+    best = int(few[np.argmin(few + pk // few)])
+    return best, pk // best
 
 
 def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
@@ -73,7 +92,10 @@ def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Boxes:
-    """Arrays of boxes, bm x bn x bk each, on pm x pn x pk ranks; or one box. All that is found is elementwise."""
+    """Arrays of boxes, bm x bn x bk each, on pm x pn x pk ranks; or one box. All that is found is elementwise.
+
+    first  of the pk ranks that sum a face of C, those along its rows, if it is summed along both dimensions, or along its columns
+    """
 
     bm: Any
     bn: Any
@@ -81,11 +103,13 @@ class Boxes:
     pm: Any
     pn: Any
     pk: Any
+    first: Any
 
     @staticmethod
-    def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any) -> Boxes:
+    def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any, first: Any = None) -> Boxes:
+        """first=None: as nearly as many along rows as along columns."""
         bm, bn, bk = (np.ceil(size / parts) for size, parts in ((m, pm), (n, pn), (k, pk)))
-        return Boxes(bm, bn, bk, pm, pn, pk)
+        return Boxes(bm, bn, bk, pm, pn, pk, _roots(int(np.max(pk)).bit_length())[pk] if first is None else first)
 
     @property
     def words(self) -> Any:
@@ -96,35 +120,43 @@ class Boxes:
         elements, short faces come in steps, and C may be summed twice."""
         at_once = self.pm + self.pn + self.pk - 3
         worth = (self.words <= lean) | (self.pk > self.bm * self.bn)
-        stepwise = worth & (self.pk <= LONGEST)
+        _, steps, longest = self._sums
+        stepwise = worth & (longest <= LONGEST)
         if not np.any(stepwise):
             return at_once
         gathered = circulant.weight(8 * self.bm * self.bk, self.pn) + circulant.weight(8 * self.bk * self.bn, self.pm)
-        summed = np.minimum(circulant.weight(8 * self.bm * self.bn, self.pk), self._sums[1])
-        return np.where(stepwise, gathered + summed, at_once)
+        return np.where(stepwise, gathered + steps, at_once)
+
+    @property
+    def summed(self) -> Any:
+        """Words of C's addends."""
+        return self._sums[0]
 
     @cached_property
-    def _sums(self) -> tuple[Any, Any]:
-        """Words and messages of C's addends. The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many
-        ranks may cut it along both, with two sums (Table.evened)."""
-        bm, bn, pk = self.bm, self.bn, self.pk
-        by_rows, by_cols = np.ceil(bm / pk) * bn, np.ceil(bn / pk) * bm
-        share, many = np.minimum(by_rows, by_cols), (pk >= circulant.MANY) & (bm * bn > 0)
+    def _sums(self) -> tuple[Any, Any, Any]:
+        """Words and messages of C's addends, and the most ranks that add up together. The smaller a face of C is, the more unevenly
+        it is cut, by rows or by columns. Many ranks may cut it along both, with two sums (Table.evened)."""
+        bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
+        once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))
+        many = (pk >= circulant.MANY) & (size > 0)
         if not np.any(many):
-            return share * (pk - 1), pk - 1
-        holders = np.maximum(1, np.minimum(pk, np.where(by_rows <= by_cols, bm, bn)))
-        in_steps = many & (8 * bm * bn < circulant.SHORT)
-        once = share * np.where(in_steps, holders * (1 + np.log2(pk / holders)) - 1, pk - 1)
-        first = _roots(int(np.max(pk)).bit_length())[pk]
-        second = pk // first
-        twice = np.minimum(self._in_two(first, second), self._in_two(second, first))
-        in_two = many & (twice <= once)
-        return np.where(in_two, twice, once), np.where(in_two, first + second - 2, pk - 1)
+            return once, pk - 1, pk
+        second = pk // self.first
+        twice = np.minimum(self.in_two(self.first, second), self.in_two(second, self.first))
+        in_two, steps = many & (twice <= once), circulant.weight(size, self.first) + circulant.weight(size, second)
+        longest = np.where(in_two, np.maximum(self.first, second), pk)
+        return np.where(in_two, twice, once), np.where(in_two, steps, circulant.weight(size, pk)), longest
 
-    def _in_two(self, rows: Any, cols: Any) -> Any:
+    def in_two(self, rows: Any, cols: Any) -> Any:
         """Words of two sums: the first leaves a rank some of its face's rows, the second some of their columns."""
-        left = np.ceil(self.bm / rows)
-        return (rows - 1) * left * self.bn + (cols - 1) * left * np.ceil(self.bn / cols)
+        return self._along(self.bm, self.bn, rows) + self._along(self.bn, np.ceil(self.bm / rows), cols)
+
+    def _along(self, size: Any, across: Any, ranks: Any) -> Any:
+        """Words of a sum over ranks that cut a dimension of this size; `across`: what is there of the other one."""
+        holders = np.maximum(1, np.minimum(ranks, size))
+        in_steps = (ranks >= circulant.MANY) & (8 * self.bm * self.bn < circulant.SHORT)
+        addends = np.where(in_steps, holders * (1 + np.log2(ranks / holders)) - 1, ranks - 1)
+        return np.ceil(size / ranks) * across * addends
 
 
 @lru_cache(maxsize=16)
@@ -154,31 +186,47 @@ def price(
 
 def cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
-    in_steps: bool = True, looks: tuple[int, int] = FINE,
+    in_steps: bool = True, in_two: bool = True, looks: tuple[int, int] = FINE,
 ) -> list[Box]:  # fmt: skip
     """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
     or fewer where C is small.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
-    rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  looks: FINE or COARSE.
+    rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  in_two: whether C's faces may be cut, and
+    summed, along both dimensions.  looks: FINE or COARSE.
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks, looks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
-    pm, pn = pm[fits], pn[fits]
-    sides = _fewer(pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1)), m, n)
+    sides: Sequence[np.ndarray] = _fewer(pm[fits], pn[fits], np.minimum(ranks // (pm[fits] * pn[fits]), max(parts[2], 1)), m, n)
     bound, work = received_lower_bound(m, n, k, ranks), m * n * k / ranks
     most_words = lean(m, n, k, ranks, machine) if in_steps else 0.0
 
-    def priced(*ranks_along: np.ndarray) -> np.ndarray:
-        there = Boxes.of(m, n, k, *ranks_along)
+    def priced(there: Boxes, received: np.ndarray, begun: np.ndarray | float) -> np.ndarray:
         over = there.bm * there.bn * there.bk * (ranks / max(m * n * k, 1))
-        return price(ranks, over, there.words, there.messages(most_words), there.pk > 1, bound, work, machine)
+        return price(ranks, over, received, begun, there.pk > 1, bound, work, machine)
 
-    pieces = range(0, len(sides[0]), CACHED)
-    prices = np.concatenate([priced(*(side[i : i + CACHED] for side in sides)) for i in pieces])
-    best = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
-    return [Box(*(int(side[i]) for side in sides)) for i in best]
+    def prices_of(there: Boxes) -> np.ndarray:
+        return priced(there, there.words, there.messages(most_words))
+
+    pieces = ([side[i : i + CACHED] for side in sides] for i in range(0, len(sides[0]), CACHED))
+    prices = np.concatenate([prices_of(Boxes.of(m, n, k, pm, pn, pk, None if in_two else pk)) for pm, pn, pk in pieces])
+    many = np.flatnonzero(sides[2] >= circulant.MANY) if in_two else ()
+    if len(many):
+        # If C's faces were cut evenly, and without a message: some ranks less along k may cut them so. A prime number of ranks, for
+        # instance, cuts faces along one dimension alone.
+        there = Boxes.of(m, n, k, *(side[many] for side in sides))
+        least = priced(there, there.words - there.summed + there.bm * there.bn, 0)
+        for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < GAIN * prices.min()))]]:
+            pm, pn, most_k = (side[i] for side in sides)
+            rows = np.arange(1, min(most_k, LONGEST) + 1)
+            pk = rows * (most_k // rows)
+            again = prices_of(Boxes.of(m, n, k, pm, pn, pk, rows))
+            best = int(np.argmin(again))
+            sides = [np.append(side, new) for side, new in zip(sides, (pm, pn, pk[best]), strict=True)]
+            prices = np.append(prices, again[best])
+    order = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
+    return [Box(*(int(side[i]) for side in sides)) for i in order]
 
 
 def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool) -> list[Box]:

@@ -12,7 +12,6 @@ from math import ceil, prod
 
 from pdla.comm import circulant
 from pdla.cuts import Block, Cut
-from pdla.grid import balanced_shape
 from pdla.layout import Layout
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
@@ -120,10 +119,10 @@ class Table:
         other = self.turned(*free)
         words = zip(DIMENSIONS, self.faces(m, n, k), other.faces(m, n, k), strict=True)
         best = self.turned(*(X for X, here, there in words if there < MUCH * here))
-        parts = balanced_shape(self.box.k)
-        if not in_two or "C" not in free or self.schedule == "cannon" or self.box.k < circulant.MANY or 1 in parts:
+        if not in_two or "C" not in free or self.schedule == "cannon" or self.box.k < circulant.MANY:
             return best
-        split = min((best._split(*sides) for sides in (parts, parts[::-1])), key=lambda table: table.words(m, n, k))
+        parts = boxes.split(ceil(m / self.box.m), ceil(n / self.box.n), self.box.k)
+        split = best if 1 in parts else best._split(*parts)
         return split if split.words(m, n, k) <= best.words(m, n, k) else best
 
     def _split(self, rows: int, cols: int) -> Table:

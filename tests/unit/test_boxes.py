@@ -356,6 +356,16 @@ def test_a_limit_is_kept_by_panels_no_thinner_than_need_be(ranks, n, limit):
     assert limit / 2.5 < made.predicted.peak_workspace <= limit, made.explain()
 
 
+@pytest.mark.parametrize("mnk", [(100, 100, 10**9), (300, 300, 10**8), (50, 200, 10**7), (1000, 1000, 10**7)], ids=str)
+def test_small_results_are_summed_evenly_over_any_number_of_ranks(mnk):
+    """100 x 100 can be cut evenly over 1000 ranks, along both dimensions, but not over 1019, of which each then received four times
+    as many addends."""
+    for ranks in (53, 131, 509, 997, 1019, 4099, 8951, 9949):
+        found = pdla.predict_matmul(*mnk, ranks)
+        assert found.bytes_received <= 1.1 * found.lower_bound, (ranks, found)
+        assert found.ranks_used >= 0.95 * ranks, (ranks, found)
+
+
 @pytest.mark.parametrize("ranks", [20_000, 100_000, 999_983, 10**6])
 def test_a_long_matrix_is_cut_over_all_of_very_many_ranks(ranks):
     """Most of them have no row of the small matrix, which is gathered in steps: who has some is all that planning looks at."""
