@@ -54,7 +54,7 @@ def whole_shape(call: str, shape: Any) -> Shape:
 
 
 def _check_room(call: str, block: Shape, kind: np.dtype) -> None:
-    if prod(block) * kind.itemsize > MOST:
+    if prod(max(n, 1) for n in block) * kind.itemsize > MOST:  # NumPy leaves out lengths of 0, too
         raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
 
 

@@ -181,6 +181,7 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         (lambda grid: pdla.zeros((3, -1), grid, Layout()), ShapeError, r"not shape \(3, -1\)"),
         (lambda grid: pdla.ones((3,), grid, Layout()), ShapeError, r"not shape \(3,\)"),
         (lambda grid: pdla.zeros((2**63, 0), grid, Layout()), ShapeError, r"shape \(9223372036854775808, 0\) are too long"),
+        (lambda grid: pdla.zeros((2**63 - 1, 0), grid, Layout("row")), ShapeError, "block of 4611686018427387904 x 0 float64"),
         (lambda grid: pdla.eye(2**32, grid, Layout()), ShapeError, "a block of 4294967296 x 4294967296 float64: cut it further"),
         (lambda grid: pdla.ones((3, 3), grid, Layout("x")), LayoutError, "names the axis 'x'"),
         (lambda grid: pdla.ones((3, 3), grid, Layout(), dtype="flaot"), TypeError, "flaot"),
