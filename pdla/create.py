@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import blake2b
-from math import isfinite, prod
+from math import prod
+from numbers import Real
+from sys import float_info
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +25,7 @@ from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 from pdla.redistribute import check_root, converted, local_shape
 
+LARGEST = float_info.max
 FINGERPRINTED = 16 * 2**20  # bytes of the largest array of which ranks compare digests: that takes some 15 ms
 
 
@@ -51,13 +54,21 @@ def whole_shape(call: str, shape: Any) -> Shape:
 
 
 def _check_room(call: str, block: Shape, kind: np.dtype) -> None:
-    if prod(block) * kind.itemsize > MOST:
+    if prod(max(n, 1) for n in block) * kind.itemsize > MOST:  # NumPy leaves out lengths of 0, too
         raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
 
 
 def _check_unmasked(call: str, array: Any) -> None:
     if np.ma.is_masked(array):
         raise ShapeError(f"{call}: an array with masked elements: give array.filled(...), as no matrix has a mask")
+
+
+def _array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
+    """What was given, as an array; ShapeError for lists that are none, such as rows of different lengths."""
+    try:
+        return asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"{call}: a {type(given).__name__} that is no array: {error}") from None
 
 
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
@@ -161,7 +172,7 @@ def whole_array(call: str, comm: Communicator, array: Any) -> Any:
     """A user's array, in this machine's byte order (one from a file may have the other); ShapeError unless it is of numbers."""
     _check_unmasked(call, array)
     foreign = isinstance(array, np.ndarray) and not array.dtype.isnative
-    whole = comm.xp.asarray(array.astype(array.dtype.newbyteorder("=")) if foreign else array)
+    whole = _array(call, array.astype(array.dtype.newbyteorder("=")) if foreign else array, comm.xp.asarray)
     check_numbers(call, whole.dtype)
     return whole
 
@@ -223,18 +234,28 @@ def from_function(
         for top in range(0, block.shape[0], TILE // wide):
             for left in range(0, block.shape[1], wide):
                 part = np.s_[top : top + TILE // wide], np.s_[left : left + wide]
-                block[part] = _numbers(f(i[part[0]].copy(), j[:, part[1]].copy()), kind)  # f may write to its arguments
+                _put(block[part], _numbers(f(i[part[0]].copy(), j[:, part[1]].copy()), kind))  # f may write to its arguments
 
     with agreed(grid.comm, "from_function: f"):
         made = _filled(shape, grid, layout, kind, fill)
     return made
 
 
+def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
+    try:
+        tile[...] = numbers
+    except ValueError:
+        raise ShapeError(
+            f"from_function: f gives an array of shape {numbers.shape} for {tile.shape[0]} rows and {tile.shape[1]} columns: "
+            f"give one of shape {tile.shape}, as f(i, j) = i + j does, or one that NumPy broadcasts to it"
+        ) from None
+
+
 def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
     """What f has given, as an array; ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks,
     imaginary parts and fractions, and wrap integers around."""
     _check_unmasked("from_function: f", found)
-    numbers = np.asarray(found)
+    numbers = _array("from_function: f", found, np.asarray)
     check_numbers("from_function: f", numbers.dtype)
     if numbers.dtype.kind == "c" and kind.kind != "c":
         raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {kind}: give dtype=complex, or f's .real")
@@ -297,13 +318,14 @@ def random(
     """
     shape, kind = _checked(shape, grid, layout, dtype, "random")
     with agreed(grid.comm, f"random(seed={seed}, {distribution!r}, {low}, {high})"):
-        if distribution not in ("uniform", "integers", "normal"):
+        if not (isinstance(distribution, str) and distribution in ("uniform", "integers", "normal")):
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
         if not isinstance(seed, (int, np.integer)):
             raise ValueError(f"seed={seed!r}: give an integer")
         low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))  # NumPy's short ints wrap around
-        if not (isfinite(low) and isfinite(high) and isfinite(high - low)):
-            raise ValueError(f"low={low}, high={high}: give finite numbers, not so far apart")
+        real = all(isinstance(end, Real) for end in (low, high))
+        if not (real and abs(low) <= LARGEST and abs(high) <= LARGEST and high - low <= LARGEST):
+            raise ValueError(f"low={low!r}, high={high!r}: give finite real numbers, not so far apart")
         if distribution == "integers":
             _check_range(low, high, kind)
         elif not has_fractions(kind):

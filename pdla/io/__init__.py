@@ -20,7 +20,7 @@ from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import FileError, LayoutError
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.io import hdf5, mtx, npy
-from pdla.io.files import check_dtype, together
+from pdla.io.files import check_dtype, check_regular, together
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted
@@ -49,6 +49,8 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
         path, form = known(path)
         if dataset is not None and form is not hdf5:
             raise FileError(f"{path}: dataset={dataset!r} is for HDF5 files; this one holds one matrix")
+        if dataset is not None and not (isinstance(dataset, str) and "\0" not in dataset):
+            raise FileError(f"{path}: dataset={dataset!r}: give the name of one in the file, as 'matrix'")
         if layout.partial:
             raise LayoutError(f"load: {layout!r} has partial sums; give a layout without")
     with together(comm, path):
@@ -66,6 +68,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
 def _version(path: Path) -> tuple[int, int, int]:
     """What differs between a file and one that replaces it, or the file after a write. It is opened, since only then NFS asks the
     server anew."""
+    check_regular(path)
     with path.open("rb") as file:
         found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns
@@ -90,7 +93,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     comm = A.grid.comm
     with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
         path, form = known(path)
-        if form is hdf5 and not (isinstance(dataset, str) and dataset.strip("/")):
+        if form is hdf5 and not (isinstance(dataset, str) and dataset.strip("/") and "\0" not in dataset):
             raise FileError(f"{path}: dataset={dataset!r}: give the name that it is to have in the file, as 'matrix'")
     with together(comm, path):
         check_dtype(A.dtype)
@@ -101,6 +104,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
         whole = whole.astype(whole.dtype.newbyteorder("="))
     with together(comm, path):
         target = path.resolve()
+        check_regular(target)
     part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
     try:
         with amid(comm, "save"):
@@ -123,7 +127,10 @@ def _replace(part: Path, target: Path) -> None:
 
 def known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:
     """The path and the module of its format, which the ending tells."""
-    found = Path(path)
+    try:
+        found = Path(path)
+    except TypeError:
+        raise FileError(f"path={path!r}: give a text or a pathlib.Path, as 'matrix.npy'") from None
     for ending, form in FORMATS.items():
         if found.name.lower().endswith(ending):
             return found, form

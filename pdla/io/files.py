@@ -52,6 +52,12 @@ def _words(error: Exception) -> str:
     return said or type(error).__name__
 
 
+def check_regular(path: Path) -> None:
+    """ValueError where a path is there, but is no file: who opens a pipe waits for its other end, and a save would replace it."""
+    if path.exists() and not path.is_file():
+        raise ValueError("Is a directory" if path.is_dir() else "no file, but a pipe, a socket or a device")
+
+
 def check_dtype(dtype: np.dtype) -> None:
     """ValueError unless elements are booleans, integers, real or complex numbers, in a dtype of NumPy's own."""
     if dtype.kind not in "biufc":

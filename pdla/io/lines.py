@@ -28,7 +28,8 @@ class Lines:
         """Some whole lines, whatever `size` is: scipy asks for few bytes."""
         if self.head:
             text = self.file.read(CHUNK) + self.file.readline()
-            self._check(text)
+            if text:  # else the header may be none, and scipy says so
+                self._check(text)
             text = text.translate(EXPONENTS)
         else:
             text = self.head = self._head()

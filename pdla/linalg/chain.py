@@ -19,7 +19,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
 from pdla.matmul.api import check_algorithm
-from pdla.matmul.checks import communicator, matrix
+from pdla.matmul.checks import communicator, matrix, one_of
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted
 
@@ -41,7 +41,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
         _are_matrices(chain)
         _check(chain)
         check_algorithm(algorithm)  # also for one matrix alone, which no matmul would check
-        if len(chain) == 1 and layout not in (None, "native"):
+        if len(chain) == 1 and layout is not None and not one_of(layout, ("native",)):
             checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
         return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()

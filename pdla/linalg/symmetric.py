@@ -13,7 +13,7 @@ from pdla.linalg import checks
 from pdla.linalg.mirror import make_real, reflect
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
-from pdla.matmul.checks import communicator, matrix
+from pdla.matmul.checks import communicator, matrix, one_of
 from pdla.matrix import DistMatrix
 from pdla.redistribute import summed
 
@@ -46,7 +46,7 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
     with agreed(communicator((A, B, out)), checks.words(name, A, B, side=side, lower=lower)):
         if matrix(A).shape[0] != A.shape[1]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
-        if side not in ("left", "right"):
+        if not one_of(side, ("left", "right")):
             raise ShapeError(f"{name}: side={side!r}: 'left' for A B, 'right' for B A")
         checks.same_grid(A, B, "B")
         checks.flags(lower=lower)

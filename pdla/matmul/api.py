@@ -52,13 +52,13 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)
         if layout.partial:
             raise LayoutError(f"layout={layout!r}: the product cannot be left as partial sums")
-    elif layout not in (None, "native"):
+    elif layout is not None and not checks.one_of(layout, ("native",)):
         raise LayoutError(f"layout={layout!r}: a Layout, 'native' or None")
 
 
 def check_algorithm(algorithm: Any) -> None:
     """That there is one of this name."""
-    if algorithm not in (*ALGORITHMS, "auto"):
+    if not checks.one_of(algorithm, (*ALGORITHMS, "auto")):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
 
 
@@ -70,7 +70,7 @@ def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None
                 f"A is on {A.grid!r}, {name} on {X.grid!r}: {wish.algorithm} works on one grid; redistribute {name} to A's "
                 "grid first, or leave the choice to algorithm='auto'"
             )
-    if wish.schedule not in (None, *SCHEDULES):
+    if wish.schedule is not None and not checks.one_of(wish.schedule, SCHEDULES):
         raise PlanError(f"schedule={wish.schedule!r}: one of {', '.join(SCHEDULES)}")
     if wish.schedule == "shared" and A.grid.comm.board() is None:
         raise PlanError("schedule='shared': the ranks run on several nodes, which share no memory")

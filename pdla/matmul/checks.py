@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -54,6 +54,11 @@ def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
     if not has_fractions(dtype) and dtype.kind != "b" and not has(dtype, value):
         raise ShapeError(f"{name}={value}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
+
+
+def one_of(given: Any, names: Iterable[str]) -> bool:
+    """Whether what was given is one of these names. An array, which `in` compares element by element, is none."""
+    return isinstance(given, str) and given in names
 
 
 def sizes(*numbers: Any) -> bool:

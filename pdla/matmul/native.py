@@ -38,7 +38,7 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):
         if not checks.sizes(m, n, k):
             raise ShapeError(f"m={m}, n={n}, k={k}: sizes are whole numbers from 0 to 2^63 - 1")
-        if algorithm not in (*NAMED, "auto"):
+        if not checks.one_of(algorithm, (*NAMED, "auto")):
             raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
         kind, machine = np.dtype(dtype), Machine.chosen()
     q = Sizes((m, n, k), world.size, kind.itemsize, machine, world.shared_limit, tuple(world.homes))

@@ -53,7 +53,7 @@ def predict_matmul(
     m, n, k, P = exact(m, n, k, P)
     if not checks.sizes(m, n, k) or not isinstance(P, int) or P < 1:
         raise PlanError(f"m={m}, n={n}, k={k}, P={P}: sizes are whole numbers from 0 to 2^63 - 1, ranks 1 or more")
-    if algorithm not in (*NAMED, "auto"):
+    if not checks.one_of(algorithm, (*NAMED, "auto")):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
     checks.limit(memory_limit)
     kind, comm = dtype_of(dtype), DryComm(0, P)
@@ -88,7 +88,7 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     begins in the middle of a part: of A unless pc is a multiple of pr, of B unless pr is one of pc.
     Raises PlanError for an unknown name, and for sizes and grids that it does not take.
     """
-    if algorithm not in (*NAMED, *SCHEDULES):
+    if not checks.one_of(algorithm, (*NAMED, *SCHEDULES)):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, shared")
     axes = 3 if algorithm in NAMED else 2
     if np.shape(grid) != (axes,) or min(grid) < 1 or min(m, n, k) < 0:

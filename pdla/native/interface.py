@@ -124,7 +124,7 @@ class Interface:
         return call
 
     def _words(self, pointer: Any) -> str:
-        return self.ffi.string(pointer).decode()
+        return self.ffi.string(pointer).decode(errors="backslashreplace")
 
     def _turned(self, op: bytes, handle: int) -> DistMatrix:
         word = op.decode("latin-1").upper()

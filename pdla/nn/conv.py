@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from inspect import signature
 from numbers import Integral
 from typing import Any
 
@@ -301,8 +302,11 @@ def _pair(
 
 def check_parts(kind: str, activation: Any, seed: Any) -> None:
     """ShapeError unless these are fit for a block's layers, some of which would have been made before the fault showed."""
-    if not callable(activation):
-        raise ShapeError(f"{kind}: activation={activation!r}: a kind of layer, nn.ReLU or nn.GeLU")
+    try:
+        signature(activation).bind(None)
+    except (TypeError, ValueError) as error:
+        taken = "a kind of layer, nn.ReLU or nn.GeLU, which is made of a scheme alone"
+        raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}") from None
     if not isinstance(seed, Integral):
         raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions have this one and those after it")
 

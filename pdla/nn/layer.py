@@ -22,6 +22,7 @@ from pdla.nn.activation import check_like, check_reals, check_sequences
 from pdla.nn.scheme import Scheme, check_flag
 from pdla.nn.steps import Steps, together
 from pdla.nn.trip import Parameter, Shard, Trip
+from pdla.redistribute import check_root
 
 
 class Layer:
@@ -126,6 +127,9 @@ class Layer:
     def state_dict(self, root: int | None = None) -> dict[str, Any]:
         """Collective: the parameters as global arrays by name, on every rank or on `root` (None elsewhere), in an order of rows
         and columns that does not depend on the scheme: another scheme, on another grid, loads them."""
+        comm = self.scheme.grid.comm
+        with agreed(comm, f"state_dict of {self!r} to root={root}"):  # also of a layer without parameters, which gathers nothing
+            check_root(comm, root)
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agree import agree, agreed, amid
+from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError, ShapeError
 from pdla.nn.activation import like
 from pdla.nn.layer import Layer, check_state
 from pdla.nn.trip import Parameter
+from pdla.redistribute import check_root
 
 
 class Optimizer:
@@ -63,7 +64,9 @@ class Optimizer:
         """Collective: the number of steps, and each parameter's state as global arrays, "name.0" and so on, on every rank or on
         `root` (None elsewhere); another scheme, on another grid, loads it. AgreementError where ranks have made different numbers
         of steps."""
-        agree(self.layer.scheme.grid.comm, f"state_dict of {type(self).__name__} of {self.layer!r} at step {self.steps}")
+        comm = self.layer.scheme.grid.comm
+        with agreed(comm, f"state_dict of {type(self).__name__} of {self.layer!r} to root={root} at step {self.steps}"):
+            check_root(comm, root)
         state: dict[str, Any] = {"steps": self.steps}
         for name, parameter in self.layer.named_parameters():
             for i, block in enumerate(self.state.get(parameter, ())):

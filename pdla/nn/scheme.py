@@ -155,7 +155,7 @@ class Scheme:
 
     def table(self, kind: str) -> Table:
         """The table of a pair's "first" or "second" layer; ShapeError for any other kind."""
-        if kind not in ("first", "second"):
+        if not (isinstance(kind, str) and kind in ("first", "second")):
             raise ShapeError(f"kind={kind!r}: 'first' or 'second', a layer's place in its pair")
         return self.first if kind == "first" else self.second
 

@@ -269,6 +269,25 @@ def test_products_of_files_with_infinities_are_right(number, small):
     assert pdla.run(4, program)[0] == ["bound", "WRONG"]
 
 
+@pytest.mark.parametrize("small", [SMALL, 0])
+@pytest.mark.parametrize("dtypes", [("int8", "float64"), ("bool", "float32"), ("float64", "uint8"), ("bool", "bool")])
+def test_products_of_files_of_several_kinds_are_right(dtypes, small):
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((20, 15)) * 2).astype(dtypes[0]), (rng.random((15, 12)) * 2).astype(dtypes[1])
+    if dtypes[0] == "int8":
+        a[...] = -128  # whose magnitude an int8 cannot hold
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2), comm=comm)
+        A, B = (pdla.from_global(x, grid, LAYOUT) for x in (a, b))
+        C, spoilt = A @ B, A @ B
+        if comm.rank == 0:
+            spoilt.local[0, 0] = not spoilt.local[0, 0]
+        return [Checker(comm, small).check((), A, B, X, False)[:5] for X in (C, spoilt)]
+
+    assert pdla.run(4, program)[0] == ["bound", "WRONG"]
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
 def test_products_of_integers_may_wrap(dtype):
     def program(comm):

@@ -181,6 +181,7 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         (lambda grid: pdla.zeros((3, -1), grid, Layout()), ShapeError, r"not shape \(3, -1\)"),
         (lambda grid: pdla.ones((3,), grid, Layout()), ShapeError, r"not shape \(3,\)"),
         (lambda grid: pdla.zeros((2**63, 0), grid, Layout()), ShapeError, r"shape \(9223372036854775808, 0\) are too long"),
+        (lambda grid: pdla.zeros((2**63 - 1, 0), grid, Layout("row")), ShapeError, "block of 4611686018427387904 x 0 float64"),
         (lambda grid: pdla.eye(2**32, grid, Layout()), ShapeError, "a block of 4294967296 x 4294967296 float64: cut it further"),
         (lambda grid: pdla.ones((3, 3), grid, Layout("x")), LayoutError, "names the axis 'x'"),
         (lambda grid: pdla.ones((3, 3), grid, Layout(), dtype="flaot"), TypeError, "flaot"),
@@ -190,8 +191,13 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
         (lambda grid: pdla.from_global(np.ma.masked_equal(np.eye(3), 0), grid, Layout()), ShapeError, "masked elements"),
         (lambda grid: pdla.from_local(np.ones((3, 3), "M8[s]"), (6, 6), grid, Layout("row", "col")), ShapeError, "datetime64"),
         (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), seed=None), ValueError, "seed=None: give an integer"),
-        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), low=None), TypeError, "NoneType"),
-        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), high=np.inf), ValueError, "high=inf: give finite numbers"),
+        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), low="x"), ValueError, "low='x', high=1: give fin"),
+        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), high=np.inf), ValueError, "high=inf: give finite real"),
+        (lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), high=10**400), ValueError, "0: give finite real numbers"),
+        (
+            lambda grid: pdla.random((4, 1), grid, Layout(cols="col"), distribution=np.arange(3)), ValueError,
+            r"distribution=array\(\[0, 1, 2\]\): give 'uniform'",
+        ),
         *[
             (
                 lambda grid, how=how: pdla.random((4, 1), grid, Layout(cols="col"), distribution="integers", **how),
@@ -214,6 +220,12 @@ def test_an_error_in_the_function_on_one_rank_is_an_error_on_all(error):
                 ({"low": 0.5, "high": 3, "distribution": "integers"}, "low=0.5, high=3: integers are drawn between whole numbers"),
             )
         ],
+        (
+            lambda grid: pdla.from_function(lambda i, j: np.ones(7), (3, 4), grid, Layout()), ShapeError,
+            r"f gives an array of shape \(7,\) for 3 rows and 4 columns: give one of shape \(3, 4\)",
+        ),
+        (lambda grid: pdla.from_function(lambda i, j: [[1], [2, 3]], (3, 3), grid, Layout()), ShapeError, "f: a list that is no"),
+        (lambda grid: pdla.from_global([[1], [2, 3]], grid, Layout()), ShapeError, "from_global: a list that is no array"),
         (lambda grid: pdla.from_function(lambda i, j: None, (3, 3), grid, Layout()), ShapeError, "f: elements of dtype object"),
         (
             lambda grid: pdla.from_function(lambda i, j: np.ma.masked_equal(i - j, 0), (3, 3), grid, Layout()), ShapeError,

@@ -167,6 +167,15 @@ def test_types_as_op_letters_in_either_case():
     assert answers(program) == (OK, "")
 
 
+def test_a_layout_that_is_no_utf_8():
+    def program(client, comm):
+        rows, text = client.ffi.new("int64_t *"), client.ffi.new("char[]", b"rows=\xff")
+        return client.call("local_shape", client.grid, 4, 4, text, rows, rows)
+
+    status, text = answers(program)
+    assert status == LAYOUT and text.startswith(r"layout 'rows=\\xff': ")
+
+
 @pytest.mark.parametrize(("layout", "reason", "most"), [
     ("a" * 200_000, "' is not defined; write \"rows='row', cols=Cyclic('col', 64)\"", 600),
     ("'" + "é" * 200_000, "; write \"rows='row', cols=Cyclic('col', 64)\"", 900),

@@ -525,9 +525,16 @@ def test_datasets_that_are_not_there(tmp_path):
         assert f"no dataset {name!r}; the file has a, g/b" in load_error(path, dataset=name)
 
 
-@pytest.mark.parametrize("name", ["", "/", None, 3])
+@pytest.mark.parametrize("name", ["", "/", None, 3, "a\0b"])
 def test_a_dataset_has_a_name(tmp_path, name):
     assert f"dataset={name!r}: give the name that it is to have" in save_error(tmp_path / "x.h5", dataset=name)
+
+
+@pytest.mark.parametrize("name", [3, "matrix\0s"])
+def test_what_names_no_dataset(tmp_path, name):
+    """HDF5 would read a name to its first zero."""
+    saved(2, tmp_path / "x.h5", np.eye(4))
+    assert f"dataset={name!r}: give the name" in load_error(tmp_path / "x.h5", dataset=name)
 
 
 def test_a_group_is_not_overwritten(tmp_path):
@@ -566,8 +573,19 @@ def test_a_folder(tmp_path, ending):
     path.mkdir()
     assert "Is a directory" in load_error(path)
     (path / "something").touch()
-    save_error(path)
+    assert "Is a directory" in save_error(path)
     assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_what_is_no_file_is_neither_opened_nor_replaced(tmp_path, ending):
+    path = tmp_path / f"x{ending}"
+    path.symlink_to("/dev/null")  # a pipe would keep those waiting who open it
+    assert "no file, but a pipe, a socket or a device" in load_error(path)
+    path.unlink()
+    os.mkfifo(path)
+    assert "no file, but a pipe, a socket or a device" in save_error(path)
+    assert path.is_fifo() and os.listdir(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("P", (1, 5))
@@ -578,6 +596,13 @@ def test_truncated(tmp_path, ending, P, share):
     write(path, numbers((40, 40)))
     os.truncate(path, int(share * path.stat().st_size))
     load_error(path, P)
+
+
+def test_one_line_of_rubbish_is_no_matrix_market(tmp_path):
+    """Such as a short file that gzip has packed, under a name that does not say so."""
+    path = tmp_path / "x.mtx"
+    path.write_bytes(b"\x1f\x8b rubbish")
+    assert "Not a Matrix Market file" in load_error(path)
 
 
 def test_truncated_by_one_byte_says_so(tmp_path):
@@ -673,6 +698,13 @@ def test_long_double_is_too_long_for_matrix_market(tmp_path, dtype):
 def test_unknown_endings(tmp_path, ending):
     for text in (load_error(tmp_path / f"x{ending}"), save_error(tmp_path / f"x{ending}")):
         assert ".npy, .mtx, .mtx.gz, .h5, .hdf5" in text
+
+
+@pytest.mark.parametrize("path", [3, None, b"x.npy"])
+def test_what_is_no_path(path):
+    for call in load, lambda path, grid, layout: save(path, pdla.zeros((2, 2), grid, layout)):
+        kind, text = errors(2, lambda comm, call=call: call(path, ProcessGrid(2), Layout("row")))
+        assert kind is FileError and f"path={path!r}: give a text or a pathlib.Path" in text
 
 
 @pytest.mark.parametrize("P", GRIDS)

@@ -690,6 +690,7 @@ def test_errors_are_the_same_on_every_rank():
             (errors.AgreementError, "rank 2: syrk", lambda: pdla.syrk(A, alpha=2 if comm.rank == 2 else 1)),
             (errors.ShapeError, "A is 4 x 6, it must be square", lambda: pdla.symm(A, A)),
             (errors.ShapeError, "side='up'", lambda: pdla.hemm(S, A, side="up")),
+            (errors.ShapeError, r"side=array\(", lambda: pdla.symm(S, A, side=np.arange(3))),
             (errors.GridError, "redistribute B to A's grid", lambda: pdla.symm(S, W)),
             (errors.ShapeError, "inner sizes differ", lambda: pdla.symm(S, A, side="right")),
             (errors.ShapeError, r"x has shape \(4,\): it must be \(6,\)", lambda: pdla.matvec(A, np.ones(4))),

@@ -642,6 +642,9 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         cases = [
             (errors.ShapeError, "inner sizes differ", lambda: A @ A),
             (errors.GridError, "summa works on one grid", lambda: pdla.matmul(A, exact((5, 4), other, LAYOUT), algorithm="summa")),
+            (errors.PlanError, r"algorithm=array\(.*: one of", lambda: pdla.matmul(A, B, algorithm=np.arange(3))),
+            (errors.PlanError, r"schedule=array\(.*: one of", lambda: pdla.matmul(A, B, schedule=np.arange(3))),
+            (errors.LayoutError, r"layout=array\(.*: a Layout", lambda: pdla.matmul(A, B, layout=np.arange(3))),
             (errors.PlanError, "algorithm='sumna': one of gather", lambda: pdla.matmul(A, B, algorithm="sumna")),
             (errors.LayoutError, "'depth'", lambda: pdla.matmul(A, B, layout=Layout("depth"))),
             (errors.ShapeError, "without out", lambda: pdla.matmul(A, B, beta=1)),

@@ -946,6 +946,10 @@ MAKING = {
         lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "bias": np.full((1, 5), 1j)}),
         ShapeError, "bias in the state is of real floats, .* not of complex128",
     ),
+    "a state on a rank that there is not": (lambda c: nn.ReLU(SUMMA.make(c)).state_dict(root=9), GridError, "root=9: .* 0 to 3"),
+    "an optimizer's state on a rank that there is not": (
+        lambda c: nn.SGD(nn.ReLU(SUMMA.make(c)), 0.1).state_dict(root=9), GridError, "root=9: .* 0 to 3",
+    ),
     "a state on one rank": (
         lambda c: (layer := nn.Linear(SUMMA.make(c), 20, 5)).load_state_dict(layer.state_dict(root=0)), ShapeError,
         r"^ranks 1, 2, 3: weight is \(\) in the state",
@@ -1007,6 +1011,9 @@ ONE = {  # what a rank has, what the others have, and a layer that is made of it
     "levels": (0, 1, lambda s, levels: nn.UNetBlock(s, 4, groups=1, height=4, width=4, levels=levels)),
     "layers": ([], [None], lambda s, some: nn.Sequential(s, [nn.GeLU(s) for _ in some])),
     "activations": ("relu", nn.ReLU, lambda s, layer: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, activation=layer)),
+    "activations that need more": (
+        nn.Dropout, nn.ReLU, lambda s, layer: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, activation=layer),
+    ),
     "activations of a net": (None, nn.GeLU, lambda s, layer: nn.UNetBlock(s, 4, groups=1, height=4, width=4, activation=layer)),
     "seeds of a block": (None, 0, lambda s, seed: nn.ResidualBlock(s, 4, groups=1, height=4, width=4, seed=seed)),
     "seeds of a net": ("a", 0, lambda s, seed: nn.UNetBlock(s, 4, groups=1, height=4, width=4, seed=seed)),
