@@ -14,7 +14,8 @@ from unit.test_harness import LONGEST
 
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
-from pdla.matmul import boxes, making, planner
+from pdla.layout import shares
+from pdla.matmul import boxes, cannon, making, planner
 from pdla.matmul.boxes import Box
 from pdla.matmul.plan import Plan
 from pdla.model.bounds import received_lower_bound
@@ -307,6 +308,18 @@ def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeyp
         pdla.predict_matmul(10**4, 10**4, 10**4, 1000, memory_limit=10**4)
     assert runs == ["3d by summa"] * 9  # first, second and last along m and n, of one layer
     assert len(grids) <= 4 * len(set(grids))  # with those of the dry runs
+
+
+def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whether_they_keep_step(monkeypatch):
+    """Of 720720 ranks in layers all forty of Cannon's plans were run on eight ranks each, which took minutes."""
+    runs, asked, dry = [], [], Plan._dry
+    monkeypatch.setattr(Plan, "_dry", lambda plan, rank: runs.append(plan.grid.shape) or dry(plan, rank))
+    cannon.in_step.cache_clear()
+    monkeypatch.setattr(cannon, "shares", lambda n, *how: asked.append(n) or shares(n, *how))
+    with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by summa .*m=28, n=28, k=1"):
+        pdla.predict_matmul(2817, 4096, 10**6, 800, algorithm="2.5d", dtype="int8", memory_limit=100)
+    assert len(runs) < 8 * len(set(runs))
+    assert len(asked) <= 2 * sum(layers for _, _, layers in set(runs))
 
 
 def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
