@@ -30,6 +30,7 @@ NEAR_BOUND = 1.05  # times as many words as the bound: see `lean`
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
 LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
+GRIDS = 4  # of ranks along k, nearly square ones, that are looked at for the ranks of a box
 EVERY = 4096  # ranks up to which all boxes are looked at
 CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
 FINE, COARSE = (513, 256), (65, 128)  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
@@ -157,7 +158,7 @@ def cheapest(
     in_steps: bool = True, looks: tuple[int, int] = FINE,
 ) -> list[Box]:  # fmt: skip
     """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
-    or fewer where C is small.
+    or some that are fewer: see `_fewer`.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
     rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  looks: FINE or COARSE.
@@ -207,15 +208,17 @@ def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
 
 
 def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """These boxes, and of those where more ranks sum a face of C than it has elements, also some with fewer ranks along k."""
-    crowded = (pk > -(-m // pm) * -(-n // pn)) & (m * n > 0)
-    if not crowded.any():
-        return pm, pn, pk
-    halved = [pk[crowded] >> i for i in range(1, int(pk.max()).bit_length())]
+    """These boxes, and some with fewer ranks along k: of those where more ranks sum a face of C than it has elements, with a half,
+    a quarter and so on; of those where C may be summed twice, with a few less, as 107 ranks can be no grid, but 8 x 13 can."""
+    crowded, many = (pk > -(-m // pm) * -(-n // pn)) & (m * n > 0), (pk >= circulant.MANY) & (m * n > 0)
+    fewer = [(crowded, pk[crowded] >> i) for i in range(1, int(pk.max()).bit_length()) if crowded.any()]
+    if many.any():
+        roots = np.sqrt(pk[many]).astype(np.int64)
+        fewer += [(many, pk[many] // side * side) for side in (np.maximum(roots - i, 1) for i in range(GRIDS))]
     return (
-        np.concatenate([pm, *([pm[crowded]] * len(halved))]),
-        np.concatenate([pn, *([pn[crowded]] * len(halved))]),
-        np.maximum(np.concatenate([pk, *halved]), 1),
+        np.concatenate([pm, *(pm[some] for some, _ in fewer)]),
+        np.concatenate([pn, *(pn[some] for some, _ in fewer)]),
+        np.maximum(np.concatenate([pk, *(left for _, left in fewer)]), 1),
     )
 
 

@@ -4,7 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
-from math import ceil, inf, prod
+from math import ceil, inf, isqrt, prod
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from unit.test_harness import LONGEST
 
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
+from pdla.comm import circulant
 from pdla.layout import shares
 from pdla.matmul import boxes, cannon, making, planner
 from pdla.matmul.boxes import Box
@@ -237,6 +238,8 @@ def test_search_is_exhaustive():
         most = [Box(pm, pn, min(ranks // (pm * pn), mnk[2])) for pm, pn in pairs]
         small = (box for box in most if box.k > ceil(mnk[0] / box.m) * ceil(mnk[1] / box.n))
         fewer = [box._replace(k=max(1, box.k >> i)) for box in small for i in range(1, 8)]
+        roots = [(box, isqrt(box.k)) for box in most if box.k >= circulant.MANY]
+        fewer += [box._replace(k=box.k // side * side) for box, root in roots for side in range(root, root - boxes.GRIDS, -1)]
         best = min(price(box) for box in (*most, *fewer))
         assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
 
@@ -261,6 +264,13 @@ def test_no_rank_is_idle_for_messages_that_take_no_time_beside_the_work():
     for ranks, mnk in ((64, (10**8, 32, 32)), (1024, (10**8, 64, 64)), (64, (32, 10**8, 32))):
         assert pdla.predict_matmul(*mnk, ranks).ranks_used == ranks, mnk
     assert pdla.predict_matmul(10**4, 2, 2, 64).ranks_used < 16  # here they would
+
+
+@pytest.mark.parametrize(("ranks", "mnk"), [(107, (32, 32, 560233)), (16661, (1016, 8183, 10**8)), (67, (117, 155, 524530))])
+def test_of_a_prime_number_of_ranks_along_k_a_few_are_idle_so_that_the_others_sum_c_twice(ranks, mnk):
+    """The first received 2.7 times the bound's words, as 107 ranks share 32 rows unevenly, the second twice the bound's."""
+    found = pdla.predict_matmul(*mnk, ranks)
+    assert found.ranks_used > 0.95 * ranks and found.bytes_received < 1.03 * found.lower_bound
 
 
 def test_no_rank_is_idle_whichever_matrix_stays():
