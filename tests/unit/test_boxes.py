@@ -259,6 +259,11 @@ def test_a_million_ranks():
     assert prime.ranks_used > 0.89 * 999983 and prime.bytes_received < 1.1 * prime.lower_bound
 
 
+def test_a_block_of_more_bytes_than_there_are_addresses_is_a_memory_error():
+    with pytest.raises(MemoryError, match="no array of 731644239 x 1099511627776 fits any memory"):
+        pdla.predict_matmul(0, 2**40, 731644239, 1)
+
+
 def test_no_rank_is_idle_for_messages_that_take_no_time_beside_the_work():
     """Of long products by small matrices half of the ranks were left out: messages weighed against the few words of the bound."""
     for ranks, mnk in ((64, (10**8, 32, 32)), (1024, (10**8, 64, 64)), (64, (32, 10**8, 32))):
