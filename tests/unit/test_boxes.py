@@ -337,6 +337,12 @@ def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whethe
     assert len(asked) <= 2 * sum(layers for _, _, layers in set(runs))
 
 
+def test_what_lies_in_a_boxs_own_layouts_is_not_compared_with_them(monkeypatch):
+    """That took most of the time, and a gigabyte of memory, for 4096 ranks and a limit."""
+    monkeypatch.setattr(planner.KeptOf, "words", lambda *args: pytest.fail("compared"))
+    assert pdla.predict_matmul(1001, 999, 1003, 63).ranks_used > 60
+
+
 def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
     """Where there are more ranks than products, and where messages weigh most."""
     assert pdla.predict_matmul(3, 3, 3, 10**6).grid == (3, 3, 3)
