@@ -26,7 +26,7 @@ from pdla.matrix import DistMatrix
 from pdla.redistribute import check_root, converted, local_shape
 
 LARGEST = float_info.max
-FINGERPRINTED = 16 * 2**20  # bytes of the largest array of which ranks compare digests: that takes some 15 ms
+FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that takes some 15 ms
 
 
 def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
@@ -142,7 +142,7 @@ def _order(block: Any) -> str:
 def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:
     """A matrix from a whole array: every rank has it (root=None) and copies its block, or `root` has it and sends the blocks out.
 
-    array  2-D; with root=None the same on all ranks (compared up to 16 MiB), else used on root only. Collective.
+    array  2-D; with root=None the same on all ranks (16 MiB of it are compared), else used on root only. Collective.
     """
     on_grid("from_global", grid)
     comm = grid.comm
@@ -187,11 +187,14 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 
 
 def fingerprint(whole: Any) -> str:
-    """Text that differs between ranks whose arrays differ, as where each has drawn its own; empty above FINGERPRINTED bytes."""
+    """Text that differs between ranks whose arrays differ, as where each has drawn its own, or loaded its own file. Of an array of
+    more than FINGERPRINTED bytes about so many are looked at, evenly spread along its longest dimension."""
     xp = namespace(whole)
-    if xp.name == "meta" or whole.nbytes > FINGERPRINTED:
+    if xp.name == "meta":
         return ""
-    return f", digest {blake2b(significant(xp.host(whole)), digest_size=8).hexdigest()}"
+    longest = int(np.argmax(whole.shape))
+    every = (*[slice(None)] * longest, slice(None, None, -(-whole.nbytes // FINGERPRINTED) or 1))
+    return f", digest {blake2b(significant(xp.host(whole[every])), digest_size=8).hexdigest()}"
 
 
 def _filled(

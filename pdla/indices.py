@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -104,19 +104,20 @@ def joined(parts: Sequence[IndexSet]) -> IndexSet:
     return IndexSet(starts, stops).merged()
 
 
-def overlapping(parts: Sequence[IndexSet]) -> Callable[[IndexSet], list[int]]:
-    """A function that gives, for an index set, the numbers of the parts (disjoint ones) that have indices in common with it."""
-    starts = np.concatenate([part.starts for part in parts])
-    stops = np.concatenate([part.stops for part in parts])
-    owners = np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
-    order = np.argsort(starts)
-    starts, stops, owners = starts[order], stops[order], owners[order]
+def overlapping(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[int, int]]:
+    """The numbers of an index set of xs and of one of ys (disjoint ones) that have indices in common: all such pairs, ascending.
+    They are found together: there may be a million sets, of which most are empty."""
+    mine, theirs = _runs(xs), _runs(ys)
+    order = np.argsort(theirs[0])
+    i, j, _, _ = intersect(*mine[:2], *(ends[order] for ends in theirs[:2]))
+    pairs = distinct(mine[2][i] * len(ys) + theirs[2][order][j])
+    return [divmod(pair, len(ys)) for pair in pairs.tolist()]
 
-    def find(held: IndexSet) -> list[int]:
-        _, j, _, _ = intersect(held.starts, held.stops, starts, stops)
-        return distinct(owners[j]).tolist()
 
-    return find
+def _runs(parts: Sequence[IndexSet]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The starts and the stops of all their runs, and to which part each belongs."""
+    starts, stops = (np.concatenate([getattr(part, end) for part in parts]) for end in ("starts", "stops"))
+    return starts, stops, np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
 
 
 def intersect(starts1, stops1, starts2, stops2):

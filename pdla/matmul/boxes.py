@@ -189,7 +189,7 @@ def cheapest(
     in_steps: bool = True, in_two: bool = True, looks: tuple[int, int] = FINE,
 ) -> list[Box]:  # fmt: skip
     """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
-    or fewer where C is small.
+    or fewer, where C is small, or is cut more evenly so.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
     rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  in_two: whether C's faces may be cut, and

@@ -12,7 +12,7 @@ Where the cuts of two operands do not line up (ragged sizes on a rectangle), one
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import lru_cache
 from math import lcm, prod
 from typing import Any
 
@@ -97,10 +97,12 @@ class Carried:
         comm.shift(self.sums, self.stream.X.stored, (self.part - comm.rank) % comm.size).wait()
 
 
-def in_step(walked: Walk, n: int, sizes: Mapping[str, int]) -> bool:
+@lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
+def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks: their rings share no
-    axis, or are one ring; and any two parts with indices in common meet at one of the steps of `schedule`.
+    axis, or are one ring; and any two parts with indices in common meet at one of the steps of `schedule`. sides: of the grid.
     """
+    sizes = dict(sides)
     matrices = (walked.A, walked.axes_a), (walked.B, walked.axes_b), (walked.C, walked.axes_c)
     moves = zip(matrices, DIMENSIONS[walked.dimension], strict=True)
     (x, along_x), (y, along_y) = (((X.rows, X.cols)[which], axes) for (X, axes), which in moves if which is not None)

@@ -137,13 +137,18 @@ def fitting(plans: Iterable[Plan], limit: int) -> Plan:
 
 
 def _leanest(guessed: list[tuple[float, Plan]]) -> tuple[int, Plan]:
-    """The plan that needs the least workspace, and its bytes; `guessed`: each plan with about how much it needs at least."""
-    found: list[tuple[int, Plan]] = []
-    for guess, plan in sorted(guessed, key=lambda pair: pair[0]):
-        if found and guess >= min(peak for peak, _ in found):
+    """The plan that needs the least workspace, and its bytes; `guessed`: each plan with about how much it needs at least.
+
+    One rank is run dry first: a plan that needs no less on it need not be tried on the others.
+    """
+    (_, leanest), *others = sorted(guessed, key=lambda pair: pair[0])
+    for guess, plan in others:
+        least = leanest.predicted.peak_workspace
+        if guess >= least:
             break
-        found.append((plan.predicted.peak_workspace, plan))
-    return min(found, key=lambda pair: pair[0])
+        if plan.peak_of(_first(plan)) < least:
+            leanest = min(leanest, plan, key=lambda plan: plan.predicted.peak_workspace)
+    return leanest.predicted.peak_workspace, leanest
 
 
 def _least(plan: Plan) -> int:
@@ -207,11 +212,15 @@ def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
 
     One rank is run dry first: a plan that is too much for it need not be tried on the others.
     """
-    first = int(plan.grid.ranks.flat[0])
-    least, narrowed = _narrowed_by(lambda plan: plan.peak_of(first), plan, limit)
+    least, narrowed = _narrowed_by(lambda plan: plan.peak_of(_first(plan)), plan, limit)
     if least > limit:
         return least, plan
     return _narrowed_by(lambda plan: plan.predicted.peak_workspace, narrowed, limit)
+
+
+def _first(plan: Plan) -> int:
+    """The first rank of the plan's grid."""
+    return int(plan.grid.ranks.flat[0])
 
 
 def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:

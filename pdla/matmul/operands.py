@@ -304,5 +304,4 @@ class Meeting:
 
 def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
     """Every pair of parts of two streams that has indices in common, in order of the first stream's parts."""
-    met_by = overlapping(ys)
-    return [Meeting(x, y, *part.overlay(ys[y])) for x, part in enumerate(xs) for y in met_by(part)]
+    return [Meeting(x, y, *xs[x].overlay(ys[y])) for x, y in overlapping(xs, ys)]

@@ -332,7 +332,7 @@ class Plan:
     def _in_step(self, streams, a: DistMatrix, b: DistMatrix):
         """Collective: Cannon's streams; where their parts do not line up on some rank, with one operand gathered first."""
         walked, n = self.walk, {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}[self.walk.dimension]
-        if self.memo.once("in step", lambda: cannon.in_step(walked, n, self.grid.sizes)):
+        if cannon.in_step(walked, n, tuple(self.grid.sizes.items())):
             return streams
         by_n = walked.dimension == "n"
         still = replace(walked, axes_b=(), B=self.roles.B) if by_n else replace(walked, axes_a=(), A=self.roles.A)

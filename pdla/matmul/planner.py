@@ -206,8 +206,9 @@ def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
 
 
 def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
-    """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved."""
-    if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE:
+    """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved. Where
+    none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory."""
+    if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE or _at_home(q, table, order):
         return table
     other = table.turned(*"ABC")
     better = {}

@@ -48,7 +48,8 @@ def predict_matmul(
     """The best way to multiply m x k by k x n on at most P ranks, with each matrix in the layout that suits; needs no communicator.
 
     Figures are those of dry runs of the very plan. Without a machine the plan is made for PDLA_MACHINE's, and `seconds` is None.
-    Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps.
+    Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps; MemoryError
+    where a rank's block of a matrix would have more bytes than there are addresses.
     """
     m, n, k, P = exact(m, n, k, P)
     if not checks.sizes(m, n, k) or not isinstance(P, int) or P < 1:

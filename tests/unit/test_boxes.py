@@ -14,7 +14,8 @@ from unit.test_harness import LONGEST
 
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
-from pdla.matmul import boxes, making, planner
+from pdla.layout import shares
+from pdla.matmul import boxes, cannon, making, planner
 from pdla.matmul.boxes import Box
 from pdla.matmul.plan import Plan
 from pdla.model.bounds import received_lower_bound
@@ -255,11 +256,23 @@ def test_a_million_ranks():
     assert prime.ranks_used > 0.89 * 999983 and prime.bytes_received < 1.1 * prime.lower_bound
 
 
+def test_a_block_of_more_bytes_than_there_are_addresses_is_a_memory_error():
+    with pytest.raises(MemoryError, match="no array of 731644239 x 1099511627776 fits any memory"):
+        pdla.predict_matmul(0, 2**40, 731644239, 1)
+
+
 def test_no_rank_is_idle_for_messages_that_take_no_time_beside_the_work():
     """Of long products by small matrices half of the ranks were left out: messages weighed against the few words of the bound."""
     for ranks, mnk in ((64, (10**8, 32, 32)), (1024, (10**8, 64, 64)), (64, (32, 10**8, 32))):
         assert pdla.predict_matmul(*mnk, ranks).ranks_used == ranks, mnk
     assert pdla.predict_matmul(10**4, 2, 2, 64).ranks_used < 16  # here they would
+
+
+@pytest.mark.parametrize(("ranks", "mnk"), [(107, (32, 32, 560233)), (16661, (1016, 8183, 10**8)), (67, (117, 155, 524530))])
+def test_of_a_prime_number_of_ranks_along_k_a_few_are_idle_so_that_the_others_sum_c_twice(ranks, mnk):
+    """The first received 2.7 times the bound's words, as 107 ranks share 32 rows unevenly, the second twice the bound's."""
+    found = pdla.predict_matmul(*mnk, ranks)
+    assert found.ranks_used > 0.95 * ranks and found.bytes_received < 1.03 * found.lower_bound
 
 
 def test_no_rank_is_idle_whichever_matrix_stays():
@@ -307,6 +320,24 @@ def test_that_no_plan_keeps_a_limit_is_told_by_running_the_leanest_alone(monkeyp
         pdla.predict_matmul(10**4, 10**4, 10**4, 1000, memory_limit=10**4)
     assert runs == ["3d by summa"] * 9  # first, second and last along m and n, of one layer
     assert len(grids) <= 4 * len(set(grids))  # with those of the dry runs
+
+
+def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whether_they_keep_step(monkeypatch):
+    """Of 720720 ranks in layers all forty of Cannon's plans were run on eight ranks each, which took minutes."""
+    runs, asked, dry = [], [], Plan._dry
+    monkeypatch.setattr(Plan, "_dry", lambda plan, rank: runs.append(plan.grid.shape) or dry(plan, rank))
+    cannon.in_step.cache_clear()
+    monkeypatch.setattr(cannon, "shares", lambda n, *how: asked.append(n) or shares(n, *how))
+    with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by summa .*m=28, n=28, k=1"):
+        pdla.predict_matmul(2817, 4096, 10**6, 800, algorithm="2.5d", dtype="int8", memory_limit=100)
+    assert len(runs) < 8 * len(set(runs))
+    assert len(asked) <= 2 * sum(layers for _, _, layers in set(runs))
+
+
+def test_what_lies_in_a_boxs_own_layouts_is_not_compared_with_them(monkeypatch):
+    """That took most of the time, and a gigabyte of memory, for 4096 ranks and a limit."""
+    monkeypatch.setattr(planner.KeptOf, "words", lambda *args: pytest.fail("compared"))
+    assert pdla.predict_matmul(1001, 999, 1003, 63).ranks_used > 60
 
 
 def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
+from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, create
 from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
 
 PLACES = [
@@ -363,6 +363,20 @@ def test_any_array_of_numpys_is_dealt_out(dtype):
         assert np.array_equal(A.gather(), x)
 
     pdla.run(4, program)
+
+
+@pytest.mark.parametrize("shape", [(2, 9000), (9000, 2), (1000, 17)])
+def test_ranks_that_draw_their_own_large_arrays_are_told(monkeypatch, shape):
+    """Of an array above that size nothing was compared: copies of a matrix could differ."""
+    monkeypatch.setattr(create, "FINGERPRINTED", 1000)
+
+    def program(comm):
+        grid, own = ProcessGrid((2, 2), comm=comm), np.random.default_rng(comm.rank).random(shape)
+        with pytest.raises(AgreementError, match="digest"):
+            pdla.from_global(own, grid, Layout("row"))
+        return pdla.from_global(np.ones(shape), grid, Layout("row")).norm() ** 2
+
+    assert pdla.run(4, program) == pytest.approx([shape[0] * shape[1]] * 4)
 
 
 def test_ranks_that_draw_their_own_arrays_are_told():

@@ -12,7 +12,7 @@ import pytest
 from pdla import Balanced, Cuts, Cyclic, Layout
 from pdla.cuts import Block, block_bounds
 from pdla.errors import LayoutError
-from pdla.indices import IndexSet
+from pdla.indices import IndexSet, overlapping
 from pdla.layout import axes_of, effective, points, share, shares, shares_meeting
 
 SIZES = {"row": 2, "col": 3, "depth": 4}
@@ -145,6 +145,15 @@ def test_index_sets_are_equal_when_they_hold_the_same():
     assert in_two == IndexSet.interval(0, 5)
     assert in_two != IndexSet.interval(0, 4)
     assert len(in_two) == 5 and in_two.merged().starts.tolist() == [0]
+
+
+@pytest.mark.parametrize("other", SPECS)
+@pytest.mark.parametrize("spec", SPECS)
+def test_the_parts_of_two_lists_that_meet_are_found_together(spec, other):
+    for n in (0, 1, 5, 29):
+        xs, ys = (shares(n, Layout(rows=nest).rows, SIZES, axes_of(Layout(rows=nest).rows), {}) for nest in (spec, other))
+        met = [(x, y) for x, y in product(range(len(xs)), range(len(ys))) if xs[x].overlay(ys[y])[2]]
+        assert overlapping(xs, ys) == met
 
 
 # ---------------------------------------------------------------------------------------------- layouts

@@ -954,6 +954,10 @@ MAKING = {
         lambda c: (layer := nn.Linear(SUMMA.make(c), 20, 5)).load_state_dict(layer.state_dict(root=0)), ShapeError,
         r"^ranks 1, 2, 3: weight is \(\) in the state",
     ),
+    "another state on each rank": (
+        lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weight": np.full((20, 5), c.rank)}), AgreementError,
+        "rank 0: from_global of shape .* digest .*; rank 1: ",
+    ),
     "no state on some ranks": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict(None if c.rank else {"weight": X}), ShapeError,
         r"ranks 1, 2, 3: a state of Linear.* is a dict of arrays by name, which every rank has, not a NoneType",
