@@ -1,6 +1,6 @@
 """Words that a rank receives, over the lower bound, for every number P of ranks: pdla's boxes, and boxes of exactly P ranks.
 
-python bench/volume.py [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot docs/_static/volume.svg] [--json FILE]
+python bench/volume.py [--shapes MxNxK,...] [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot FILE] [--json FILE]
 
 --convert N also plans products from and to 2-D blocks on the near-square grid, conversions counted, for every N-th number of ranks.
 --least N computes for every N-th the fewest words with which any box can do, from and to these blocks, whichever rank is put where:
@@ -84,9 +84,9 @@ def quantiles(values):
     return {"median": float(np.median(values)), "p95": float(np.percentile(values, 95)), "max": float(max(values))}
 
 
-def study(to, every, convert, beneath):
+def study(shapes, to, every, convert, beneath):
     results = []
-    for mnk in SHAPES:
+    for mnk in shapes:
         found = {ranks: (*ours(mnk, ranks), by_divisors(mnk, ranks)) for ranks in range(2, to + 1, every)}
         moving = {ranks: converted(mnk, ranks) for ranks in range(2, to + 1, convert)} if convert else {}
         floor = {ranks: least(mnk, ranks) for ranks in range(2, to + 1, beneath)} if beneath else {}
@@ -122,8 +122,9 @@ def plot(results, path):
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"svg.hashsalt": "pdla", "font.size": 9})
-    figure, every = plt.subplots(2, 2, figsize=(9, 6), sharex=True, constrained_layout=True)
-    for axes, one in zip(every.flat, results, strict=True):
+    rows = -(-len(results) // 2)
+    figure, every = plt.subplots(rows, 2, figsize=(9, 3 * rows), sharex=True, squeeze=False, constrained_layout=True)
+    for axes, one in zip(every.flat, results, strict=False):
         ranks = list(one["ranks"])
         dots = {"marker": ".", "linestyle": "", "markersize": 3, "rasterized": True}
         axes.plot(ranks, [v[2] for v in one["ranks"].values()], color="#cccccc", label="sides that divide P", **dots)
@@ -141,8 +142,16 @@ def plot(results, path):
     figure.savefig(path, dpi=200, metadata={"Date": None})
 
 
+def shapes(text):
+    found = [tuple(map(positive, shape.split("x"))) for shape in text.split(",")]
+    if any(len(mnk) != 3 for mnk in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: give m x n x k, such as 32768x32768x32768")
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shapes", type=shapes, default=SHAPES, metavar="MxNxK,...", help="(default: those of docs/choosing.md)")
     parser.add_argument("--to", type=positive, default=1024, metavar="RANKS", help="the most ranks (default 1024)")
     parser.add_argument("--every", type=positive, default=1, metavar="N", help="every N-th number of ranks only (default 1)")
     parser.add_argument("--convert", type=natural, default=0, metavar="N", help="also from and to 2-D blocks, every N-th number")
@@ -150,7 +159,7 @@ def main():
     parser.add_argument("--plot", type=to_draw, metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
     parser.add_argument("--json", type=to_write, metavar="FILE", help="write all figures to FILE")
     wanted = parser.parse_args()
-    results = study(wanted.to, wanted.every, wanted.convert, wanted.least)
+    results = study(wanted.shapes, wanted.to, wanted.every, wanted.convert, wanted.least)
     table(results)
     if wanted.plot:
         plot(results, wanted.plot)
