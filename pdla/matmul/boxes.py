@@ -78,6 +78,8 @@ def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     about the fewest words, and then the fewest messages."""
     small = np.arange(1, isqrt(pk) + 1)
     small = small[pk % small == 0]
+    fits = pk // small <= LONGEST
+    small = small[fits] if fits.any() else small
     rows = np.concatenate([small, pk // small])
     words = Boxes(bm, bn, 0, 1, 1, pk, rows).in_two(rows, pk // rows)
     few = rows[words <= ABOUT * words.min()]
