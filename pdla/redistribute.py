@@ -160,7 +160,10 @@ def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool)
         return xp.empty((0, 0), summing(A.dtype))
     before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
     parts = takes(xp, block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
-    return comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, summing(A.dtype))).wait()
+    by_columns = not by_rows and xp.contiguous(block.T)  # then the transposes of its parts, some whole columns, have no gaps
+    parts = [part.T for part in parts] if by_columns else parts
+    total = comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, summing(A.dtype))).wait()
+    return total.T if by_columns else total
 
 
 def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:

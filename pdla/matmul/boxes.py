@@ -11,7 +11,7 @@ not only those whose sides divide P, is what keeps primes near the lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import ceil, isqrt, prod
@@ -200,45 +200,65 @@ def cheapest(
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks, looks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
-    sides: Sequence[np.ndarray] = _fewer(pm[fits], pn[fits], np.minimum(ranks // (pm[fits] * pn[fits]), max(parts[2], 1)), m, n)
-    bound, work = received_lower_bound(m, n, k, ranks), m * n * k / ranks
-    most_words = lean(m, n, k, ranks, machine) if in_steps else 0.0
-
-    def priced(there: Boxes, received: np.ndarray, begun: np.ndarray | float) -> np.ndarray:
-        over = there.bm * there.bn * there.bk * (ranks / max(m * n * k, 1))
-        return price(ranks, over, received, begun, there.pk > 1, bound, work, machine)
-
-    def prices_of(there: Boxes) -> np.ndarray:
-        return priced(there, there.words, there.messages(most_words))
-
+    pm, pn = pm[fits], pn[fits]
+    sides = _fewer(pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1)), m, n)
+    search = Search(m, n, k, ranks, machine, lean(m, n, k, ranks, machine) if in_steps else 0.0)
     pieces = ([side[i : i + CACHED] for side in sides] for i in range(0, len(sides[0]), CACHED))
-    prices = np.concatenate([prices_of(Boxes.of(m, n, k, pm, pn, pk, None if in_two else pk)) for pm, pn, pk in pieces])
-    many = np.flatnonzero(sides[2] >= circulant.MANY) if in_two else ()
-    if len(many):
-        # If C's faces were cut evenly, and without a message: some ranks less along k may cut them so. A prime number of ranks, for
-        # instance, cuts faces along one dimension alone.
-        there = Boxes.of(m, n, k, *(side[many] for side in sides))
-        least = priced(there, there.words - there.summed + there.bm * there.bn, 0)
-        for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < GAIN * prices.min()))]]:
-            pm, pn, most_k = (side[i] for side in sides)
-            rows = np.arange(1, min(most_k, LONGEST) + 1)
-            pk = rows * (most_k // rows)
-            again = prices_of(Boxes.of(m, n, k, pm, pn, pk, rows))
-            best = int(np.argmin(again))
-            sides = [np.append(side, new) for side, new in zip(sides, (pm, pn, pk[best]), strict=True)]
-            prices = np.append(prices, again[best])
+    prices = np.concatenate([search.prices(pm, pn, pk, None if in_two else pk) for pm, pn, pk in pieces])
+    if in_two:
+        for box, price_ in search.evened(sides, prices):
+            sides = tuple(np.append(side, new) for side, new in zip(sides, box, strict=True))  # type: ignore[assignment]
+            prices = np.append(prices, price_)
     order = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
     return [Box(*(int(side[i]) for side in sides)) for i in order]
 
 
-def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool) -> list[Box]:
+@dataclass(frozen=True)
+class Search:
+    """A search for the cheapest boxes of m x n x k on so many ranks. lean: see the function."""
+
+    m: int
+    n: int
+    k: int
+    ranks: int
+    machine: Machine
+    lean: float
+
+    def prices(self, pm: Any, pn: Any, pk: Any, first: Any = None) -> np.ndarray:
+        """The prices of boxes; see Boxes.of."""
+        there = Boxes.of(self.m, self.n, self.k, pm, pn, pk, first)
+        return self._priced(there, there.words, there.messages(self.lean))
+
+    def _priced(self, there: Boxes, received: Any, begun: Any) -> np.ndarray:
+        work, bound = self.m * self.n * self.k / self.ranks, received_lower_bound(self.m, self.n, self.k, self.ranks)
+        over = there.bm * there.bn * there.bk / max(work, 1 / self.ranks)
+        return price(self.ranks, over, received, begun, there.pk > 1, bound, work, self.machine)
+
+    def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> Iterator[tuple[Box, float]]:
+        """Of the few boxes that might be cheapest if C's faces were cut evenly: the same with some ranks less along k, where they
+        are, and the price. A prime number of ranks, for instance, cuts faces along one dimension alone."""
+        many = np.flatnonzero(sides[2] >= circulant.MANY)
+        if not len(many):
+            return
+        there = Boxes.of(self.m, self.n, self.k, *(side[many] for side in sides))
+        least = self._priced(there, there.words - there.summed + there.bm * there.bn, 0)  # without a message
+        for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < GAIN * prices.min()))]]:
+            pm, pn, most = (int(side[i]) for side in sides)
+            rows = np.arange(1, min(most, LONGEST) + 1)
+            pk = rows * (most // rows)
+            found = self.prices(pm, pn, pk, rows)
+            best = int(np.argmin(found))
+            yield Box(pm, pn, int(pk[best])), float(found[best])
+
+
+def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, in_two: bool) -> list[Box]:
     """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on: the fewer ranks sum C, the less memory
     that needs."""
     layers = (2**i for i in range(min(ranks, max(k, 1)).bit_length()))
     return [
         box
         for c in layers
-        for box in cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, looks=COARSE)
+        for box in cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, in_two=in_two, looks=COARSE)
     ]
 
 

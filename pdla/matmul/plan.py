@@ -19,7 +19,7 @@ from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout
+from pdla.layout import Layout, axes_of
 from pdla.matmul import cannon, checks, gather, planner, roles, shared, summa, walk
 from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.question import Operand
@@ -282,7 +282,10 @@ class Plan:
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
             self._fill(a, b, inside, alpha, beta)
             return
-        block = buffer(xp, local_shape(c.shape, layout, self.grid), summing(self.dtype))
+        shape = local_shape(c.shape, layout, self.grid)
+        # By columns where they are cut to be summed: parts of rows would have gaps, and be copied to be sent.
+        by_columns = layout.partial and {*layout.partial} <= {*axes_of(c.layout.cols)}
+        block = buffer(xp, shape[::-1], summing(self.dtype)).T if by_columns else buffer(xp, shape, summing(self.dtype))
         addends = DistMatrix(block, c.shape, self.grid, layout)
         self._fill(a, b, addends, alpha, 0)
         if addends.layout.partial:

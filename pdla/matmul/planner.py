@@ -152,7 +152,7 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: boo
     if named is box.ALGORITHM:
         rows_first = q.itemsize == WIDE
         search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, rows_first=rows_first, in_two=q.in_two)
-        thin = boxes.by_layers(*q.mnk, q.ranks, q.machine, rows_first) if lean else ()
+        thin = boxes.by_layers(*q.mnk, q.ranks, q.machine, rows_first, q.in_two) if lean else ()
         flat = search(BOXES, boxes.Box(q.ranks, q.ranks, 1)) if q.readable else ()
         return dict.fromkeys((*search(BOXES), *flat, *thin))
 

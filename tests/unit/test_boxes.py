@@ -304,7 +304,7 @@ def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(mnk, ra
         begun, words = boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine)), boxes.words(*mnk, box)
         return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
 
-    found = boxes.by_layers(*mnk, ranks, machine, True)
+    found = boxes.by_layers(*mnk, ranks, machine, True, True)
     assert len(found) == min(ranks, mnk[2]).bit_length()
     for i, box in enumerate(found):
         finer = boxes.cheapest(*mnk, ranks, machine, most=Box(ranks, ranks, 2**i), rows_first=True)[0]

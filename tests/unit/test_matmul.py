@@ -176,7 +176,7 @@ def test_whole_rows_have_no_gaps_to_be_packed(part, algorithm):
     def program(comm):
         A = part(exact((20, 20), ProcessGrid((2, 2)), LAYOUT))
         A, B = (A, A.T) if A.shape[0] <= A.shape[1] else (A.T, A)
-        plan = pdla.plan_matmul(A, B, algorithm=algorithm, layout=Layout(A.layout.rows), panel=3)
+        plan = pdla.plan_matmul(A, B, algorithm=algorithm, panel=3)
         with pdla.record() as ledger:
             plan(A, B)
         assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"]
