@@ -145,9 +145,15 @@ class Boxes:
             return once, pk - 1, pk
         second = pk // self.first
         twice = np.minimum(self.in_two(self.first, second), self.in_two(second, self.first))
-        in_two, steps = many & (twice <= once), circulant.weight(size, self.first) + circulant.weight(size, second)
+        in_two = many & self.twice_pays(once, twice)
+        steps = circulant.weight(size, self.first) + circulant.weight(size, second)
         longest = np.where(in_two, np.maximum(self.first, second), pk)
         return np.where(in_two, twice, once), np.where(in_two, steps, circulant.weight(size, pk)), longest
+
+    def twice_pays(self, once: Any, twice: Any) -> Any:
+        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come. But where
+        more ranks sum a face than it has elements, words have to be saved: an axis along which most have nothing seems cheap."""
+        return twice * np.where(self.pk > self.bm * self.bn, ABOUT, 1) <= once
 
     def in_two(self, rows: Any, cols: Any) -> Any:
         """Words of two sums: the first leaves a rank some of its face's rows, the second some of their columns."""

@@ -123,7 +123,8 @@ class Table:
             return best
         parts = boxes.split(ceil(m / self.box.m), ceil(n / self.box.n), self.box.k)
         split = best if 1 in parts else best._split(*parts)
-        return split if split.words(m, n, k) <= best.words(m, n, k) else best
+        pays = boxes.Boxes.of(m, n, k, *self.box).twice_pays(best.words(m, n, k), split.words(m, n, k))
+        return split if pays else best
 
     def _split(self, rows: int, cols: int) -> Table:
         """The table of a box whose ranks along k are a grid of rows x cols: so C's faces are cut along both dimensions."""
