@@ -195,10 +195,12 @@ def _under_way(plan: Plan) -> int:
 
 
 def _thinnest(plan: Plan) -> Plan:
-    """The plan with the narrowest panels that are tried."""
+    """The plan with the narrowest panels that are tried: about MOST_PANELS, a rank's indices cut evenly."""
     if plan.schedule != "summa":
         return plan
-    return replace(plan, panel=min(plan.panel, PANEL, max(1, _walked(plan.mnk, plan.walk) // MOST_PANELS)))
+    met = walk.first_met(plan.walk, plan.mnk, plan.grid.sizes)
+    pieces = max(1, MOST_PANELS * met // max(1, _walked(plan.mnk, plan.walk)))
+    return replace(plan, panel=min(plan.panel, PANEL, max(1, -(-met // pieces))))
 
 
 def _walked(mnk: tuple[int, int, int], steps: walk.Walk) -> int:
