@@ -6,13 +6,16 @@ number sends; a rank that holds a copy itself receives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
 from pdla.array.composed import summing
+from pdla.comm import circulant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
 from pdla.comm.kept import kept
@@ -139,9 +142,7 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     16-bit floats are rounded once, when all axes have been added up.
     """
     layout, block = A.layout, A.stored
-    order = [axis for axis in (*wanted.axes, *A.layout.partial) if axis in A.layout.partial]
-    for axis in dict.fromkeys(order):
-        by_rows = axis in axes_of(wanted.rows) or (axis not in axes_of(wanted.cols) and A.shape[0] >= A.shape[1])
+    for axis, by_rows in sums(A.shape, layout, wanted, tuple(A.grid.sizes.items())):
         left = tuple(a for a in layout.partial if a != axis)
         cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
         layout = Layout((*layout.rows, cut), layout.cols, left) if by_rows else Layout(layout.rows, (*layout.cols, cut), left)
@@ -150,6 +151,31 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
         total, block = block, buffer(A.xp, block.shape, A.dtype)
         A.xp.copy(block, total)
     return DistMatrix(block, A.shape, A.grid, layout, conjugated=A.conjugated)
+
+
+@lru_cache(maxsize=256)
+def sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
+    """The partial axes in the order in which they are summed, each with whether it cuts rows: first those that do, or first those
+    that cut columns, whichever brings fewer words. sized: the grid's axes and their sizes."""
+    sizes = dict(sized)
+    nests = (wanted.rows, True), (wanted.cols, False)
+    rows, cols = ([(axis, by) for axis in axes_of(nest) if axis in layout.partial] for nest, by in nests)
+    rest = [(axis, shape[0] >= shape[1]) for axis in layout.partial if axis not in wanted.axes]
+    block = layout.local_shape(shape, sizes, dict.fromkeys(sizes, 0))
+    either = [*rows, *cols, *rest], [*cols, *rows, *rest]
+    return tuple(min(either, key=lambda order: addends(block, [(by, sizes[axis]) for axis, by in order])))
+
+
+def addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
+    """Words that a rank receives of addends of a block that are summed along one axis after another, at most: each cuts rows (True)
+    or columns among so many ranks."""
+    words, share = 0, [*block]
+    for by_rows, ranks in cuts:
+        in_steps, which = circulant.pays(8 * prod(share), ranks), 0 if by_rows else 1
+        holders = min(ranks, share[which])
+        share[which] = ceil(share[which] / ranks)
+        words += prod(share) * (circulant.most_addends(ranks, holders) if in_steps else ranks - 1)
+    return words
 
 
 def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool) -> Any:

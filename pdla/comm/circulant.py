@@ -4,7 +4,8 @@ Each rank puts the pieces of all ranks in a row: its own first, then that of the
 rank sends the addends at places `skip` to `skip + count - 1` of its row to the rank `skip` further on, where they are those of
 places 0 to `count - 1`, and adds what comes to these of its own row; after the last step its own piece, at place 0, is summed. To
 gather, ranks take the steps backwards: the first `count` places go `skip` ranks back, and come to places `skip` and so on there.
-Either way a rank receives P - 1 pieces, as it does directly, for any P.
+Either way a rank receives P - 1 pieces, as it does directly, for any P. Where only some ranks have pieces of a sum, these stand
+evenly between the others: then the first steps bring half of the pieces, a quarter and so on, and the last ones one each.
 
 Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE Trans. Parallel Distrib. Syst. 8 (1997); Träff, arXiv 2410.14234 (2024).
 """
@@ -25,7 +26,6 @@ import numpy as np
 from pdla.array.composed import summed_in
 from pdla.comm.broadcast import Messages
 from pdla.comm.ledger import buffer
-from pdla.cuts import block_bounds
 
 MANY = 32  # ranks from which this is faster, as bench/exchanges.py found
 SHORT = 256 << 10  # bytes of all pieces together up to which it is
@@ -53,20 +53,23 @@ def skips(ranks: int) -> list[tuple[int, int]]:
     return found
 
 
-def most_addends(ranks: int, holders: int) -> int:
-    """The most pieces that a rank receives in a sum where only the first `holders` ranks have pieces."""
-    return sum(min(count, holders) for _, count in skips(ranks))
+def most_addends(ranks: Any, holders: Any) -> Any:
+    """The most pieces that a rank receives in a sum where only `holders` ranks have pieces; elementwise for arrays."""
+    found, left = 0 * ranks, ranks
+    while np.any(left > 1):
+        count = left // 2
+        found, left = found - -count * holders // ranks, left - count
+    return found
 
 
-def balanced(n: int, rank: int, ranks: int) -> Callable[[int], int]:
-    """`at` for n elements that are cut into even pieces."""
-    own = block_bounds(n, ranks, rank)[0]
-
-    def at(place: int) -> int:
-        around, owner = divmod(rank + place, ranks)
-        return around * n + block_bounds(n, ranks, owner)[0] - own
-
-    return at
+def spread(sizes: Sequence[int]) -> Sequence[int]:
+    """The ranks in the order in which they stand around the ring of a sum of pieces of these sizes."""
+    ranks, holders = len(sizes), [rank for rank, size in enumerate(sizes) if size]
+    if len(holders) in (0, ranks):
+        return range(ranks)
+    places = {i * ranks // len(holders): rank for i, rank in enumerate(holders)}
+    others = (rank for rank, size in enumerate(sizes) if not size)
+    return [places[place] if place in places else next(others) for place in range(ranks)]
 
 
 # ---------------------------------------------------------------------------------------------- a rank's part
@@ -81,17 +84,19 @@ class Step(NamedTuple):
     into: slice
 
 
-def summing(rank: int, ranks: int, at: Callable[[int], int]) -> list[Step]:
-    """A rank's steps of a sum. at(place): where the piece at a place of its row begins; at(ranks): where the last one ends."""
+def summing(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
+    """A rank's steps of a sum. ring: the ranks in the order in which they stand around it, this one at `here`.  at(place): where
+    the piece at a place of its row begins; at(number of ranks): where the last one ends."""
+    ranks = len(ring)
     return [
-        Step((rank + skip) % ranks, slice(at(skip), at(skip + count)), (rank - skip) % ranks, slice(0, at(count)))
+        Step(ring[(here + skip) % ranks], slice(at(skip), at(skip + count)), ring[(here - skip) % ranks], slice(0, at(count)))
         for skip, count in skips(ranks)
     ]
 
 
-def gathering(rank: int, ranks: int, at: Callable[[int], int]) -> list[Step]:
+def gathering(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
     """A rank's steps of an all-gather."""
-    return [Step(source, into, to, sent) for to, sent, source, into in reversed(summing(rank, ranks, at))]
+    return [Step(source, into, to, sent) for to, sent, source, into in reversed(summing(ring, here, at))]
 
 
 @dataclass(frozen=True)
@@ -139,30 +144,36 @@ def gathered(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, A
         for (_, out), (lo, hi) in zip(there, pairwise(begins), strict=True):
             xp.copy(out, row[lo:hi].reshape(*out.shape))
 
-    return Row(xp, row, gathering(rank, ranks, at), end)
+    return Row(xp, row, gathering(range(ranks), rank, at), end)
 
 
 def summed(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -> Row:
     """The sum over ranks of parts[rank] goes to out."""
-    ranks, parts = len(parts), [*parts[rank:], *parts[:rank]]
-    begins = [0, *accumulate(part.size for part in parts)]
+    ring = spread([part.size for part in parts])
+    here = ring.index(rank)
+    mine = [parts[r] for r in (*ring[here:], *ring[:here])]
+    begins = [0, *accumulate(part.size for part in mine)]
     row = buffer(xp, (begins[-1],), summed_in(out.dtype, op))
-    for part, (lo, hi) in zip(parts, pairwise(begins), strict=True):
+    for part, (lo, hi) in zip(mine, pairwise(begins), strict=True):
         xp.copy(row[lo:hi].reshape(*part.shape), part)
-    steps = summing(rank, ranks, begins.__getitem__)
+    steps = summing(ring, here, begins.__getitem__)
     return Row(xp, row, steps, lambda: xp.copy(out, row[: out.size].reshape(*out.shape)), op)
 
 
 def summed_everywhere(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) -> Iterator[Row]:
     """The sum over ranks of x, which is flat, goes to out of every rank: first along one row, then along another, of out's dtype,
     which is the same one where the dtypes are. Ask for the second when the first has ended."""
-    at, before = balanced(x.size, rank, ranks), block_bounds(x.size, ranks, rank)[0]
+    before = rank * x.size // ranks
+
+    def at(place: int) -> int:
+        return (rank + place) * x.size // ranks - before
+
     row = _turned(xp, buffer(xp, x.shape, summed_in(x.dtype, op)), x, x.size - before)
-    yield Row(xp, row, summing(rank, ranks, at), lambda: None, op)
+    yield Row(xp, row, summing(range(ranks), rank, at), lambda: None, op)
     whole = row if row.dtype == out.dtype else buffer(xp, x.shape, out.dtype)
     if whole is not row:
         xp.copy(whole[: at(1)], row[: at(1)])
-    yield Row(xp, whole, gathering(rank, ranks, at), lambda: _turned(xp, out, whole, before))
+    yield Row(xp, whole, gathering(range(ranks), rank, at), lambda: _turned(xp, out, whole, before))
 
 
 def _turned(xp: ModuleType, out: Any, x: Any, first: int) -> Any:

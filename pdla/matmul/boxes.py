@@ -75,15 +75,15 @@ def _one(m: int, n: int, k: int, box: Box) -> Boxes:
 @lru_cache(maxsize=4096)
 def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns: so that a rank receives
-    about the fewest words, and then the fewest messages."""
+    about the fewest words, and of such arrangements the one of fewest messages."""
     small = np.arange(1, isqrt(pk) + 1)
     small = small[pk % small == 0]
     fits = pk // small <= LONGEST
     small = small[fits] if fits.any() else small
     rows = np.concatenate([small, pk // small])
     words = Boxes(bm, bn, 0, 1, 1, pk, rows).in_two(rows, pk // rows)
-    few = rows[words <= ABOUT * words.min()]
-    best = int(few[np.argmin(few + pk // few)])
+    messages = np.where(words <= ABOUT * words.min(), rows + pk // rows, np.inf)
+    best = int(rows[np.lexsort((words, messages))[0]])
     return best, pk // best
 
 
@@ -151,19 +151,22 @@ class Boxes:
         return np.where(in_two, twice, once), np.where(in_two, steps, circulant.weight(size, pk)), longest
 
     def twice_pays(self, once: Any, twice: Any) -> Any:
-        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come. But where
-        more ranks sum a face than it has elements, words have to be saved: an axis along which most have nothing seems cheap."""
-        return twice * np.where(self.pk > self.bm * self.bn, ABOUT, 1) <= once
+        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come. A row of
+        ranks that is longer than LONGEST is worth a few words more."""
+        return twice <= once * np.where(self.pk > LONGEST, ABOUT, 1)
 
     def in_two(self, rows: Any, cols: Any) -> Any:
-        """Words of two sums: the first leaves a rank some of its face's rows, the second some of their columns."""
-        return self._along(self.bm, self.bn, rows) + self._along(self.bn, np.ceil(self.bm / rows), cols)
+        """Words of two sums, which leave a rank some of its face's rows, and some of their columns, in the better order."""
+        bm, bn = self.bm, self.bn
+        rows_first = self._along(bm, bn, rows) + self._along(bn, np.ceil(bm / rows), cols)
+        return np.minimum(rows_first, self._along(bn, bm, cols) + self._along(bm, np.ceil(bn / cols), rows))
 
     def _along(self, size: Any, across: Any, ranks: Any) -> Any:
         """Words of a sum over ranks that cut a dimension of this size; `across`: what is there of the other one."""
-        holders = np.maximum(1, np.minimum(ranks, size))
-        in_steps = (ranks >= circulant.MANY) & (8 * self.bm * self.bn < circulant.SHORT)
-        addends = np.where(in_steps, holders * (1 + np.log2(ranks / holders)) - 1, ranks - 1)
+        ranks, size = np.broadcast_arrays(ranks, size)
+        addends = np.array(ranks - 1.0)
+        crowded = (size < ranks) & (ranks >= circulant.MANY) & (8 * size * across < circulant.SHORT)
+        addends[crowded] = circulant.most_addends(ranks[crowded], size[crowded])
         return np.ceil(size / ranks) * across * addends
 
 

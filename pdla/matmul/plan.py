@@ -19,13 +19,13 @@ from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, axes_of
+from pdla.layout import Layout
 from pdla.matmul import cannon, checks, gather, planner, roles, shared, summa, walk
 from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.question import Operand
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
-from pdla.redistribute import local_shape, start, summed
+from pdla.redistribute import local_shape, start, summed, sums
 
 AT_ONCE = ("gather", "shared")  # schedules that do not walk
 EVERY_RANK = 64  # ranks up to which all of them are run dry to foretell costs, beyond only a sample
@@ -283,8 +283,8 @@ class Plan:
             self._fill(a, b, inside, alpha, beta)
             return
         shape = local_shape(c.shape, layout, self.grid)
-        # By columns where they are cut to be summed: parts of rows would have gaps, and be copied to be sent.
-        by_columns = layout.partial and {*layout.partial} <= {*axes_of(c.layout.cols)}
+        # By columns where these are cut to be summed: parts of rows would have gaps, and be copied to be sent.
+        by_columns = layout.partial and not sums(c.shape, layout, c.layout, tuple(self.grid.sizes.items()))[0][1]
         block = buffer(xp, shape[::-1], summing(self.dtype)).T if by_columns else buffer(xp, shape, summing(self.dtype))
         addends = DistMatrix(block, c.shape, self.grid, layout)
         self._fill(a, b, addends, alpha, 0)

@@ -17,10 +17,11 @@ from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.roles import Roles
 from pdla.model.machine import Machine
+from pdla.redistribute import addends
 
 Carries = tuple[tuple[str, str], ...]
 BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
-MUCH = 0.9  # as shares along rows are views, and those along columns copies, a few words less are not worth it
+MUCH = {"A": 0.9, "B": 0.9, "C": 1}  # shares of A and B along columns are copied to be put together: not for a few words less
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
@@ -75,15 +76,10 @@ class Table:
         return rows * cols - prod(size // prod(parts for _, parts in nest) for size, nest in zip((rows, cols), cuts, strict=True))
 
     def _summed(self, rows: int, cols: int) -> int:
-        """Words of C's addends: they are summed along one axis after another, along rows first."""
-        short, share, words = 8 * rows * cols < circulant.SHORT, [rows, cols], 0
-        for dimension, nest in enumerate(self._cut_further("C")):
-            for _, parts in nest:
-                holders = min(parts, share[dimension])
-                share[dimension] = ceil(share[dimension] / parts)
-                in_steps = short and parts >= circulant.MANY
-                words += prod(share) * (circulant.most_addends(parts, holders) if in_steps else parts - 1)
-        return words
+        """Words of C's addends: they are summed along one axis after another, in the better of two orders (redistribute.sums)."""
+        cuts = zip(self._cut_further("C"), (True, False), strict=True)
+        first, then = ([(by_rows, parts) for _, parts in nest] for nest, by_rows in cuts)
+        return min(addends((rows, cols), order) for order in ([*first, *then], [*then, *first]))
 
     def _cut_further(self, name: str) -> list[list[tuple[str, int]]]:
         """The axes, and their sizes, that cut the rows and the columns of a matrix's faces."""
@@ -118,7 +114,7 @@ class Table:
         free = [X for X, dimensions in DIMENSIONS.items() if self.schedule == "gather" or self.walked not in dimensions]
         other = self.turned(*free)
         words = zip(DIMENSIONS, self.faces(m, n, k), other.faces(m, n, k), strict=True)
-        best = self.turned(*(X for X, here, there in words if there < MUCH * here))
+        best = self.turned(*(X for X, here, there in words if there < MUCH[X] * here))
         if not in_two or "C" not in free or self.schedule == "cannon" or self.box.k < circulant.MANY:
             return best
         parts = boxes.split(ceil(m / self.box.m), ceil(n / self.box.n), self.box.k)

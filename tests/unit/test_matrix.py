@@ -364,6 +364,20 @@ def test_partial_sums():
     on_a_grid(program)
 
 
+@pytest.mark.parametrize(("shape", "words"), [((3, 60), 300), ((60, 3), 184), ((60, 60), 3480)])
+def test_partial_sums_are_added_up_in_the_order_that_brings_fewer_words(shape, words):
+    """Of 3 rows cut by 8 ranks 3 get one, and receive it seven times: 60 columns, or 30 if the columns have been cut before."""
+
+    def program(comm):
+        A = pdla.from_local(np.full(shape, comm.rank), shape, ProcessGrid((8, 2), comm=comm), Layout(partial=("row", "col")))
+        with pdla.record() as ledger:
+            B = A.redistribute(Layout("row", "col"))
+        assert (B.gather() == sum(range(16))).all()
+        return ledger.bytes_received
+
+    assert max(pdla.run(16, program)) == 8 * words
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_partial_sums_of_16_bits_are_rounded_once(dtype):
     """The addends of one or two ranks are less than half of the way to the next number, all together more."""
