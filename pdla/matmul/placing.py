@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import product
 from math import prod
 
 import numpy as np
 
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
-from pdla.indices import intersect
-from pdla.layout import Layout, Shape, axes_of, effective, share
+from pdla.indices import IndexSet, intersect, runs
+from pdla.layout import Layout, Shape, axes_of, effective, shares
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
 FEW = 1024  # ranks up to which an assignment is looked for: that takes time that grows with their cube
@@ -88,39 +87,26 @@ class Side:
     @cached_property
     def elements(self) -> np.ndarray:
         """Elements of the block at each place of the grid."""
-        rows, cols = (np.add.reduceat(stops - starts, first) for starts, stops, first in map(_runs, self.nests))
+        rows, cols = (np.array([len(share) for share in _shares(nest)]) for nest in self.nests)
         return rows[self.numbers[0]] * cols[self.numbers[1]]
 
 
 @lru_cache(maxsize=1024)
-def _runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops of the runs of all shares, and where those of each share begin. An empty share has one run, an empty one."""
-    n, nest, sizes = nest_
-    names = axes_of(nest)
-    along = dict(zip(names, sizes, strict=True))
-    held = [share(n, nest, along, dict(zip(names, point, strict=True))) for point in product(*map(range, sizes))]
-    starts = [part.starts if len(part.starts) else np.zeros(1, np.int64) for part in held]
-    stops = [part.stops if len(part.stops) else np.zeros(1, np.int64) for part in held]
-    return np.concatenate(starts), np.concatenate(stops), np.cumsum([0, *map(len, starts)])[:-1]
+def _shares(nest: Nest) -> list[IndexSet]:
+    """All shares of a dimension, by their numbers."""
+    n, cuts, parts = nest
+    axes = axes_of(cuts)
+    return shares(n, cuts, dict(zip(axes, parts, strict=True)), axes, {})
 
 
 @lru_cache(maxsize=1024)
 def _overlap(user: Nest, native: Nest) -> np.ndarray:
     """How many indices each of the user's shares (rows) and each native share (columns) have in common."""
-    (starts, stops, held), (begins, ends, needed) = _sorted_runs(user), _sorted_runs(native)
+    (starts, stops, held), (begins, ends, needed) = runs(_shares(user)), runs(_shares(native))
     i, j, low, high = intersect(starts, stops, begins, ends)
     common = np.zeros((prod(user[2]), prod(native[2])), np.int64)
     np.add.at(common, (held[i], needed[j]), high - low)
     return common
-
-
-def _sorted_runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops of the runs of all shares, ascending, without empty ones, and the number of the share of each."""
-    starts, stops, first = _runs(nest_)
-    number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(starts))))
-    order = np.argsort(starts)
-    order = order[stops[order] > starts[order]]
-    return starts[order], stops[order], number[order]
 
 
 @dataclass(frozen=True)
