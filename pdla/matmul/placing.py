@@ -99,14 +99,39 @@ def _shares(nest: Nest) -> list[IndexSet]:
     return shares(n, cuts, dict(zip(axes, parts, strict=True)), axes, {})
 
 
-@lru_cache(maxsize=1024)
-def _overlap(user: Nest, native: Nest) -> np.ndarray:
-    """How many indices each of the user's shares (rows) and each native share (columns) have in common."""
-    (starts, stops, held), (begins, ends, needed) = runs(_shares(user)), runs(_shares(native))
-    i, j, low, high = intersect(starts, stops, begins, ends)
-    common = np.zeros((prod(user[2]), prod(native[2])), np.int64)
-    np.add.at(common, (held[i], needed[j]), high - low)
-    return common
+@dataclass(frozen=True)
+class Overlap:
+    """How many indices each of the user's shares of a dimension and each native share have in common. Only pairs that have any are
+    kept: of thousands of shares most pairs have none.
+
+    shape  the user's shares x the native shares
+    pairs  the places in this shape, flat and ascending, of pairs that have any, and one past the end;  sizes: how many they have
+    """
+
+    shape: tuple[int, int]
+    pairs: np.ndarray
+    sizes: np.ndarray
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def of(user: Nest, native: Nest) -> Overlap:
+        (starts, stops, held), (begins, ends, needed) = runs(_shares(user)), runs(_shares(native))
+        i, j, low, high = intersect(starts, stops, begins, ends)
+        shape = prod(user[2]), prod(native[2])
+        pairs, at = np.unique(np.append(held[i] * shape[1] + needed[j], prod(shape)), return_inverse=True)
+        sizes = np.zeros(len(pairs), np.int64)
+        np.add.at(sizes, at[:-1], high - low)
+        return Overlap(shape, pairs, sizes)
+
+    def __call__(self, held: np.ndarray, needed: np.ndarray) -> np.ndarray:
+        """The indices that the user's shares and the native shares of these numbers have in common, elementwise."""
+        wanted = held * self.shape[1] + needed
+        at = np.searchsorted(self.pairs, wanted)
+        return np.where(self.pairs[at] == wanted, self.sizes[at], 0)
+
+    def table(self) -> np.ndarray:
+        """The same for all shares."""
+        return self(np.arange(self.shape[0])[:, None], np.arange(self.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -122,15 +147,16 @@ class Kept:
     ranks: int
 
     @cached_property
-    def _overlaps(self) -> list[np.ndarray]:
-        """For rows and for columns: indices in common, the user's shares x the native shares."""
-        return [_overlap(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
+    def _overlaps(self) -> list[Overlap]:
+        """Of rows and of columns."""
+        return [Overlap.of(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
 
     @property
     def elements(self) -> np.ndarray:
         """Ranks x places; 0 for a rank that is idle on the user's grid."""
         kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
-        rows, cols = (o[u][:, v] for o, u, v in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True))
+        numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
+        rows, cols = (overlap.table()[held][:, needed] for overlap, held, needed in numbers)
         kept[self.order] = rows * cols
         return kept
 
@@ -147,24 +173,20 @@ class Kept:
         at = self._places[ranks]
         by_place = (slice(None), *[None] * (ranks.ndim - 1))
         numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
-        rows, cols = (overlap[held[at], needed[by_place]] for overlap, held, needed in numbers)
+        rows, cols = (overlap(held[at], needed[by_place]) for overlap, held, needed in numbers)
         return np.where(at < 0, 0, rows * cols)
-
-    def _in_place(self, order: np.ndarray) -> np.ndarray:
-        """Elements that the rank at each place holds already of what the place needs, with ranks placed in this order."""
-        return self._held(order)
 
     def arriving(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way to the native layout."""
         words = np.zeros(self.ranks, np.int64)
-        words[order] = self.native.elements - self._in_place(order)
+        words[order] = self.native.elements - self._held(order)
         return words
 
     def returning(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way back to the user's layout."""
         words = np.zeros(self.ranks, np.int64)
         words[self.order] = self.user.elements
-        words[order] -= self._in_place(order)
+        words[order] -= self._held(order)
         return words
 
     def far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
