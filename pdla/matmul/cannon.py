@@ -21,7 +21,7 @@ from pdla.comm.pending import Pending
 from pdla.indices import Selection
 from pdla.layout import axes_of, points, shares
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
-from pdla.matmul.walk import DIMENSIONS, Walk
+from pdla.matmul.walk import Walk
 
 
 class Ring:
@@ -103,9 +103,7 @@ def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     axis, or are one ring; and any two parts with indices in common meet at one of the steps of `schedule`. sides: of the grid.
     """
     sizes = dict(sides)
-    matrices = (walked.A, walked.axes_a), (walked.B, walked.axes_b), (walked.C, walked.axes_c)
-    moves = zip(matrices, DIMENSIONS[walked.dimension], strict=True)
-    (x, along_x), (y, along_y) = (((X.rows, X.cols)[which], axes) for (X, axes), which in moves if which is not None)
+    (x, along_x), (y, along_y) = walked.sides
     if not (along_x and along_y):
         return True
     if along_x != along_y and set(along_x) & set(along_y):

@@ -185,7 +185,7 @@ def _under_way(plan: Plan) -> int:
     way."""
     (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
     width, first = min(plan.panel, walk.first_met(walked, (m, n, k), sizes)), dict.fromkeys(sizes, 0)
-    moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.DIMENSIONS[walked.dimension], strict=True)
+    moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.WALKED[walked.dimension], strict=True)
     across = (
         X.local_shape(shape, sizes, first)[1 - which]
         for (shape, X, which), axes in zip(moving, (walked.axes_a, walked.axes_b, walked.axes_c), strict=True)
