@@ -105,7 +105,8 @@ class Overlap:
     kept: of thousands of shares most pairs have none.
 
     shape  the user's shares x the native shares
-    pairs  the places in this shape, flat and ascending, of pairs that have any, and one past the end;  sizes: how many they have
+    pairs  the places in this shape, flat and ascending, of the pairs that have any; last, one that lies past all
+    sizes  how many indices these pairs have in common; last, 0
     """
 
     shape: tuple[int, int]
@@ -148,7 +149,7 @@ class Kept:
 
     @cached_property
     def _overlaps(self) -> list[Overlap]:
-        """Of rows and of columns."""
+        """What rows have in common, and what columns have."""
         return [Overlap.of(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
 
     @property
