@@ -107,17 +107,18 @@ def joined(parts: Sequence[IndexSet]) -> IndexSet:
 def overlapping(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[int, int]]:
     """The numbers of an index set of xs and of one of ys (disjoint ones) that have indices in common: all such pairs, ascending.
     They are found together: there may be a million sets, of which most are empty."""
-    mine, theirs = _runs(xs), _runs(ys)
-    order = np.argsort(theirs[0])
-    i, j, _, _ = intersect(*mine[:2], *(ends[order] for ends in theirs[:2]))
-    pairs = distinct(mine[2][i] * len(ys) + theirs[2][order][j])
+    (starts, stops, x), (begins, ends, y) = runs(xs), runs(ys)
+    i, j, _, _ = intersect(starts, stops, begins, ends)
+    pairs = distinct(x[i] * len(ys) + y[j])
     return [divmod(pair, len(ys)) for pair in pairs.tolist()]
 
 
-def _runs(parts: Sequence[IndexSet]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The starts and the stops of all their runs, and to which part each belongs."""
+def runs(parts: Sequence[IndexSet]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The runs of all parts (disjoint ones), ascending: their starts, their stops, and the number of the part of each."""
     starts, stops = (np.concatenate([getattr(part, end) for part in parts]) for end in ("starts", "stops"))
-    return starts, stops, np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
+    number = np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
+    order = np.argsort(starts)
+    return starts[order], stops[order], number[order]
 
 
 def intersect(starts1, stops1, starts2, stops2):

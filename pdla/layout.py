@@ -94,6 +94,14 @@ def overlays(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], held: Inde
             yield Overlay(where, part, here, there, size)
 
 
+def overlays_of_blocks(
+    shape: Shape, layout: Layout, sizes: Mapping[str, int], held: tuple[IndexSet, IndexSet]
+) -> Iterator[tuple[Overlay, Overlay]]:
+    """The rows and the columns of each block of a matrix that has elements in common with the rows and columns `held`."""
+    rows, cols = (overlays(n, cuts, sizes, part) for n, cuts, part in zip(shape, (layout.rows, layout.cols), held, strict=True))
+    return product(rows, cols)
+
+
 def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:
     """The cuts without those along axes of one rank, which cut nothing."""
     return tuple(cut for cut in cuts if sizes[cut.axis] > 1)

@@ -6,7 +6,7 @@ number sends; a rank that holds a copy itself receives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -23,8 +23,8 @@ from pdla.comm.ledger import buffer, buffers, takes
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
-from pdla.indices import IndexSet, Selection, searched
-from pdla.layout import Layout, Shape, axes_of, overlays, places_of
+from pdla.indices import Selection, searched
+from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix import DistMatrix
 
 
@@ -39,18 +39,6 @@ class Piece:
 
 
 Side = tuple[Layout, ProcessGrid]
-
-
-def _meetings(
-    held: tuple[IndexSet, IndexSet], shape: Shape, side: Side
-) -> Iterator[tuple[dict[str, int], Selection, Selection, Shape]]:
-    """Each block of the other side that has elements in common with a rank's rows and columns: its coordinates there, and of the
-    common elements the positions in those rows and columns, and the shape."""
-    layout, grid = side
-    rows, cols = held
-    across = list(overlays(shape[1], layout.cols, grid.sizes, cols))
-    for up in overlays(shape[0], layout.rows, grid.sizes, rows):
-        yield from ((up.where | along.where, up.here, along.here, (up.size, along.size)) for along in across)
 
 
 def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
@@ -69,8 +57,8 @@ def incoming(shape: Shape, source: Side, target: Side) -> list[Piece]:
     me = np.array([grid.comm.rank])
     held = layout.indices(shape, grid.sizes, grid.coords)
     return [
-        Piece(int(_nearest(source[1].holders(where), me)[0]), rows, cols, size)
-        for where, rows, cols, size in _meetings(held, shape, source)
+        Piece(int(_nearest(source[1].holders(up.where | along.where), me)[0]), up.here, along.here, (up.size, along.size))
+        for up, along in overlays_of_blocks(shape, source[0], source[1].sizes, held)
     ]
 
 
@@ -83,9 +71,9 @@ def outgoing(shape: Shape, source: Side, target: Side) -> list[Piece]:
     copies = grid.holders({axis: grid.coords[axis] for axis in layout.axes})
     held = layout.indices(shape, grid.sizes, grid.coords)
     pieces = []
-    for where, rows, cols, size in _meetings(held, shape, target):
-        wanting = target[1].holders(where)
-        pieces += [Piece(int(to), rows, cols, size) for to in wanting[_nearest(copies, wanting) == me]]
+    for up, along in overlays_of_blocks(shape, target[0], target[1].sizes, held):
+        wanting, size = target[1].holders(up.where | along.where), (up.size, along.size)
+        pieces += [Piece(int(to), up.here, along.here, size) for to in wanting[_nearest(copies, wanting) == me]]
     return pieces
 
 

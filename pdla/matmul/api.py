@@ -17,7 +17,7 @@ from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.layout import Layout, axes_of
 from pdla.matmul import checks, making
-from pdla.matmul.making import Wish
+from pdla.matmul.making import Task, Wish
 from pdla.matmul.plan import Plan
 from pdla.matmul.planner import ALGORITHMS, ON_GRID, SCHEDULES
 from pdla.matmul.question import Operand
@@ -215,7 +215,7 @@ def _agreed(
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, wish, adds, *_made_for(config.settings))
-        plan = kept.plan(key, lambda: making.make(a, b, c, dtype, wish, Machine.chosen(), adds))
+        plan = kept.plan(key, lambda: making.make(Task(a, b, c, dtype, wish, Machine.chosen(), adds)))
     kept.keep(key, plan)
     return plan, kept
 

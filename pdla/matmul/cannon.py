@@ -20,8 +20,8 @@ from pdla.comm.ledger import take
 from pdla.comm.pending import Pending
 from pdla.indices import Selection
 from pdla.layout import axes_of, points, shares
-from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
-from pdla.matmul.walk import DIMENSIONS, Walk
+from pdla.matmul.operands import Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matmul.walk import Walk
 
 
 class Ring:
@@ -37,9 +37,10 @@ class Ring:
         """The skew: bring the part that this rank multiplies first."""
         widest = max(map(len, self.stream.parts))
         self.rooms = [self.stream.room(widest) for _ in range(2)] if self.stream.moves else []
-        self._start(part)
+        self.ask(part)
 
-    def _start(self, part: int) -> None:
+    def ask(self, part: int) -> None:
+        """Start the shift that brings this part; the present one is valid until `arrive`."""
         comm = self.stream.comm
         if comm is None or part == self.part:
             return
@@ -47,10 +48,6 @@ class Ring:
         self.next = comm.shift(self.stored, room, (self.part - part) % comm.size)
         self.coming = part, room
         self.rooms.reverse()
-
-    def ask(self, part: int) -> None:
-        """Start the shift that brings the part of the next step; the present one is valid until `arrive`."""
-        self._start(part)
 
     def arrive(self) -> None:
         if self.next is not None:
@@ -85,11 +82,11 @@ class Carried:
             self.part, self.sums = part, taken
 
     def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
-        part = (positions, ALL) if self.stream.dimension == 0 else (ALL, positions)
-        target = take(self.xp, self.sums, *part)
+        place = self.stream.place(positions)
+        target = take(self.xp, self.sums, *place)
         multiply(self.xp, a, b, target, alpha, 1)
         if not isinstance(positions, slice):
-            self.xp.put(self.sums, *part, target)
+            self.xp.put(self.sums, *place, target)
 
     def end(self) -> None:
         comm = self.stream.comm
@@ -103,9 +100,7 @@ def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     axis, or are one ring; and any two parts with indices in common meet at one of the steps of `schedule`. sides: of the grid.
     """
     sizes = dict(sides)
-    matrices = (walked.A, walked.axes_a), (walked.B, walked.axes_b), (walked.C, walked.axes_c)
-    moves = zip(matrices, DIMENSIONS[walked.dimension], strict=True)
-    (x, along_x), (y, along_y) = (((X.rows, X.cols)[which], axes) for (X, axes), which in moves if which is not None)
+    (x, along_x), (y, along_y) = walked.sides
     if not (along_x and along_y):
         return True
     if along_x != along_y and set(along_x) & set(along_y):
@@ -164,19 +159,14 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, memo: Memo) -> No
     for step, after in zip(steps, [*steps[1:], steps[-1]], strict=True):
         ring.ask(after[0])
         if (meeting := table.pop(step, None)) is not None:
-            _add(ring, other, carried, sink, meeting, c.dimension == 0)
+            panel = ring.panel(meeting.in_x)
+            factors = (panel, other) if c.dimension == 0 else (other, panel)
+            if carried is not None:
+                carried.add(*factors, meeting.in_y, sink.alpha)
+            else:
+                sink.add(*factors, *c.place(meeting.in_y), part=step)
         ring.arrive()
         if carried is not None:
             carried.go_to(after[1])
     if carried is not None:
         carried.end()
-
-
-def _add(ring: Ring, other: Any, carried: Carried | None, sink: Sink, meeting: Meeting, by_rows: bool) -> None:
-    panel = ring.panel(meeting.in_x)
-    a, b = (panel, other) if by_rows else (other, panel)
-    if carried is not None:
-        carried.add(a, b, meeting.in_y, sink.alpha)
-    else:
-        rows, cols = (meeting.in_y, ALL) if by_rows else (ALL, meeting.in_y)
-        sink.add(a, b, rows, cols, part=(meeting.x, meeting.y))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from math import inf, prod
 
 import numpy as np
@@ -47,15 +48,26 @@ class Wish:
 
 @dataclass(frozen=True)
 class Task:
-    """What a plan is made from."""
+    """What a plan is made for.
+
+    C=None leaves C's layout to the plan;  adds: beta is not 0, C has old values to add.
+    """
 
     A: Operand
     B: Operand
     C: Operand | None
     dtype: np.dtype
     wish: Wish
-    question: Question
+    machine: Machine
     adds: bool = False
+
+    @cached_property
+    def question(self) -> Question:
+        return Question.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
+
+    def ways(self) -> list[Way]:
+        """All ways that the wish allows, cheapest first."""
+        return planner.ways(self.question, self.wish.algorithm, self.wish.box, self.wish.schedule)
 
     def plan(self, way: Way, rivals: tuple[str, ...] = (), walked: str | None = None) -> Plan:
         """The plan that goes this way."""
@@ -73,7 +85,7 @@ class Task:
         limit = inf if self.wish.memory_limit is None else self.wish.memory_limit
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
-            q.machine, way.words, way.moved, q.bound, self.adds, limit, rivals,
+            self.machine, way.words, way.moved, q.bound, self.adds, limit, rivals,
         )  # fmt: skip
 
     def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
@@ -84,31 +96,26 @@ class Task:
         return ProcessGrid.trusted(table.shape, self.A.grid.comm, order, table.axes)
 
 
-def make(
-    A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
-) -> Plan:
-    """The cheapest plan for these operands; C=None leaves its layout to the plan. adds: beta is not 0, C has old values to add."""
-    if wish.memory_limit is not None:
-        return fitting(lean(A, B, C, dtype, wish, machine, adds), wish.memory_limit)
-    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
-    found = planner.ways(task.question, wish.algorithm, wish.box, wish.schedule)
-    return task.plan(found[0], planner.runners_up(found, dtype.itemsize))
+def make(task: Task) -> Plan:
+    """The cheapest plan for a task."""
+    if task.wish.memory_limit is not None:
+        return fitting(lean(task), task.wish.memory_limit)
+    found = task.ways()
+    return task.plan(found[0], planner.runners_up(found, task.dtype.itemsize))
 
 
 def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Roles, panel: int) -> Plan:
     """SUMMA's plan for operands on one grid, with given roles of its axes."""
-    task = Task(A, B, C, dtype, Wish(panel=panel), Question.about(A, B, C, dtype.itemsize, Machine.chosen()))
+    task = Task(A, B, C, dtype, Wish(panel=panel), Machine.chosen())
     words = roles.price((A.layout, B.layout, C.layout), (met.A, met.B, met.C), task.question.mnk, A.grid.sizes)
     return task.plan(Way("summa", "summa", met, None, None, words, 0.0, 0.0))
 
 
-def lean(
-    A: Operand, B: Operand, C: Operand | None, dtype: np.dtype, wish: Wish, machine: Machine, adds: bool = False
-) -> Iterator[Plan]:
-    """The plans for these operands, cheapest first. Where the caller leaves the choice, each is followed by SUMMA's plans on its
-    grid, which need less memory."""
-    task = Task(A, B, C, dtype, wish, Question.about(A, B, C, dtype.itemsize, machine), adds)
-    for way in planner.ways(task.question, wish.algorithm, wish.box, wish.schedule):
+def lean(task: Task) -> Iterator[Plan]:
+    """The plans for a task, cheapest first. Where the caller leaves the choice, each is followed by SUMMA's plans on its grid,
+    which need less memory."""
+    wish = task.wish
+    for way in task.ways():
         yield (cheapest := task.plan(way))
         if wish.schedule in (None, "summa") and wish.algorithm not in ("gather", "cannon"):
             for walked in "knm" if way.table is not None else (None,):
@@ -185,7 +192,7 @@ def _under_way(plan: Plan) -> int:
     way."""
     (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
     width, first = min(plan.panel, walk.first_met(walked, (m, n, k), sizes)), dict.fromkeys(sizes, 0)
-    moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.DIMENSIONS[walked.dimension], strict=True)
+    moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.WALKED[walked.dimension], strict=True)
     across = (
         X.local_shape(shape, sizes, first)[1 - which]
         for (shape, X, which), axes in zip(moving, (walked.axes_a, walked.axes_b, walked.axes_c), strict=True)

@@ -263,13 +263,14 @@ class Stream:
 
     def cut(self, selection: Selection) -> Any:
         """These positions of this rank's own block, as stored."""
-        return self.seen(take(self.X.xp, self.X.stored, *self._across(selection)))
+        return self.seen(take(self.X.xp, self.X.stored, *self.place(selection)))
 
     def of(self, stored: Any, selection: Selection) -> Any:
         """These positions of a part that has been received, as the product needs them."""
-        return take(self.X.xp, self.seen(stored), *self._across(selection))
+        return take(self.X.xp, self.seen(stored), *self.place(selection))
 
-    def _across(self, selection: Selection) -> tuple[Selection, Selection]:
+    def place(self, selection: Selection) -> tuple[Selection, Selection]:
+        """The rows and columns at these positions of the walked dimension."""
         return (selection, ALL) if self.dimension == 0 else (ALL, selection)
 
     def room(self, width: int) -> Any:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import product
 from math import prod
 
 import numpy as np
 
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
-from pdla.indices import intersect
-from pdla.layout import Layout, Shape, axes_of, effective, share
+from pdla.indices import IndexSet, intersect, runs
+from pdla.layout import Layout, Shape, axes_of, effective, shares
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
 FEW = 1024  # ranks up to which an assignment is looked for: that takes time that grows with their cube
@@ -88,39 +87,52 @@ class Side:
     @cached_property
     def elements(self) -> np.ndarray:
         """Elements of the block at each place of the grid."""
-        rows, cols = (np.add.reduceat(stops - starts, first) for starts, stops, first in map(_runs, self.nests))
+        rows, cols = (np.array([len(share) for share in _shares(nest)]) for nest in self.nests)
         return rows[self.numbers[0]] * cols[self.numbers[1]]
 
 
 @lru_cache(maxsize=1024)
-def _runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops of the runs of all shares, and where those of each share begin. An empty share has one run, an empty one."""
-    n, nest, sizes = nest_
-    names = axes_of(nest)
-    along = dict(zip(names, sizes, strict=True))
-    held = [share(n, nest, along, dict(zip(names, point, strict=True))) for point in product(*map(range, sizes))]
-    starts = [part.starts if len(part.starts) else np.zeros(1, np.int64) for part in held]
-    stops = [part.stops if len(part.stops) else np.zeros(1, np.int64) for part in held]
-    return np.concatenate(starts), np.concatenate(stops), np.cumsum([0, *map(len, starts)])[:-1]
+def _shares(nest: Nest) -> list[IndexSet]:
+    """All shares of a dimension, by their numbers."""
+    n, cuts, parts = nest
+    axes = axes_of(cuts)
+    return shares(n, cuts, dict(zip(axes, parts, strict=True)), axes, {})
 
 
-@lru_cache(maxsize=1024)
-def _overlap(user: Nest, native: Nest) -> np.ndarray:
-    """How many indices each of the user's shares (rows) and each native share (columns) have in common."""
-    (starts, stops, held), (begins, ends, needed) = _sorted_runs(user), _sorted_runs(native)
-    i, j, low, high = intersect(starts, stops, begins, ends)
-    common = np.zeros((prod(user[2]), prod(native[2])), np.int64)
-    np.add.at(common, (held[i], needed[j]), high - low)
-    return common
+@dataclass(frozen=True)
+class Overlap:
+    """How many indices each of the user's shares of a dimension and each native share have in common. Only pairs that have any are
+    kept: of thousands of shares most pairs have none.
 
+    shape  the user's shares x the native shares
+    pairs  the places in this shape, flat and ascending, of the pairs that have any; last, one that lies past all
+    sizes  how many indices these pairs have in common; last, 0
+    """
 
-def _sorted_runs(nest_: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Starts and stops of the runs of all shares, ascending, without empty ones, and the number of the share of each."""
-    starts, stops, first = _runs(nest_)
-    number = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(starts))))
-    order = np.argsort(starts)
-    order = order[stops[order] > starts[order]]
-    return starts[order], stops[order], number[order]
+    shape: tuple[int, int]
+    pairs: np.ndarray
+    sizes: np.ndarray
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def of(user: Nest, native: Nest) -> Overlap:
+        (starts, stops, held), (begins, ends, needed) = runs(_shares(user)), runs(_shares(native))
+        i, j, low, high = intersect(starts, stops, begins, ends)
+        shape = prod(user[2]), prod(native[2])
+        pairs, at = np.unique(np.append(held[i] * shape[1] + needed[j], prod(shape)), return_inverse=True)
+        sizes = np.zeros(len(pairs), np.int64)
+        np.add.at(sizes, at[:-1], high - low)
+        return Overlap(shape, pairs, sizes)
+
+    def __call__(self, held: np.ndarray, needed: np.ndarray) -> np.ndarray:
+        """The indices that the user's shares and the native shares of these numbers have in common, elementwise."""
+        wanted = held * self.shape[1] + needed
+        at = np.searchsorted(self.pairs, wanted)
+        return np.where(self.pairs[at] == wanted, self.sizes[at], 0)
+
+    def table(self) -> np.ndarray:
+        """The same for all shares."""
+        return self(np.arange(self.shape[0])[:, None], np.arange(self.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -136,15 +148,16 @@ class Kept:
     ranks: int
 
     @cached_property
-    def _overlaps(self) -> list[np.ndarray]:
-        """For rows and for columns: indices in common, the user's shares x the native shares."""
-        return [_overlap(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
+    def _overlaps(self) -> list[Overlap]:
+        """What rows have in common, and what columns have."""
+        return [Overlap.of(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
 
     @property
     def elements(self) -> np.ndarray:
         """Ranks x places; 0 for a rank that is idle on the user's grid."""
         kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
-        rows, cols = (o[u][:, v] for o, u, v in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True))
+        numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
+        rows, cols = (overlap.table()[held][:, needed] for overlap, held, needed in numbers)
         kept[self.order] = rows * cols
         return kept
 
@@ -161,24 +174,20 @@ class Kept:
         at = self._places[ranks]
         by_place = (slice(None), *[None] * (ranks.ndim - 1))
         numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
-        rows, cols = (overlap[held[at], needed[by_place]] for overlap, held, needed in numbers)
+        rows, cols = (overlap(held[at], needed[by_place]) for overlap, held, needed in numbers)
         return np.where(at < 0, 0, rows * cols)
-
-    def _in_place(self, order: np.ndarray) -> np.ndarray:
-        """Elements that the rank at each place holds already of what the place needs, with ranks placed in this order."""
-        return self._held(order)
 
     def arriving(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way to the native layout."""
         words = np.zeros(self.ranks, np.int64)
-        words[order] = self.native.elements - self._in_place(order)
+        words[order] = self.native.elements - self._held(order)
         return words
 
     def returning(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way back to the user's layout."""
         words = np.zeros(self.ranks, np.int64)
         words[self.order] = self.user.elements
-        words[order] -= self._in_place(order)
+        words[order] -= self._held(order)
         return words
 
     def far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

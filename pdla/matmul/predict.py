@@ -13,7 +13,7 @@ from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.matmul import checks, making
-from pdla.matmul.making import Wish
+from pdla.matmul.making import Task, Wish
 from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Order, native
 from pdla.matmul.question import Operand, Sizes
 from pdla.matmul.tables import Table
@@ -60,19 +60,19 @@ def predict_matmul(
     kind, comm = dtype_of(dtype), DryComm(0, P)
     made_for = Machine.chosen() if machine is None else Machine.of(machine)
 
-    def asked(table: Table, order: Order, schedule: str | None) -> tuple[Operand, Operand, Operand, np.dtype, Wish, Machine]:
+    def asked(table: Table, order: Order, schedule: str | None) -> Task:
         grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
-        return A, B, C, kind, Wish(table.algorithm, table.asked, schedule), made_for
+        return Task(A, B, C, kind, Wish(table.algorithm, table.asked, schedule), made_for)
 
     found = native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
     if memory_limit is None:
-        plan = making.make(*asked(*found[0], found[0][0].schedule))
+        plan = making.make(asked(*found[0], found[0][0].schedule))
     else:
         shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
         for table, order in found:  # each shape once: `lean` tries all of its schedules
             shapes.setdefault(table.shape, (table, order))
-        plan = making.fitting((plan for way in shapes.values() for plan in making.lean(*asked(*way, None))), memory_limit)
+        plan = making.fitting((plan for way in shapes.values() for plan in making.lean(asked(*way, None))), memory_limit)
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,

@@ -21,7 +21,7 @@ from pdla.comm.workspace import aligned
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
-from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays, shares
+from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays_of_blocks, shares
 from pdla.matmul.operands import Memo, as_stored, assembler, multiply
 from pdla.matmul.roles import Roles
 from pdla.matrix import DistMatrix
@@ -165,12 +165,10 @@ def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[M
     if not X.first:
         return
     rows, cols = X.indices
-    across = list(overlays(X.shape[1], layout.cols, grid.sizes, cols))
-    for up in overlays(X.shape[0], layout.rows, grid.sizes, rows):
-        for along in across:
-            here = None if _all(up.here, len(rows)) and _all(along.here, len(cols)) else (up.here, along.here)
-            face = as_stored(X, up.share, along.share)
-            yield Piece(begin(up.where | along.where), face, (up.there, along.there), here)
+    for up, along in overlays_of_blocks(X.shape, layout, grid.sizes, X.indices):
+        here = None if _all(up.here, len(rows)) and _all(along.here, len(cols)) else (up.here, along.here)
+        face = as_stored(X, up.share, along.share)
+        yield Piece(begin(up.where | along.where), face, (up.there, along.there), here)
 
 
 def _all(selection: Selection, n: int) -> bool:

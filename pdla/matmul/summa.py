@@ -16,7 +16,7 @@ from typing import Any
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending, done
 from pdla.indices import Selection
-from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matmul.operands import Meeting, Memo, Sink, Stream, meetings, multiply
 
 AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
 
@@ -66,8 +66,7 @@ class Drain:
         pending, out, positions = self.under_way.popleft()
         pending.wait()
         if out is not None:
-            rows, cols = (positions, ALL) if self.stream.dimension == 0 else (ALL, positions)
-            self.stream.X.xp.put(self.stream.X.stored, rows, cols, out)
+            self.stream.X.xp.put(self.stream.X.stored, *self.stream.place(positions), out)
 
 
 def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meeting], int]:
@@ -107,21 +106,14 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
     panels, widest = panels_of(moving, c, width, memo)
     feed = Feed(moving, widest)
     drain = Drain(c, widest) if c.moves else None
-    by_rows = c.dimension == 0
-
     for p, (coming, x) in started(lambda p: feed.start(p.x, p.in_x, p.width), panels):
         coming.wait()
-        factors = (x, other) if by_rows else (other, x)
+        factors = (x, other) if c.dimension == 0 else (other, x)
         if drain is None:
-            _place(sink, *factors, p, by_rows)
+            sink.add(*factors, *c.place(p.in_y), part=(p.x, p.y, str(p.in_y)))
         else:
             panel = drain.panel(p.width)
             multiply(sink.xp, *factors, panel, sink.alpha, 0)
             drain.start(p.y, p.in_y, panel)
     while drain is not None and drain.under_way:
         drain.finish()
-
-
-def _place(sink: Sink, a: Any, b: Any, p: Meeting, by_rows: bool) -> None:
-    rows, cols = (p.in_y, ALL) if by_rows else (ALL, p.in_y)
-    sink.add(a, b, rows, cols, part=(p.x, p.y, str(p.in_y)))

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pdla.cuts import Block, Cut
+from pdla.cuts import Block
 from pdla.layout import Layout, axes_of, effective, share, shares
 from pdla.matmul.operands import Memo, Stream, assemble, meetings
-from pdla.matmul.roles import Roles, cutting
+from pdla.matmul.roles import Nest, Roles, cutting
 from pdla.matrix import DistMatrix
 
 # Which dimension of A, B and C is the walked one: 0 the rows, 1 the columns, None neither.
-DIMENSIONS = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
+WALKED = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,13 @@ class Walk:
     B: Layout
     C: Layout
     words: float
+
+    @property
+    def sides(self) -> list[tuple[Nest, tuple[str, ...]]]:
+        """Of each of the two matrices that have the walked dimension: how it is cut along it, and the axes along which it moves."""
+        matrices = (self.A, self.axes_a), (self.B, self.axes_b), (self.C, self.axes_c)
+        found = zip(matrices, WALKED[self.dimension], strict=True)
+        return [((X.rows, X.cols)[which], axes) for (X, axes), which in found if which is not None]
 
 
 def _cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]):
@@ -66,7 +73,7 @@ def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[st
 
 
 def _walk(dimension: str, A: Layout, B: Layout, wanted: Layout, roles: Roles, sizes: Mapping[str, int], mnk) -> Walk:
-    da, db, dc = DIMENSIONS[dimension]
+    da, db, dc = WALKED[dimension]
     (axes_a, a), (axes_b, b) = _streamed(A, roles.A, da, sizes), _streamed(B, roles.B, db, sizes)
     axes_c, c = _reduced(roles.C, wanted, dc, sizes)
     m, n, k = mnk
@@ -92,7 +99,7 @@ def choose(
 def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """The width of the widest panel there can be: the most indices of the walked dimension that a share by the one and a share by
     the other matrix that has it have in common."""
-    n, nests = mnk["mnk".index(walked.dimension)], _nests(walked)
+    n, nests = mnk["mnk".index(walked.dimension)], [nest for nest, _ in walked.sides]
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
         return first_met(walked, mnk, sizes)
     xs, ys = (shares(n, nest, sizes, axes_of(nest), {}) for nest in nests)
@@ -103,14 +110,8 @@ def first_met(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int])
     """How many indices of the walked dimension the grid's first rank holds of both matrices that have it: if panels may be so wide,
     its widest has no fewer."""
     n = mnk["mnk".index(walked.dimension)]
-    x, y = (share(n, nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest in _nests(walked))
+    x, y = (share(n, nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest, _ in walked.sides)
     return x.overlay(y)[2]
-
-
-def _nests(walked: Walk) -> list[tuple[Cut, ...]]:
-    """How the two matrices that have the walked dimension are cut along it."""
-    matrices = zip((walked.A, walked.B, walked.C), DIMENSIONS[walked.dimension], strict=True)
-    return [(X.rows, X.cols)[which] for X, which in matrices if which is not None]
 
 
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):
@@ -121,7 +122,7 @@ def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo)
             a.grid[axes]
     if not a.grid.active:
         return None
-    da, db, dc = DIMENSIONS[walk.dimension]
+    da, db, dc = WALKED[walk.dimension]
     along = [(a, da or 0, walk.axes_a), (b, db or 0, walk.axes_b), (c, dc or 0, walk.axes_c)]
     parts = memo.once(("parts", walk), lambda: [Stream.parts_of(*one) for one in along])
     return [Stream.along(*one, held) for one, held in zip(along, parts, strict=True)]

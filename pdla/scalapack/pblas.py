@@ -27,7 +27,7 @@ from pdla.indices import IndexSet, Selection
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
 from pdla.matmul import making
-from pdla.matmul.making import Wish
+from pdla.matmul.making import Task, Wish
 from pdla.matmul.operands import Memo, route
 from pdla.matmul.plan import Plan
 from pdla.matmul.question import Operand
@@ -145,7 +145,7 @@ TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": l
 
 
 def _planned(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
-    return making.make(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen())
+    return making.make(Task(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
 
 
 def gemm(context: Context, windows: list[Window], call: Call) -> Run:

@@ -851,7 +851,7 @@ def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
     def program(comm):
         grid, shapes = ProcessGrid((2, 3), comm=comm), ((m, k), (k, n), (m, n))
         sides = [Operand(shape, layout.summed, grid) for shape, layout in zip(shapes, layouts, strict=True)]
-        plans = list(making.lean(*sides, np.dtype(float), making.Wish(memory_limit=1), Machine()))
+        plans = list(making.lean(making.Task(*sides, np.dtype(float), making.Wish(memory_limit=1), Machine())))
         return [(making._least(plan), plan.predicted.peak_workspace) for plan in plans]
 
     found, _ = pdla.dry_run(6, program)

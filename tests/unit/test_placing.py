@@ -9,7 +9,7 @@ from matmuls import LAYOUT, exact
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.matmul import planner
-from pdla.matmul.placing import Kept, Place, Side, relabelled
+from pdla.matmul.placing import Kept, Overlap, Place, Side, relabelled
 from pdla.matmul.planner import ways
 from pdla.matmul.question import Lying, Question
 from pdla.model.machine import Machine
@@ -43,6 +43,13 @@ def test_words_from_other_nodes_are_those_that_a_redistribution_brings(user, hom
             assert ledger.bytes_from_far == 8 * far[comm.rank], (user, homes)
 
     pdla.run(8, program)
+
+
+def test_what_thousands_of_shares_have_in_common_takes_little_memory():
+    user, native = ((10**6, (Layout(cut).rows[0],), (4096,)) for cut in ("p", Cyclic("q", 300)))
+    kept = Overlap.of(user, native)
+    assert kept.table().sum() == 10**6
+    assert kept.pairs.nbytes + kept.sizes.nbytes < 2**20  # 2^27 if all pairs were kept
 
 
 def cluster(hosts, ranks, *mnk):
