@@ -106,11 +106,11 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
     panels, widest = panels_of(moving, c, width, memo)
     feed = Feed(moving, widest)
     drain = Drain(c, widest) if c.moves else None
-    for p, (coming, x) in started(lambda p: feed.start(p.x, p.in_x, p.width), panels):
+    for number, (p, (coming, x)) in enumerate(started(lambda p: feed.start(p.x, p.in_x, p.width), panels)):
         coming.wait()
         factors = (x, other) if c.dimension == 0 else (other, x)
         if drain is None:
-            sink.add(*factors, *c.place(p.in_y), part=(p.x, p.y, str(p.in_y)))
+            sink.add(*factors, *c.place(p.in_y), part=number)
         else:
             panel = drain.panel(p.width)
             multiply(sink.xp, *factors, panel, sink.alpha, 0)
