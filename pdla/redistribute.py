@@ -52,7 +52,7 @@ def _meetings(
 
 def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """For each rank the holder nearest in rank number, the lower one of two equally near."""
-    after = searched(holders, ranks, "left").clip(1, len(holders) - 1) if len(holders) > 1 else np.zeros(len(ranks), int)
+    after = np.minimum(searched(holders, ranks, "left"), len(holders) - 1)
     before = np.maximum(after - 1, 0)
     closer = np.abs(holders[after] - ranks) < np.abs(ranks - holders[before])
     return np.where(closer, holders[after], holders[before])
