@@ -138,13 +138,12 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     `wanted` makes it an all-reduce.
     16-bit floats are rounded once, when all axes have been added up.
     """
-    layout, block = A.layout, A.stored
+    layout, block = A.layout.summed, A.stored
     order = [axis for axis in (*wanted.axes, *A.layout.partial) if axis in A.layout.partial]
     for axis in dict.fromkeys(order):
         by_rows = axis in axes_of(wanted.rows) or (axis not in axes_of(wanted.cols) and A.shape[0] >= A.shape[1])
-        left = tuple(a for a in layout.partial if a != axis)
         cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
-        layout = Layout((*layout.rows, cut), layout.cols, left) if by_rows else Layout(layout.rows, (*layout.cols, cut), left)
+        layout = Layout((*layout.rows, cut), layout.cols) if by_rows else Layout(layout.rows, (*layout.cols, cut))
         block = scatter(A, block, layout, axis, by_rows)
     if block.dtype != A.dtype:
         total, block = block, buffer(A.xp, block.shape, A.dtype)
