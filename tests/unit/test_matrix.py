@@ -386,6 +386,16 @@ def test_addends_are_summed_along_the_dimension_that_is_cut_afterwards_or_else_t
     pdla.run(4, program)
 
 
+def test_addends_go_to_cuts_by_boundaries_along_the_axis_over_which_they_are_summed():
+    """They are summed in blocks first: such cuts are outermost, and the rows are cut already."""
+
+    def program(comm):
+        A = pdla.ones((6, 4), ProcessGrid((2, 2)), Layout("row", partial="col"))
+        assert (A.redistribute(Layout(Cuts("col", (0, 1, 6)), "row")).gather() == 1).all()
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_partial_sums_of_16_bits_are_rounded_once(dtype):
     """The addends of one or two ranks are less than half of the way to the next number, all together more."""
