@@ -463,6 +463,14 @@ def test_a_plan_runs_what_it_was_made_for_alone():
         ):
             with pytest.raises(kind, match=text):
                 call()
+        turned, elsewhere = exact((12, 12), grid, LAYOUT.T), exact((12, 12), ProcessGrid((4, 1)), LAYOUT)
+        others = (turned, elsewhere, turned.T, A.shared(), A[:, :6])
+        for factors in [(X, B) for X in others] + [(A, X) for X in others]:
+            with pytest.raises(pdla.errors.PlanError, match="this plan is for"):
+                made(*factors)
+        for out in (turned, elsewhere):
+            with pytest.raises(pdla.errors.PlanError, match="this plan is for"):
+                made(A, B, out=out)
         assert np.array_equal(made(A.astype("float32"), B, out=C, beta=1).gather(), 2 * (A.gather() @ B.gather()))
         whole = A.astype(int)
         for alpha, beta in ((0.5, 0), (1, 0.5)):
