@@ -248,6 +248,15 @@ def test_of_a_box_and_its_mirror_image_elements_of_eight_bytes_cut_m():
         assert pdla.predict_matmul(128, 64, 64, 2, dtype=dtype).grid == (2, 1, 1)
 
 
+def test_a_box_that_is_asked_for_is_taken_though_the_own_grid_is_cheaper():
+    def program(comm):
+        A = exact((12, 12), ProcessGrid((2, 2)), LAYOUT)
+        assert pdla.plan_matmul(A, A).grid == A.grid
+        assert pdla.plan_matmul(A, A, box=(1, 1, 4)).grid.shape == (1, 1, 4)
+
+    pdla.run(4, program)
+
+
 def test_a_million_ranks():
     found = pdla.predict_matmul(10**6, 10**6, 10**6, 10**6)
     assert found.grid == (100, 100, 10, 10) and found.ranks_used == 10**6  # C is summed over 10 ranks, twice
