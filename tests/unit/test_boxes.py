@@ -528,6 +528,19 @@ def test_repeated_products_find_their_plan(monkeypatch):
     assert len(made) == 2  # one a rank
 
 
+def test_matrices_that_differ_in_one_thing_have_plans_of_their_own():
+    def program(comm):
+        grid, other = ProcessGrid((2, 2)), ProcessGrid((2, 2), order="F")
+        A, B = exact((12, 12), grid, LAYOUT, complex, 1), exact((12, 12), grid, LAYOUT, complex, 2)
+        turned, elsewhere = exact((12, 12), grid, LAYOUT.T, complex, 3).T, exact((12, 12), other, LAYOUT, complex, 4)
+        short, real = exact((9, 12), grid, LAYOUT, complex, 5), exact((12, 12), grid, LAYOUT, seed=6)
+        for X in (A, turned, A.conj(), elsewhere, A.shared(), short, real):
+            for algorithm in ("auto", "gather", "summa") if X is not elsewhere else ("auto",):
+                assert np.array_equal(pdla.matmul(X, B, algorithm=algorithm, panel=4).gather(), X.gather() @ B.gather()), X
+
+    pdla.run(4, program)
+
+
 def test_bad_wishes_are_the_same_error_on_every_rank():
     PlanError = pdla.errors.PlanError
 
