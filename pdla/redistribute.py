@@ -43,7 +43,7 @@ Side = tuple[Layout, ProcessGrid]
 
 def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     """For each rank the holder nearest in rank number, the lower one of two equally near."""
-    after = searched(holders, ranks, "left").clip(1, len(holders) - 1) if len(holders) > 1 else np.zeros(len(ranks), int)
+    after = np.minimum(searched(holders, ranks, "left"), len(holders) - 1)
     before = np.maximum(after - 1, 0)
     closer = np.abs(holders[after] - ranks) < np.abs(ranks - holders[before])
     return np.where(closer, holders[after], holders[before])
@@ -129,11 +129,10 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     `wanted` makes it an all-reduce.
     16-bit floats are rounded once, when all axes have been added up.
     """
-    layout, block = A.layout, A.stored
-    for axis, by_rows in sums(A.shape, layout, wanted, tuple(A.grid.sizes.items())):
-        left = tuple(a for a in layout.partial if a != axis)
+    layout, block = A.layout.summed, A.stored
+    for axis, by_rows in sums(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
         cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
-        layout = Layout((*layout.rows, cut), layout.cols, left) if by_rows else Layout(layout.rows, (*layout.cols, cut), left)
+        layout = Layout((*layout.rows, cut), layout.cols) if by_rows else Layout(layout.rows, (*layout.cols, cut))
         block = scatter(A, block, layout, axis, by_rows)
     if block.dtype != A.dtype:
         total, block = block, buffer(A.xp, block.shape, A.dtype)

@@ -96,18 +96,17 @@ class Carried:
 
 @lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
 def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
-    """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks: their rings share no
-    axis, or are one ring; and any two parts with indices in common meet at one of the steps of `schedule`. sides: of the grid.
+    """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks: any two parts with
+    indices in common meet at one of the steps of `schedule`. Their rings share no axis: A moves along axes that carry n, B along
+    those that carry m, C along those that carry k. sides: of the grid.
     """
     sizes = dict(sides)
     (x, along_x), (y, along_y) = walked.sides
     if not (along_x and along_y):
         return True
-    if along_x != along_y and set(along_x) & set(along_y):
-        return False
     gx, gy = (prod(sizes[axis] for axis in along) for along in (along_x, along_y))
     steps = lcm(gx, gy)
-    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}  # on one ring: each part with that of the same number
+    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}
     apart = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
     for where in points(sizes, tuple(apart), {}):
         parts = [shares(n, nest, sizes, along, where) for nest, along in ((x, along_x), (y, along_y))]
@@ -120,7 +119,7 @@ def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
     """The numbers of the parts of x and y that are here at each step. A pair may come again; it is multiplied the first time."""
     gx, gy = len(x.parts), len(y.parts)
     steps = lcm(gx, gy)
-    first = x.here * steps // gx + (y.here * steps // gy if x.axes != y.axes else 0)
+    first = x.here * steps // gx + y.here * steps // gy
     return [(s % steps * gx // steps, s % steps * gy // steps) for s in range(first, first + steps)]
 
 

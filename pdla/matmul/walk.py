@@ -64,10 +64,8 @@ def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mappi
 def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]):
     """The axes over which addends of C can be summed panel by panel, each panel at the rank that is to hold it; and C's layout
     after the walk, where sums over other axes may be left."""
-    if dimension is None:
-        return (), c
-    axes, layout = _streamed(wanted, Layout(c.rows, c.cols), dimension, sizes)
-    if not axes or not set(axes) <= set(c.partial):
+    axes, layout = _streamed(wanted, c.summed, dimension, sizes)
+    if not set(axes) <= set(c.partial):
         return (), c
     return axes, Layout(layout.rows, layout.cols, [axis for axis in c.partial if axis not in axes])
 

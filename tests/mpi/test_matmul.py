@@ -160,6 +160,17 @@ def test_a_plan_goes_from_matrices_to_others_and_keeps_none(comm):
     assert [block() for block in blocks] == [None] * 6
 
 
+def test_a_plan_run_again_multiplies_what_the_blocks_hold_now(comm):
+    """Also where the rows of A that go to one rank lie apart, so that they are copied to be written there."""
+    grid = ProcessGrid((comm.size,))
+    A, B = exact((24, 4), grid, Layout("row"), seed=1), exact((4, 40), grid, Layout("row"), seed=2)
+    C = pdla.zeros((24, 40), grid, Layout(Cyclic("row", 2)))
+    plan = pdla.plan_matmul(A, B, out=C, schedule="shared")
+    for _ in range(4):
+        A.local[...] += 1
+        assert np.array_equal(plan(A, B, out=C).gather(), A.gather() @ B.gather())
+
+
 @needs_a_board
 @pytest.mark.parametrize("n", [64, 600])
 def test_nobody_writes_where_a_slow_rank_still_reads(comm, n, monkeypatch):

@@ -4,10 +4,12 @@ from math import prod
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
+from pdla.redistribute import _nearest
 
 NAMES = ("x", "y", "z")
 VIEWS = {"A": lambda A: A, "T": lambda A: A.T, "H": lambda A: A.conj().T}
@@ -155,3 +157,9 @@ def test_nothing_travels_that_is_there_already(journey):
         same(A, B)
 
     pdla.run(ranks, program)
+
+
+@pytest.mark.parametrize("holders", [[3], [0, 5], [1, 2, 6, 11]])
+def test_of_several_holders_the_nearest_sends(holders):
+    nearest = [min(holders, key=lambda holder: (abs(holder - rank), holder)) for rank in range(13)]
+    assert _nearest(np.array(holders), np.arange(13)).tolist() == nearest

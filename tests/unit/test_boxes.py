@@ -248,6 +248,15 @@ def test_of_a_box_and_its_mirror_image_elements_of_eight_bytes_cut_m():
         assert pdla.predict_matmul(128, 64, 64, 2, dtype=dtype).grid == (2, 1, 1)
 
 
+def test_a_box_that_is_asked_for_is_taken_though_the_own_grid_is_cheaper():
+    def program(comm):
+        A = exact((12, 12), ProcessGrid((2, 2)), LAYOUT)
+        assert pdla.plan_matmul(A, A).grid == A.grid
+        assert pdla.plan_matmul(A, A, box=(1, 1, 4)).grid.shape == (1, 1, 4)
+
+    pdla.run(4, program)
+
+
 def test_a_million_ranks():
     found = pdla.predict_matmul(10**6, 10**6, 10**6, 10**6)
     assert found.grid == (100, 100, 10, 10) and found.ranks_used == 10**6  # C is summed over 10 ranks, twice
@@ -463,6 +472,14 @@ def test_a_plan_runs_what_it_was_made_for_alone():
         ):
             with pytest.raises(kind, match=text):
                 call()
+        turned, elsewhere = exact((12, 12), grid, LAYOUT.T), exact((12, 12), ProcessGrid((4, 1)), LAYOUT)
+        others = (turned, elsewhere, turned.T, A.shared(), A[:, :6])
+        for factors in [(X, B) for X in others] + [(A, X) for X in others]:
+            with pytest.raises(pdla.errors.PlanError, match="this plan is for"):
+                made(*factors)
+        for out in (turned, elsewhere):
+            with pytest.raises(pdla.errors.PlanError, match="this plan is for"):
+                made(A, B, out=out)
         assert np.array_equal(made(A.astype("float32"), B, out=C, beta=1).gather(), 2 * (A.gather() @ B.gather()))
         whole = A.astype(int)
         for alpha, beta in ((0.5, 0), (1, 0.5)):
@@ -509,6 +526,19 @@ def test_repeated_products_find_their_plan(monkeypatch):
 
     pdla.run(2, program)
     assert len(made) == 2  # one a rank
+
+
+def test_matrices_that_differ_in_one_thing_have_plans_of_their_own():
+    def program(comm):
+        grid, other = ProcessGrid((2, 2)), ProcessGrid((2, 2), order="F")
+        A, B = exact((12, 12), grid, LAYOUT, complex, 1), exact((12, 12), grid, LAYOUT, complex, 2)
+        turned, elsewhere = exact((12, 12), grid, LAYOUT.T, complex, 3).T, exact((12, 12), other, LAYOUT, complex, 4)
+        short, real = exact((9, 12), grid, LAYOUT, complex, 5), exact((12, 12), grid, LAYOUT, seed=6)
+        for X in (A, turned, A.conj(), elsewhere, A.shared(), short, real):
+            for algorithm in ("auto", "gather", "summa") if X is not elsewhere else ("auto",):
+                assert np.array_equal(pdla.matmul(X, B, algorithm=algorithm, panel=4).gather(), X.gather() @ B.gather()), X
+
+    pdla.run(4, program)
 
 
 def test_bad_wishes_are_the_same_error_on_every_rank():

@@ -193,6 +193,7 @@ def test_grids_are_equal_when_they_say_the_same():
         assert grid != ProcessGrid((1, 4))
         assert grid != ProcessGrid((2, 2), order="F")
         assert grid != ProcessGrid((2, 2), axes=("x", "y"))
+        assert grid != ProcessGrid((2, 2), comm=grid["row", "col"])
         assert grid == ProcessGrid((2, 2), order=[0, 1, 2, 3])
         assert ProcessGrid((2, 2), order=[[3, 0], [2, 1]]) == ProcessGrid((2, 2), order=[3, 0, 2, 1])
         with pytest.raises(TypeError, match="cannot be pickled"):
@@ -214,17 +215,20 @@ def test_a_closed_grid_gives_no_communicators():
     on_ranks(4, program)
 
 
-def test_closing_one_of_two_equal_grids_leaves_the_other_its_communicators_and_plans():
+def test_a_grid_that_is_closed_leaves_others_their_communicators_and_plans():
     def program(comm):
-        ours = ProcessGrid((2, 2))
+        ours, other = ProcessGrid((2, 2)), ProcessGrid((1, 4))
         A = pdla.random((8, 8), ours, Layout("row", "col"))
         plan = pdla.plan_matmul(A, A, algorithm="summa")
         before = plan(A, A).gather()
-        with ProcessGrid((2, 2)) as theirs:
+        with ProcessGrid((2, 2)) as theirs:  # equal to ours
             row = theirs["row"]
         assert ours["row"] is row and row.share(comm.rank) == ours.group(("row",))
         assert np.array_equal(plan(A, A).gather(), before)
+        col = other["col"]
         ours.close()
+        assert other["col"] is col
+        other.close()
         assert not comm._families.kept
 
     on_ranks(4, program)

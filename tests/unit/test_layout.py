@@ -145,6 +145,8 @@ def test_index_sets_are_equal_when_they_hold_the_same():
     assert in_two == IndexSet.interval(0, 5)
     assert in_two != IndexSet.interval(0, 4)
     assert len(in_two) == 5 and in_two.merged().starts.tolist() == [0]
+    in_four = IndexSet(np.array([0, 3, 6, 8]), np.array([3, 5, 8, 9]))
+    assert in_four == IndexSet(np.array([0, 6]), np.array([5, 9]))
 
 
 @pytest.mark.parametrize("other", SPECS)
@@ -253,6 +255,7 @@ def test_two_ways_of_writing_one_cut_are_one_cut():
     assert Layout("row").same_cuts(Layout(Cyclic("row", 4)), (8, 5), sizes)
     assert not Layout("row").same_cuts(Layout(Cyclic("row", 3)), (8, 5), sizes)
     assert not Layout("row").same_cuts(Layout("col"), (8, 5), sizes)
+    assert not Layout("col").same_cuts(Layout(Cuts("col", (0, 3, 5, 8))), (8, 5), sizes)  # though the first shares are the same
     assert Layout("row", partial="col").same_cuts(Layout("row"), (8, 5), sizes)
     assert Layout("row", partial="col").summed == Layout("row")
 
@@ -269,6 +272,7 @@ def test_a_layout_of_another_process_is_the_same_here():
 def test_partial_sums_have_no_order():
     one, two = Layout("row", partial=("col", "depth")), Layout("row", partial=["depth", "col"])
     assert one == two and hash(one) == hash(two) and one != Layout("row", partial="col") and one != one.summed
+    assert one != "row"
     assert repr(Layout(partial={"row", "depth", "col"})) == "Layout(partial=('col', 'depth', 'row'))"  # as a set on any rank
 
 

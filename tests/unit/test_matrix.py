@@ -378,6 +378,38 @@ def test_partial_sums_are_added_up_in_the_order_that_brings_fewer_words(shape, w
     assert max(pdla.run(16, program)) == 8 * words
 
 
+@pytest.mark.parametrize(
+    ("shape", "wanted", "more"),
+    [
+        ((1, 64), Layout(), 48),
+        ((64, 1), Layout(), 48),
+        ((64, 4), Layout(cols="row"), 0),
+        ((4, 64), Layout("row"), 0),
+        ((64, 4), Layout(Cyclic("row", 2)), 0),
+    ],
+)
+def test_addends_are_summed_along_the_dimension_that_is_cut_afterwards_or_else_the_longer_one(shape, wanted, more):
+    """So a rank receives three addends of a fourth of the matrix, and then what else it is to hold, if that is more."""
+
+    def program(comm):
+        A = pdla.ones(shape, ProcessGrid((4,)), Layout(partial="row"))
+        with pdla.record() as ledger:
+            assert (A.redistribute(wanted).local == 1).all()
+        assert ledger.bytes_received == A.dtype.itemsize * (3 * A.shape[0] * A.shape[1] // 4 + more)
+
+    pdla.run(4, program)
+
+
+def test_addends_go_to_cuts_by_boundaries_along_the_axis_over_which_they_are_summed():
+    """They are summed in blocks first: such cuts are outermost, and the rows are cut already."""
+
+    def program(comm):
+        A = pdla.ones((6, 4), ProcessGrid((2, 2)), Layout("row", partial="col"))
+        assert (A.redistribute(Layout(Cuts("col", (0, 1, 6)), "row")).gather() == 1).all()
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_partial_sums_of_16_bits_are_rounded_once(dtype):
     """The addends of one or two ranks are less than half of the way to the next number, all together more."""

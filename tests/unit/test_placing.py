@@ -90,6 +90,13 @@ def test_nodes_of_unlike_sizes_and_idle_ranks():
             assert len(set(homes[placed[homes[order] == node]])) <= 1
 
 
+def test_ranks_that_keep_as_much_as_they_can_stay_where_they_are():
+    """Two ranks hold as much of the rows that each of them needs."""
+    user, native = Side((24, 24), LAYOUT, ("row", "col"), (2, 2)), Side((24, 24), Layout("m"), ("m", "n", "k"), (2, 2, 1))
+    for order in (np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2])):
+        assert relabelled([Kept(user, native, np.arange(4), 4)], order) is order
+
+
 def test_conversions_inside_nodes_count_less():
     """From 4 x 8 blocks on 8 nodes 16 x 1 x 2 moves all of A, but inside nodes."""
     q = cluster(8, 4, 16384, 1024, 4096)

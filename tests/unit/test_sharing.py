@@ -153,6 +153,19 @@ def test_parts_and_views_are_read_in_place_and_conjugates_copied():
     pdla.run(6, program)
 
 
+def test_a_plan_for_what_all_see_takes_its_conjugate_too():
+    """That is copied first; the copy is not seen by all."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        A, B = exact((20, 24), grid, LAYOUT, complex, 1).shared(), exact((24, 30), grid, LAYOUT, complex, 2).shared()
+        plan = pdla.plan_matmul(A, B, schedule="shared")
+        for left, right in ((A, B), (A.conj(), B), (A, B.conj()), (A, B)):
+            assert np.array_equal(plan(left, right).gather(), left.gather() @ right.gather())
+
+    pdla.run(6, program)
+
+
 def test_it_is_a_copy_and_what_is_made_of_it_too():
     def program(comm):
         grid = ProcessGrid((2, 3))
