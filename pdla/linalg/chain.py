@@ -76,12 +76,11 @@ def order(sizes: Sequence[int]) -> list[int]:
     letters = [opt_einsum.get_symbol(i) for i in range(count + 1)]
     expression = ",".join(map("".join, pairwise(letters))) + f"->{letters[0]}{letters[-1]}"
     path, _ = opt_einsum.contract_path(expression, *pairwise(sizes), shapes=True, optimize="dp")
-    spans = [(i, i + 1) for i in range(count)]
-    steps = []
+    firsts, steps = list(range(count)), []  # by matrix in opt_einsum's list, where products go to the end: the first of its factors
     for pair in path:
-        left, right = sorted(spans[i] for i in pair)
-        steps.append(sorted(spans).index(left))
-        spans = [span for i, span in enumerate(spans) if i not in pair] + [(left[0], right[1])]
+        left = min(firsts[i] for i in pair)
+        steps.append(sorted(firsts).index(left))
+        firsts = [first for i, first in enumerate(firsts) if i not in pair] + [left]
     return steps
 
 

@@ -180,8 +180,6 @@ def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None
     layer = layer_of(grid, axis)
     if layer is None:
         return empty
-    if layer.coords is None:
-        return Stack([comm.xp.empty((0, 0), whole.dtype)] * whole.shape[0], whole.shape, grid, layout, axis, whole.dtype)
     rows, cols = (held.indices() for held in layout.indices(whole.shape[1:], layer.sizes, layer.coords))
     blocks = [comm.xp.take(whole[number], rows, cols) for number in empty.indices]
     return Stack(blocks, whole.shape, grid, layout, axis, whole.dtype)

@@ -8,7 +8,7 @@ import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agree import agree, agreed, amid, name
+from pdla.comm.agree import agree, agreed, amid, lost, name
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
@@ -178,6 +178,7 @@ def test_what_is_the_same_passes():
 def test_ranks_in_words():
     assert name([3]) == "rank 3"
     assert name([0, 2]) == "ranks 0, 2"
+    assert name(list(range(8))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7"
     assert name(list(range(12))) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4 more"
 
 
@@ -205,6 +206,34 @@ def test_a_rank_that_goes_on_after_an_error_amid_messages_is_an_error_on_all(ver
                 agree(comm, "the next")
 
     pdla.run(3, program)
+
+
+def test_messages_of_a_call_within_a_call_count_for_both():
+    """Rank 0 fails before them, the others behind them: not at the same place."""
+
+    def program(comm):
+        ring = comm.split(range(comm.size), "ring")
+        with suppress(MemoryError), amid(comm, "a call"):
+            if comm.rank:
+                with amid(comm, "a part of it"):
+                    ring.alltoall({}, {}).wait()
+            raise MemoryError
+        with pytest.raises(PdlaError, match=r"^ranks 0, 1, 2: went on after an error amid a call"):
+            agree(comm, "the next")
+
+    pdla.run(3, program)
+
+
+def test_ranks_that_are_lost_are_told_so_at_every_further_call():
+    def program(comm):
+        told = pytest.raises(AgreementError, match=r"^rank 1 went elsewhere; they cannot find together again, so let an")
+        with told, amid(comm, "a call"):
+            lost(comm, "rank 1 went elsewhere")
+        for call in (comm.barrier, lambda: comm.shift(np.ones(3), np.empty(3)), comm.barrier):
+            with told:
+                call()
+
+    pdla.run(2, program)
 
 
 @pytest.mark.parametrize("check", [True, False])

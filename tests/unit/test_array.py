@@ -257,6 +257,12 @@ def test_overlap():
     assert not numpy.overlap(x, x.copy())
 
 
+def test_elements_are_apart_where_no_two_have_one_place():
+    for rows, cols, down, across in product(range(1, 5), range(2, 5), range(-4, 5), range(-4, 5)):
+        places = {i * down + j * across for i in range(rows) for j in range(cols)}
+        assert numpy.apart((rows, cols), (down, across)) == (len(places) == rows * cols), (rows, cols, down, across)
+
+
 def test_namespaces():
     assert namespace(np.zeros(1)).name == "numpy"
     assert namespace(Meta((1, 1))).name == "meta"

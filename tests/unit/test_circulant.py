@@ -124,6 +124,20 @@ def test_short_floats_are_rounded_once(few, ranks):
     assert all((total == whole).all() and (out == whole).all() for total, out in run(ranks, program))
 
 
+def test_other_verbs_may_begin_before_the_steps_are_waited_for_or_after(few):
+    def program(comm):
+        pending = comm.allgather(np.full(2, comm.rank), outs := [np.empty(2, int) for _ in range(comm.size)])
+        if comm.rank % 2:
+            pending.wait()
+        shifted = comm.shift(np.full(2, comm.rank), np.empty(2, int))
+        if comm.rank % 2 == 0:
+            pending.wait()
+        assert [out.tolist() for out in outs] == [[r, r] for r in range(comm.size)]
+        assert shifted.wait().tolist() == [(comm.rank - 1) % comm.size] * 2
+
+    run(5, program)
+
+
 @pytest.mark.parametrize("ranks", [2, 5, 8, 13])
 @pytest.mark.parametrize(
     "program", [gathered, summed, lambda comm: summed_everywhere(comm, 45), lambda comm: summed(comm, "float16")],

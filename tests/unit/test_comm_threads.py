@@ -281,6 +281,7 @@ def test_the_ledger_counts_what_the_world_copies():
             grid_half.reduce(numbers(comm.rank, (3, 3), "float32"), 1).wait()
             comm.reduce_scatter([numbers(0, (r, 2)) for r in range(6)], np.empty((comm.rank, 2))).wait()
             comm.shift(numbers(0, (4, 4), "int8"), np.empty((4, 4), "int8"), 2).wait()
+            comm.shift(numbers(0, (4, 4), "int8"), np.empty((4, 4), "int8"), 6).wait()  # to itself: nothing is received
             sent = comm.send(numbers(0, (2, 5)).T, (comm.rank + 1) % 6)
             comm.recv(np.empty((5, 2)), (comm.rank - 1) % 6).wait()
             sent.wait()

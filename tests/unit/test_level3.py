@@ -162,6 +162,29 @@ def test_every_arrangement_of_the_ranks(ranks, monkeypatch):
     pdla.run(ranks, program)
 
 
+def test_what_is_kept_of_one_call_serves_no_other():
+    """Of what a call keeps all depends on the grid, the shape, both layouts, and whether all ranks read A in place."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        for here, shape, layout, wanted, limit in (
+            (grid, (12, 7), BLOCKS, BLOCKS, 0),
+            (ProcessGrid((2, 2), order=[1, 0, 3, 2]), (12, 7), BLOCKS, BLOCKS, 0),
+            (grid, (10, 7), BLOCKS, BLOCKS, 0),
+            (grid, (12, 4), BLOCKS, BLOCKS, 0),
+            (grid, (12, 7), TURNS, BLOCKS, 0),
+            (grid, (12, 7), BLOCKS, TURNS, 0),
+            (grid, (12, 7), BLOCKS, BLOCKS, 2**30),
+        ):
+            comm.shared_limit, A = limit, exact(shape, here, layout)
+            with pdla.record() as ledger:
+                pdla.syrk(A, layout=wanted)
+            assert set().union(*comm.share({*ledger.by_verb()})) == {"read" if limit else "alltoall"}
+            check_rank_k(A, False, True, wanted, mirror=True)
+
+    pdla.run(4, program)
+
+
 def test_a_new_result_is_zero_above_and_lies_as_the_product():
     def program(comm):
         A = exact((9, 5), ProcessGrid((2, 2)), BLOCKS)

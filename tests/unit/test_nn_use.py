@@ -850,7 +850,8 @@ MAKING = {
         lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), 0.5 + c.rank), AgreementError, r"rank 0: SGD\(rate=0.5.*SGD\(rate=1.5",
     ),
     "a rate that is none": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), "a"), PdlaError, "rate='a', .*numbers of at least 0"),
-    "betas of 1": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=(1, 1)), PdlaError, "two betas below 1"),
+    "a rate below 0": (lambda c: nn.SGD(nn.Linear(SUMMA.make(c), 4, 4), -0.1), PdlaError, "rate=-0.1, .*numbers of at least 0"),
+    "a beta of 1": (lambda c: nn.AdamW(nn.Linear(SUMMA.make(c), 4, 4), betas=(0.9, 1)), PdlaError, "two betas below 1"),
     "seeds that differ": (lambda c: nn.Dropout(SUMMA.make(c), P, seed=c.rank), AgreementError, "rank 0: .*seed=0.*; rank 1: "),
     "layers that differ": (
         lambda c: chain(c, nn.GeLU, nn.ReLU if c.rank else nn.GeLU), AgreementError, r"rank 0: Sequential.*; ranks 1, 2, 3: "

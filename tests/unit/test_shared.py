@@ -330,6 +330,40 @@ def test_a_board_that_could_not_grow_says_why_again():
             board.open(100)
 
 
+def test_a_board_that_could_not_grow_gives_the_memory_from_before_no_more():
+    """It may be freed by then."""
+
+    class Full(Counted):
+        def _grow(self, size):
+            if self.grown:
+                raise PdlaError("no room")
+            return super()._grow(size)
+
+    board = Full()
+    board.open(100)
+    board.leave()
+    for size in (3 * HALF, 100):
+        with pytest.raises(PdlaError, match="no room"):
+            board.open(size)
+
+
+def test_a_turn_that_is_left_unsealed_has_ended():
+    board = Counted()
+    for size in (100, 2 * HALF, 100):
+        board.open(size)
+        board.leave()
+
+
+def test_a_place_is_the_same_where_the_memory_is():
+    board, turns = Counted(), []
+    for size in (100, 200, HALF, 2 * HALF, 10, 10, 4 * HALF, 10, 10, 3 * HALF):
+        turns.append((board.open(size), board.place))
+        board.seal()
+        board.leave()
+    begins = {(place, memory.ctypes.data) for memory, place in turns}
+    assert len(begins) == len({place for place, _ in begins}) == len({begin for _, begin in begins}) == 4
+
+
 def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
     board = Counted()
 

@@ -9,8 +9,8 @@ import pdla
 from pdla import Cyclic, Layout
 from pdla.array import numpy as xp
 from pdla.comm import workspace
-from pdla.comm.ledger import buffers, record
-from pdla.comm.workspace import Workspace, aligned, within
+from pdla.comm.ledger import buffers, record, take
+from pdla.comm.workspace import SPARE, Workspace, aligned, within
 
 CYCLIC = Layout(Cyclic("row", 3), Cyclic("col", 5))
 
@@ -34,6 +34,28 @@ def test_no_more_is_held_than_was_in_use_at_once(steps, limit, spare, data):
             most = max(most, used)
             assert room.used == used <= room.held <= (most + spare if limit is None else max(most, limit))
             assert len({x.ctypes.data for x in live if x.size}) == sum(1 for x in live if x.size)
+
+
+def test_memory_is_kept_beyond_the_peak_for_what_comes_next():
+    room = Workspace()
+    room.take(xp, (SPARE,), np.uint8)
+    longer = room.take(xp, (SPARE + 64,), np.uint8)
+    assert (room.used, room.held) == (longer.nbytes, longer.nbytes + SPARE)
+
+
+@pytest.mark.parametrize("rows", [slice(2), np.array([1, 3, 4])], ids=["some", "single"])
+@pytest.mark.parametrize("cols", [slice(1, 3), np.array([0, 5])], ids=["some", "single"])
+def test_copies_of_parts_take_room_and_views_do_not(rows, cols):
+    room = Workspace()
+    room.most = 100
+    room.take(xp, (50,), np.uint8)
+    with within(room), record() as ledger:
+        part = take(xp, np.zeros((8, 8)), rows, cols)
+        counted = 0 if isinstance(rows, slice) and isinstance(cols, slice) else part.nbytes
+        spare = 64 if 64 + counted <= room.most else 0  # what the 50 bytes took: it has to go where there is no room for both
+        assert ledger.workspace == room.used == counted and room.held == counted + spare
+        del part
+        assert ledger.workspace == room.used == 0
 
 
 def test_memory_that_is_not_to_be_had_is_not_counted():
