@@ -441,15 +441,16 @@ class Communicator(ABC):
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
         """Send x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("send", to=to)
-        return self._message(f"send(tag={_checked(tag)})", {to: x}, {}, x)
+        return self._message("send", _checked(tag), {to: x}, {}, x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
         """Receive out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("recv", source=source)
-        return self._message(f"recv(tag={_checked(tag)})", {}, {source: out}, out)
+        return self._message("recv", _checked(tag), {}, {source: out}, out)
 
     @abstractmethod
-    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending: ...
+    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+        """A send or a recv: a message that is matched by its tag, not by the number of the call."""
 
     def barrier(self) -> None:
         """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""

@@ -152,8 +152,8 @@ class DryComm(Communicator):
     def _far(self, rank: int) -> bool:
         return bool(self.homes) and self.homes[rank] != self.homes[self.rank]
 
-    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        return self._round(call.partition("(")[0], sends, recvs, lambda: result)
+    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+        return self._round(verb, sends, recvs, lambda: result)
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
         if ranks is None:

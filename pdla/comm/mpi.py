@@ -69,11 +69,11 @@ class MPIComm(Communicator):
     ) -> Iterator[int]:
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
-    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         libmpi.check_running()
-        verb, _, tag = call.rstrip(")").partition("(tag=")
         coming = [*recvs.items()]
-        return self._pending(verb, self._post(call, int(tag), [*sends.items()], coming, {}), coming, lambda: result)
+        arrivals = self._post(f"{verb}(tag={tag})", tag, [*sends.items()], coming, {})
+        return self._pending(verb, arrivals, coming, lambda: result)
 
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
