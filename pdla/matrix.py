@@ -212,19 +212,21 @@ class DistMatrix:
         if self.layout.partial and not sum_alike(self.dtype, dtype):
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
-    def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], linear: bool = False) -> DistMatrix:
+    def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], adds: bool = False) -> DistMatrix:
+        """adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
+        quotients with a number."""
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             promoted(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
-            operands, other, partial_is_fine = [self, other], other.local, linear
+            operands, other, by_addend = [self, other], other.local, adds
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
-            partial_is_fine = not linear
+            by_addend = not adds
         else:
             return _foreign(other)
-        if self.layout.partial and not partial_is_fine:
+        if self.layout.partial and not by_addend:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         made = operation(self.local, other)
         for X in operands:
@@ -255,19 +257,10 @@ class DistMatrix:
         return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
-        if isinstance(other, DistMatrix):
-            return self._elementwise(other, np.add, linear=True)
-        return self._plus_scalar(other, np.add)
+        return self._elementwise(other, np.add, adds=True)
 
     def __sub__(self, other: Any) -> DistMatrix:
-        if isinstance(other, DistMatrix):
-            return self._elementwise(other, np.subtract, linear=True)
-        return self._plus_scalar(other, np.subtract)
-
-    def _plus_scalar(self, other: Any, operation: Callable[[Any, Any], Any]) -> DistMatrix:
-        if self.layout.partial:
-            raise LayoutError(f"{operation.__name__} of a scalar to partial sums {self.layout!r}: redistribute first")
-        return self._elementwise(other, operation)
+        return self._elementwise(other, np.subtract, adds=True)
 
     def __mul__(self, other: Any) -> DistMatrix:
         return self._elementwise(other, np.multiply)
@@ -279,7 +272,7 @@ class DistMatrix:
     __rmul__ = __mul__
 
     def __rsub__(self, other: Any) -> DistMatrix:
-        return self._plus_scalar(other, subtracted)
+        return self._elementwise(other, subtracted, adds=True)
 
     def __neg__(self) -> DistMatrix:
         made = np.negative(self.local)
