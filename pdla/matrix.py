@@ -341,16 +341,16 @@ class DistMatrix:
         Elements whose squares would overflow or underflow are scaled first.
         """
         with agreed(self.grid.comm, f"norm of {self.described}"):
-            whole = self._checked_whole("norm")
+            self._check_summed("norm")
         with amid(self.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
-            total = whole._sum_once(whole._squares())
+            total = self._sum_once(self._squares())
             if self.xp.name == "meta" or isnan(total) or TINY < total < inf:
                 return float(np.sqrt(total))
-            top = max(self.grid.comm.share(whole._largest()))
+            top = max(self.grid.comm.share(self._largest()))
             if top in (0, inf):
                 return top
             factor = 2.0 ** -min(max(frexp(top)[1], -1000), 1000)
-            return float(np.sqrt(whole._sum_once(whole._squares(factor))) / factor)
+            return float(np.sqrt(self._sum_once(self._squares(factor))) / factor)
 
     def trace(self) -> Any:
         """Collective: the sum of the diagonal, in the dtype of np.trace, the same on every rank; copies count once; 16-bit floats
@@ -359,12 +359,12 @@ class DistMatrix:
         Raises ShapeError where the matrix is not square.
         """
         with agreed(self.grid.comm, f"trace of {self.described}"):
-            whole = self._checked_whole("trace")
+            self._check_summed("trace")
             if self.shape[0] != self.shape[1]:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
         with amid(self.grid.comm, "trace"):
-            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in whole._diagonal())
-            total, kind = whole._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
+            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in self._diagonal())
+            total, kind = self._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
@@ -395,10 +395,9 @@ class DistMatrix:
         wide = np.result_type(self.dtype, np.float64)
         return (np.abs(part.astype(wide)) for part in (() if self.xp.name == "meta" else _parts(self.base)))
 
-    def _checked_whole(self, what: str) -> DistMatrix:
+    def _check_summed(self, what: str) -> None:
         if self.layout.partial:
             raise LayoutError(f"{what} of partial sums {self.layout!r}: redistribute to {self.layout.summed!r} first")
-        return self
 
     def _sum_once(self, mine: Any) -> Any:
         """The sum of a number over the ranks; of ranks that hold copies of a block only the first one's counts."""
