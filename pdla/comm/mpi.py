@@ -28,7 +28,7 @@ from pdla.comm.board import Board
 from pdla.comm.common import mapped
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
-from pdla.comm.node import FAR, NEAR, Node, free, started, this_node
+from pdla.comm.node import FAR, NEAR, Node, least_room, started, this_node
 from pdla.comm.pending import Pending
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on
 from pdla.comm.window import NodeBoard
@@ -342,7 +342,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
             ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
-            ours.shared_limit = free(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
+            ours.shared_limit = least_room(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
     return ours
