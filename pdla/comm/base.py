@@ -342,26 +342,8 @@ class Communicator(ABC):
         are waited for in the hall."""
         own = 1 if x.size else 0
         hall.tell(own)
-        return self._seen(verb, hops, self._exchange(verb, *m, lambda landed: hall.tell(own + landed)), hall)
-
-    def _seen(self, verb: str, hops: Sequence[ring.Hop], ours: Iterator[int], hall: Hall) -> Iterator[int]:
-        """Wait for each hop's piece in turn. All ranks of a node have the pieces of the other nodes in the same order, so that no
-        two wait for each other."""
-        expected, came, mine, place = [0] * self.near.size, set[int](), count(), self._circle.place
-        for i, hop in enumerate(hops):
-            if hop.far:
-                number = next(mine)
-                while number not in came:
-                    came.add(next(ours))
-            else:
-                bringer = place[hop.source]
-                expected[bringer] += 1
-                self._until(verb, partial(hall.has, bringer, expected[bringer]))
-            yield i
-        for _ in ours:
-            pass
-        for bringer in range(self.near.size):
-            self._until(verb, partial(hall.has, bringer, 0))
+        ours = self._exchange(verb, *m, lambda landed: hall.tell(own + landed))
+        return hall.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
         """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
