@@ -212,19 +212,21 @@ class DistMatrix:
         if self.layout.partial and not sum_alike(self.dtype, dtype):
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
-    def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], linear: bool = False) -> DistMatrix:
+    def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], adds: bool = False) -> DistMatrix:
+        """adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
+        quotients with a number."""
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
             promoted(self.dtype, other.dtype)  # ml_dtypes' operators take pairs that have no common dtype, and give a wider one
-            operands, other, partial_is_fine = [self, other], other.local, linear
+            operands, other, by_addend = [self, other], other.local, adds
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
-            partial_is_fine = not linear
+            by_addend = not adds
         else:
             return _foreign(other)
-        if self.layout.partial and not partial_is_fine:
+        if self.layout.partial and not by_addend:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
         made = operation(self.local, other)
         for X in operands:
@@ -255,19 +257,10 @@ class DistMatrix:
         return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
     def __add__(self, other: Any) -> DistMatrix:
-        if isinstance(other, DistMatrix):
-            return self._elementwise(other, np.add, linear=True)
-        return self._plus_scalar(other, np.add)
+        return self._elementwise(other, np.add, adds=True)
 
     def __sub__(self, other: Any) -> DistMatrix:
-        if isinstance(other, DistMatrix):
-            return self._elementwise(other, np.subtract, linear=True)
-        return self._plus_scalar(other, np.subtract)
-
-    def _plus_scalar(self, other: Any, operation: Callable[[Any, Any], Any]) -> DistMatrix:
-        if self.layout.partial:
-            raise LayoutError(f"{operation.__name__} of a scalar to partial sums {self.layout!r}: redistribute first")
-        return self._elementwise(other, operation)
+        return self._elementwise(other, np.subtract, adds=True)
 
     def __mul__(self, other: Any) -> DistMatrix:
         return self._elementwise(other, np.multiply)
@@ -279,7 +272,7 @@ class DistMatrix:
     __rmul__ = __mul__
 
     def __rsub__(self, other: Any) -> DistMatrix:
-        return self._plus_scalar(other, subtracted)
+        return self._elementwise(other, subtracted, adds=True)
 
     def __neg__(self) -> DistMatrix:
         made = np.negative(self.local)
@@ -348,16 +341,16 @@ class DistMatrix:
         Elements whose squares would overflow or underflow are scaled first.
         """
         with agreed(self.grid.comm, f"norm of {self.described}"):
-            whole = self._checked_whole("norm")
+            self._check_summed("norm")
         with amid(self.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
-            total = whole._sum_once(whole._squares())
+            total = self._sum_once(self._squares())
             if self.xp.name == "meta" or isnan(total) or TINY < total < inf:
                 return float(np.sqrt(total))
-            top = max(self.grid.comm.share(whole._largest()))
+            top = max(self.grid.comm.share(self._largest()))
             if top in (0, inf):
                 return top
             factor = 2.0 ** -min(max(frexp(top)[1], -1000), 1000)
-            return float(np.sqrt(whole._sum_once(whole._squares(factor))) / factor)
+            return float(np.sqrt(self._sum_once(self._squares(factor))) / factor)
 
     def trace(self) -> Any:
         """Collective: the sum of the diagonal, in the dtype of np.trace, the same on every rank; copies count once; 16-bit floats
@@ -366,12 +359,12 @@ class DistMatrix:
         Raises ShapeError where the matrix is not square.
         """
         with agreed(self.grid.comm, f"trace of {self.described}"):
-            whole = self._checked_whole("trace")
+            self._check_summed("trace")
             if self.shape[0] != self.shape[1]:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
         with amid(self.grid.comm, "trace"):
-            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in whole._diagonal())
-            total, kind = whole._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
+            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in self._diagonal())
+            total, kind = self._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
@@ -402,10 +395,9 @@ class DistMatrix:
         wide = np.result_type(self.dtype, np.float64)
         return (np.abs(part.astype(wide)) for part in (() if self.xp.name == "meta" else _parts(self.base)))
 
-    def _checked_whole(self, what: str) -> DistMatrix:
+    def _check_summed(self, what: str) -> None:
         if self.layout.partial:
             raise LayoutError(f"{what} of partial sums {self.layout!r}: redistribute to {self.layout.summed!r} first")
-        return self
 
     def _sum_once(self, mine: Any) -> Any:
         """The sum of a number over the ranks; of ranks that hold copies of a block only the first one's counts."""

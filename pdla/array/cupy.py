@@ -1,17 +1,17 @@
-"""CuPy arrays: the functions of pdla/array/numpy.py on a GPU. The local GEMM is cuBLAS's, copies are cuda/pack.cu's; the work of
-neural networks' layers is in fused.py, random matrices are in philox.py.
+"""CuPy arrays: the functions of pdla/array/numpy.py on a GPU. The local GEMM is cuBLAS's; copies are made by pack.py,
+the work of neural networks' layers is in fused.py, random matrices are in philox.py.
 
 All functions return as soon as their work is on CuPy's current stream. A thread uses one device, which `use` chooses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from math import prod
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 import numpy as np
@@ -32,22 +32,15 @@ from pdla.array.fused import (
     softmax_gradient,
     uniform,
 )
-from pdla.array.launch import blocks, launch
+from pdla.array.pack import WORDS, Move, kernel_for, pack, rectangle
 from pdla.array.philox import drawn
 from pdla.errors import DeviceError
 from pdla.indices import Selection
 
 name = "cupy"
 
-_TILE, _BLOCK = 32, (32, 8)  # as in pack.cu
 _NOT_READY = 600  # cudaErrorNotReady
 _WIDE = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
-_MOST = 32  # the most rectangles in a launch of pack.cu
-_WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
-_CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
-_FIELDS = ("from", "to", "rows", "cols", "from_row", "from_col", "to_row", "to_col",
-           "from_rows", "from_cols", "to_rows", "to_cols", "turned", "tiles")  # fmt: skip
-_RECTANGLES = np.dtype([("of", [(field, np.int64) for field in _FIELDS], _MOST), ("count", np.int64)])
 
 
 def use(number: int) -> None:
@@ -106,20 +99,11 @@ def contiguous(x: Any) -> bool:
 # ---------------------------------------------------------------------------------------------- copies
 
 
-class Move(NamedTuple):
-    """The copy of a rectangle: target[to] = source[at], each (rows, cols), None for all. Arrays may be in pinned host memory."""
-
-    target: Any
-    source: Any
-    to: tuple[Any, Any] = (None, None)
-    at: tuple[Any, Any] = (None, None)
-
-
 def copy(target: Any, source: Any, conjugate: bool = False) -> None:
-    move = _rectangle(target, source)
-    kernel = _kernel(target.dtype, source.dtype, conjugate and source.dtype.kind == "c")
+    move = rectangle(target, source)
+    kernel = kernel_for(target.dtype, source.dtype, conjugate and source.dtype.kind == "c")
     if move is not None and kernel:
-        _launch(kernel, [move], conjugate)
+        pack(kernel, [move], conjugate)
     else:
         cupy.copyto(target, cupy.conjugate(source) if conjugate else source, casting="same_kind")
 
@@ -128,16 +112,16 @@ def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
     """Copies, also from and to pinned arrays, as many in a launch as fit."""
     by_kernel: dict[str, list[Move]] = {}
     for target, source in pairs:
-        move = _rectangle(target, source)
+        move = rectangle(target, source)
         if move is None:  # more than two dimensions, and gaps
             source = cupy.ascontiguousarray(cupy.asarray(source))
-            move = _rectangle(target, source)
+            move = rectangle(target, source)
         if move is None:
             target[...] = source
         else:
-            by_kernel.setdefault(_WORDS[target.dtype.itemsize], []).append(move)
+            by_kernel.setdefault(WORDS[target.dtype.itemsize], []).append(move)
     for kernel, moves in by_kernel.items():
-        _launch(kernel, moves)
+        pack(kernel, moves)
 
 
 def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
@@ -195,84 +179,6 @@ def bus() -> str:
     return cupy.cuda.Device().pci_bus_id
 
 
-def _rectangle(target: Any, source: Any) -> Move | None:
-    """The copy of one array into another as the copy of a matrix; None where it cannot be one."""
-    if target.shape != source.shape:
-        return None
-    if target.ndim == 2:
-        return Move(target, source)
-    if contiguous(target) and contiguous(source):
-        return Move(target.reshape(1, -1), source.reshape(1, -1))
-    return Move(target[None], source[None]) if target.ndim == 1 else None
-
-
-def _kernel(to: np.dtype, source: np.dtype, computing: bool) -> str:
-    """The kernel that copies from one dtype to another; "" where there is none. computing: it must conjugate or add."""
-    if to == source and not computing:
-        return _WORDS.get(to.itemsize, "")
-    return f"pack_{to}_{source}" if any(str(to) in family and str(source) in family for family in _CASTS) else ""
-
-
-def _launch(kernel: str, moves: Sequence[Move], conjugate: bool = False, beta: complex | None = None) -> None:
-    """Copy rectangles between arrays of the kernel's dtypes; with beta, add each to beta times its target."""
-    full = [move for move in moves if prod(_size(move))]
-    for group in (full[at : at + _MOST] for at in range(0, len(full), _MOST)):
-        memory, lists = _uploaded(group)
-        rectangles, tiles = np.zeros(1, _RECTANGLES), 0
-        for number, move in enumerate(group):
-            row = _described(move, lists[4 * number : 4 * number + 4])
-            width = _TILE if row["turned"] else _TILE * (16 // max(move.target.dtype.itemsize, move.source.dtype.itemsize))
-            tiles += -(-row["rows"] // _TILE) * -(-row["cols"] // width)
-            rectangles["of"][0, number] = (*row.values(), tiles)
-        rectangles["count"] = len(group)
-        how = np.bool_(conjugate), np.bool_(beta is not None), _scalar(kernel)(beta or 0)
-        launch("pack.cu", kernel, blocks(tiles), _BLOCK, rectangles, *how)
-        del memory  # freed for later work on this stream only
-
-
-def _size(move: Move) -> tuple[int, int]:
-    m, n = (length if at is None else len(at) for length, at in zip(move.target.shape, move.to, strict=True))
-    return m, n
-
-
-def _uploaded(group: Sequence[Move]) -> tuple[Any, list[int]]:
-    """Bring all moves' lists of positions to the device at once: the memory, and by list its address, 0 for None."""
-    given = [None if at is None else np.asarray(at, np.int64) for move in group for at in (*move.at, *move.to)]
-    lists = [at for at in given if at is not None]
-    if not lists:
-        return None, [0] * len(given)
-    memory = cupy.asarray(np.concatenate(lists))
-    begins = iter((memory.data.ptr + 8 * np.cumsum([0, *map(len, lists)])).tolist())
-    return memory, [0 if at is None else next(begins) for at in given]
-
-
-def _described(move: Move, lists: Sequence[int]) -> dict[str, int]:
-    """A move as the kernel takes it, transposed if need be, so that neighbours in a row of the target are neighbours in memory."""
-    (m, n), (target, source) = _size(move), (move.target, move.source)
-    to = [stride // target.dtype.itemsize for stride in target.strides]
-    at = [stride // source.dtype.itemsize for stride in source.strides]
-    if _neighbours(m, to[0]) < _neighbours(n, to[1]):
-        m, n, to, at = n, m, to[::-1], at[::-1]
-        lists = [lists[1], lists[0], lists[3], lists[2]]
-    turned = _neighbours(m, at[0]) < _neighbours(n, at[1])
-    values = (_address(source), _address(target), m, n, *at, *to, *lists, int(turned))
-    return dict(zip(_FIELDS[:-1], values, strict=True))
-
-
-def _neighbours(length: int, stride: int) -> tuple[bool, int]:
-    """A key by which dimensions are compared: how far apart in memory the elements of one are; of length 1: the farthest."""
-    return length == 1, abs(stride)
-
-
-def _address(x: Any) -> int:
-    return x.ctypes.data if isinstance(x, np.ndarray) else x.data.ptr
-
-
-def _scalar(kernel: str) -> Any:
-    """The type of a kernel's beta."""
-    return {"pack_1": np.uint8, "pack_2": np.uint16}.get(kernel) or np.dtype(kernel.rpartition("_")[2]).type
-
-
 def add(target: Any, source: Any) -> None:
     cupy.add(target, source.astype(target.dtype, copy=False), out=target)
 
@@ -283,11 +189,11 @@ def maximum(target: Any, source: Any) -> None:
 
 def combine(target: Any, beta: complex, source: Any) -> None:
     """target = beta * target + source, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
-    move, kernel = _rectangle(target, source), _kernel(target.dtype, source.dtype, True)
+    move, kernel = rectangle(target, source), kernel_for(target.dtype, source.dtype, True)
     if beta == 0:
         copy(target, source)
     elif move is not None and kernel:
-        _launch(kernel, [move], beta=beta)
+        pack(kernel, [move], beta=beta)
     else:
         copy(target, target.astype(source.dtype) * source.dtype.type(beta) + source)
 
@@ -312,7 +218,7 @@ def takes(x: Any, places: Iterable[tuple[Selection, Selection]]) -> list[Any]:
             moves.append(Move(cupy.empty((m, n), x.dtype), part, at=at))
             part = moves[-1].target
         taken.append(part)
-    _launch(_WORDS[x.dtype.itemsize], moves)
+    pack(WORDS[x.dtype.itemsize], moves)
     return taken
 
 
@@ -321,7 +227,7 @@ def put(x: Any, rows: Selection, cols: Selection, source: Any) -> None:
     if at is None:
         copy(part, source)
     else:
-        _launch(_WORDS[x.dtype.itemsize], [Move(part, source.astype(x.dtype, copy=False), to=at)])
+        pack(WORDS[x.dtype.itemsize], [Move(part, source.astype(x.dtype, copy=False), to=at)])
 
 
 def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any] | None]:

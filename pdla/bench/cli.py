@@ -111,19 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; gives the exit status, the same on every rank."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = parse(words)
+        return _launch(parse(words), words)
     except Stop as stop:
-        return _end(stop, first=_first_of_the_job())
-    try:
-        return _launch(arguments, words)
-    except Stop as stop:
-        return _end(stop, first=_first_of_the_job())
-
-
-def _end(stop: Stop, first: bool) -> int:
-    if first:
-        stop.say()
-    return stop.status
+        if _first_of_the_job():
+            stop.say()
+        return stop.status
 
 
 def _first_of_the_job() -> bool:

@@ -14,7 +14,7 @@ import pdla
 from pdla import nn
 from pdla.bench.estimate import Move, Seconds, Sizes, block, divisors, gather, length, placements, reduced, seconds, settle
 from pdla.bench.plural import plural
-from pdla.bench.search import Found, search
+from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout, axes_of
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
@@ -177,15 +177,6 @@ def _uncut(name: str, options: tuple[tuple[str, Any], ...]) -> nn.Scheme:
 # ---------------------------------------------------------------------------------------------- closed forms
 
 
-@dataclass(frozen=True)
-class Guess:
-    """A choice, and what is known of it without a run: times, and the bytes that its linears need at least."""
-
-    choice: Choice
-    seconds: Seconds
-    size: float
-
-
 @lru_cache(maxsize=1024)
 def _linears(name: str, options: tuple[tuple[str, Any], ...], net: Net) -> list[tuple[Meeting, int, int]]:
     scheme = _uncut(name, options)
@@ -222,14 +213,15 @@ def _norm(lies: Layout, net: Net, sizes: Sizes) -> Iterator[Move]:
         yield from _vector(net.hidden, lies, sizes)
 
 
-def guess(choice: Choice, net: Net, machine: Machine) -> Guess:
-    """The choice with its axes in the order in which messages take least time, and its closed forms."""
+def guess(choice: Choice, net: Net, machine: Machine) -> Candidate[Choice]:
+    """The choice with its axes in the order in which messages take least time, and its closed forms; of memory, what its linears
+    need."""
     moved = tuple(moves(choice, net))
     work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
     told = ((seconds(moved, work, sizes, machine, net.itemsize), sizes) for sizes in placements(choice.sizes, machine.node))
     best, sizes = min(told, key=lambda one: one[0].promise)
     whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
-    return Guess(choice.placed(sizes), whole, net.layers * _held(choice, net))
+    return Candidate(choice.placed(sizes), whole, net.layers * _held(choice, net))
 
 
 def _work(at: Meeting, k: int, n: int, choice: Choice, net: Net, machine: Machine) -> float:
@@ -281,4 +273,4 @@ def best(
 ) -> Found[Step]:
     """The `count` fastest schemes and grids of all ranks that need at most `memory` bytes a rank, by at most `most` dry runs."""
     guesses = (guess(choice, net, machine) for choice in choices(ranks, net, schemes))
-    return search(guesses, lambda one: step(one.choice, net, machine), count, most, memory)
+    return search(guesses, lambda choice: step(choice, net, machine), count, most, memory)

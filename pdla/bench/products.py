@@ -11,8 +11,8 @@ import numpy as np
 
 import pdla
 from pdla.bench.case import LAYOUT
-from pdla.bench.estimate import Move, Seconds, block, divisors, gather, length, placements, seconds, settle
-from pdla.bench.search import Found, search
+from pdla.bench.estimate import Move, block, divisors, gather, length, placements, seconds, settle
+from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
 from pdla.matmul.planner import NAMED, ON_GRID
@@ -169,15 +169,6 @@ def _does(table: Table) -> tuple:
 # ---------------------------------------------------------------------------------------------- closed forms
 
 
-@dataclass(frozen=True)
-class Guess:
-    """A choice, and its times and bytes as known without a run."""
-
-    choice: Choice
-    seconds: Seconds
-    size: float
-
-
 def moves(product: Product, table: Table) -> Iterator[Move]:
     """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
     (a, b, c), met, sizes = product.shapes, table.roles, table.sizes
@@ -186,7 +177,7 @@ def moves(product: Product, table: Table) -> Iterator[Move]:
     yield from settle(c, met.C, table.C, sizes)
 
 
-def guess(product: Product, table: Table, machine: Machine) -> Guess:
+def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
     """The table with its axes in the order in which messages take least time, and its closed forms."""
     moved, sizes, met = tuple(moves(product, table)), table.sizes, table.roles
     dimensions = (product.m, met.A.rows), (product.n, met.B.cols), (product.k, met.A.cols)
@@ -196,7 +187,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Guess:
     best, placed = min(told, key=lambda one: one[0].promise)
     begun = boxes.messages(product.m, product.n, product.k, table.box, inf) * (machine.call + machine.far_latency)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, (table.A, table.B, table.C), strict=True))
-    return Guess(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
+    return Candidate(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
 
 
 # ---------------------------------------------------------------------------------------------- dry runs
@@ -227,4 +218,4 @@ def best(
 ) -> Found[Cost]:
     """The `count` fastest algorithms and grids of at most so many ranks and `memory` bytes a rank, by at most `most` dry runs."""
     guesses = (guess(product, table, machine) for table in tables(product, ranks, machine))
-    return search(guesses, lambda one: cost(product, one.choice, ranks, machine), count, most, memory)
+    return search(guesses, lambda choice: cost(product, choice, ranks, machine), count, most, memory)

@@ -11,15 +11,16 @@ from typing import Generic, Protocol, TypeVar
 from pdla.bench.estimate import Seconds
 from pdla.bench.plural import plural
 
+C = TypeVar("C")
 
-class Candidate(Protocol):
-    """What may be run. seconds: by closed form;  size: bytes that a rank needs at least."""
 
-    @property
-    def seconds(self) -> Seconds: ...
+@dataclass(frozen=True)
+class Candidate(Generic[C]):
+    """A choice that may be run, and what is known of it without a run: its times, and bytes that a rank needs at least."""
 
-    @property
-    def size(self) -> float: ...
+    choice: C
+    seconds: Seconds
+    size: float
 
 
 class Result(Protocol):
@@ -32,7 +33,6 @@ class Result(Protocol):
     def size(self) -> float: ...
 
 
-C = TypeVar("C", bound=Candidate)
 R = TypeVar("R", bound=Result)
 
 
@@ -63,8 +63,8 @@ class Found(Generic[R]):
         return "; ".join([f"{self.possible:,} {kinds}: {self.run:,} run dry", *left])
 
 
-def search(candidates: Iterable[C], run: Callable[[C], R], count: int, most: int, memory: float = inf) -> Found[R]:
-    """The `count` fastest candidates, by at most `most` runs; those that need more than `memory` bytes are left out.
+def search(candidates: Iterable[Candidate[C]], run: Callable[[C], R], count: int, most: int, memory: float = inf) -> Found[R]:
+    """The `count` fastest choices, by at most `most` runs; those that need more than `memory` bytes are left out.
 
     A candidate whose work or bytes alone take longer than the slowest of the `count` found is not run: it cannot be one of them.
     """
@@ -80,7 +80,7 @@ def search(candidates: Iterable[C], run: Callable[[C], R], count: int, most: int
             too_slow += 1
         elif runs < most:
             runs += 1
-            result = run(one)
+            result = run(one.choice)
             if result.size <= memory:
                 insort(best, result, key=lambda result: result.seconds)
                 del best[count:]

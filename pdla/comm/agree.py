@@ -49,23 +49,20 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
 def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
     """Collective, once all ranks know that they differ: raise the errors of all ranks or, where there are none, AgreementError,
     which quotes their calls."""
-    said = comm.share((call, None if error is None else (_plain(type(error)), str(error) or type(error).__name__)))
-    failures: dict[str, list[int]] = {}
-    for rank, (_, failure) in enumerate(said):
-        if failure is not None:
-            failures.setdefault(failure[1], []).append(rank)
-    if failures:
-        kind = next(failure[0] for _, failure in said if failure is not None)
-        raise kind("; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items()))
-    calls = who_said([other for other, _ in said])
+    kind, text = (None, None) if error is None else (_plain(type(error)), str(error) or type(error).__name__)
+    others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
+    if failures := who_said(texts):
+        raise next(filter(None, kinds))("; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items()))
+    calls = who_said(others)
     raise AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items()))
 
 
-def who_said(words: Sequence[str]) -> dict[str, list[int]]:
-    """For each text the ranks that said it, in the order of the first of them. words: by rank."""
+def who_said(texts: Sequence[str | None]) -> dict[str, list[int]]:
+    """For each text the ranks that said it, in the order of the first of them. texts: by rank; None: this one said nothing."""
     ranks: dict[str, list[int]] = {}
-    for rank, word in enumerate(words):
-        ranks.setdefault(word, []).append(rank)
+    for rank, text in enumerate(texts):
+        if text is not None:
+            ranks.setdefault(text, []).append(rank)
     return ranks
 
 

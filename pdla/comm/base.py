@@ -342,26 +342,8 @@ class Communicator(ABC):
         are waited for in the hall."""
         own = 1 if x.size else 0
         hall.tell(own)
-        return self._seen(verb, hops, self._exchange(verb, *m, lambda landed: hall.tell(own + landed)), hall)
-
-    def _seen(self, verb: str, hops: Sequence[ring.Hop], ours: Iterator[int], hall: Hall) -> Iterator[int]:
-        """Wait for each hop's piece in turn. All ranks of a node have the pieces of the other nodes in the same order, so that no
-        two wait for each other."""
-        expected, came, mine, place = [0] * self.near.size, set[int](), count(), self._circle.place
-        for i, hop in enumerate(hops):
-            if hop.far:
-                number = next(mine)
-                while number not in came:
-                    came.add(next(ours))
-            else:
-                bringer = place[hop.source]
-                expected[bringer] += 1
-                self._until(verb, partial(hall.has, bringer, expected[bringer]))
-            yield i
-        for _ in ours:
-            pass
-        for bringer in range(self.near.size):
-            self._until(verb, partial(hall.has, bringer, 0))
+        ours = self._exchange(verb, *m, lambda landed: hall.tell(own + landed))
+        return hall.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
         """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
@@ -441,15 +423,16 @@ class Communicator(ABC):
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
         """Send x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("send", to=to)
-        return self._message(f"send(tag={_checked(tag)})", {to: x}, {}, x)
+        return self._message("send", _checked(tag), {to: x}, {}, x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
         """Receive out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("recv", source=source)
-        return self._message(f"recv(tag={_checked(tag)})", {}, {source: out}, out)
+        return self._message("recv", _checked(tag), {}, {source: out}, out)
 
     @abstractmethod
-    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending: ...
+    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+        """A send or a recv: a message that is matched by its tag, not by the number of the call."""
 
     def barrier(self) -> None:
         """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""

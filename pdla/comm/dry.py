@@ -108,7 +108,7 @@ class DryComm(Communicator):
         yield self._half(first, add, way)
         around = self._around(x.nbytes)
         size, messages = (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0)
-        outside = self._circle.carried(self.rank) if around else self._peers[1]
+        outside = self._circle.carried(self.rank) if around else self._outside
         yield self._half(self._spread(size, messages, outside), lambda: None, around)
 
     def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
@@ -120,7 +120,7 @@ class DryComm(Communicator):
             figures, room = received(self._circle, self.rank, lengths, wide)
             return figures, room + (wide * (x.size + own) if growth > 1 else 0), "relay"
         size = own * x.itemsize * peers
-        return self._spread(size, peers if own else 0, self._peers[1]), size + (wide * own if growth > 1 else 0), ""
+        return self._spread(size, peers if own else 0, self._outside), size + (wide * own if growth > 1 else 0), ""
 
     def _spread(self, size: int, messages: int, outside: int) -> Figures:
         """The figures of `size` bytes that come from all other ranks alike, `outside` of which are on other nodes."""
@@ -133,7 +133,7 @@ class DryComm(Communicator):
         size, messages, far, far_messages = come
         if clock is not None and size:
             parts = (size - far, False, messages - far_messages), (far, True, far_messages)
-            due = max(way(*part) for part in parts if part[0] for way in (clock.received, clock.sent))
+            due = max(passed(*part) for part in parts if part[0] for passed in (clock.received, clock.sent))
 
         def wait() -> Iterator[int]:
             if clock is not None:
@@ -144,16 +144,12 @@ class DryComm(Communicator):
         return Pending(wait(), lambda: None, ("allreduce", self.axis, size, messages, way, far))
 
     @cached_property
-    def _peers(self) -> tuple[int, int]:
-        """How many other ranks are on this node, and how many on other nodes."""
-        near = sum(home == self.homes[self.rank] for home in self.homes) if self.homes else self.size
-        return near - 1, self.size - near
+    def _outside(self) -> int:
+        """How many ranks are on other nodes."""
+        return sum(home != self.homes[self.rank] for home in self.homes)
 
-    def _far(self, rank: int) -> bool:
-        return bool(self.homes) and self.homes[rank] != self.homes[self.rank]
-
-    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        return self._round(call.partition("(")[0], sends, recvs, lambda: result)
+    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+        return self._round(verb, sends, recvs, lambda: result)
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
         if ranks is None:

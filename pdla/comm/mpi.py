@@ -28,7 +28,7 @@ from pdla.comm.board import Board
 from pdla.comm.common import mapped
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
-from pdla.comm.node import FAR, NEAR, Node, free, started, this_node
+from pdla.comm.node import FAR, NEAR, Node, least_room, started, this_node
 from pdla.comm.pending import Pending
 from pdla.comm.rounds import FAR_PIECE, Round, Send, pieces, progress, send_on
 from pdla.comm.window import NodeBoard
@@ -69,11 +69,11 @@ class MPIComm(Communicator):
     ) -> Iterator[int]:
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
-    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
         libmpi.check_running()
-        verb, _, tag = call.rstrip(")").partition("(tag=")
         coming = [*recvs.items()]
-        return self._pending(verb, self._post(call, int(tag), [*sends.items()], coming, {}), coming, lambda: result)
+        arrivals = self._post(f"{verb}(tag={tag})", tag, [*sends.items()], coming, {})
+        return self._pending(verb, arrivals, coming, lambda: result)
 
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
@@ -342,7 +342,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
             ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
             ours = device.connected(ours)
-            ours.shared_limit = free(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
+            ours.shared_limit = least_room(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
     return ours

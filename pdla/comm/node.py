@@ -82,7 +82,7 @@ def room() -> int:
     return here.f_bavail * here.f_frsize if here else 0
 
 
-def free(comm: MPI.Comm) -> int:
+def least_room(comm: MPI.Comm) -> int:
     """Collective over comm: the least `room` of its ranks' nodes, the same on every rank.
 
     By allgather, since mpi4py's allreduce of objects begins with a collective call that holds Python's lock: two threads might each

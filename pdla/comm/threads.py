@@ -203,14 +203,13 @@ class ThreadComm(Communicator):
             self.world.bytes_copied[self.me] += x.nbytes
             self.world.notify(self.ranks[source])
 
-    def _message(self, call: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        """A send or a recv. The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
-        tag = call.partition("(")[2]
+    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+        """The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
         (peer,) = [*sends, *recvs]
-        number = next(self._tags[(tag, peer, bool(sends))])
+        number = next(self._tags[verb, tag, peer])
         coming = [*recvs.items()]
-        arrivals = self._post(call, (tag, number), [*sends.items()], coming, {})
-        return self._pending(call.partition("(")[0], arrivals, coming, lambda: result)
+        arrivals = self._post(f"{verb}(tag={tag})", (tag, number), [*sends.items()], coming, {})
+        return self._pending(verb, arrivals, coming, lambda: result)
 
     def share(self, value: Any) -> list[Any]:
         return self._shared("share", value, "share")

@@ -16,7 +16,7 @@ from pdla.comm.board import Turns
 from pdla.comm.gate import Gate
 from pdla.comm.job import watched
 from pdla.comm.libmpi import MPI
-from pdla.comm.node import SHARED, free
+from pdla.comm.node import SHARED, least_room
 from pdla.errors import PdlaError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class NodeBoard(Turns):
         self.comm.barrier()  # pdla's own, in which ranks send on what others wait for; in MPI's calls below they do not
         with watched(self.comm._describe("sharing memory")):
             self.free()
-            room = free(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
+            room = least_room(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
             wanted = 2 * apart + size
             if room < wanted and os.path.isdir(SHARED):
                 raise PdlaError(

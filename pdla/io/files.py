@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import name
+from pdla.comm.agree import name, who_said
 from pdla.comm.base import Communicator
 from pdla.errors import FileError, PdlaError
 from pdla.grid import ProcessGrid
@@ -36,12 +36,8 @@ def together(comm: Communicator, path: Path) -> Iterator[None]:
         failure = raised
     except Exception as raised:
         failure, cause = FileError(f"{path}: {_words(raised)}"), raised
-    failures: dict[str, list[int]] = {}
     said = comm.share(failure)
-    for rank, other in enumerate(said):
-        if other is not None:
-            failures.setdefault(str(other), []).append(rank)
-    if failures:
+    if failures := who_said([None if other is None else str(other) for other in said]):
         kind = next(type(other) for other in said if other is not None)
         texts = (text if len(ranks) == comm.size else f"{name(ranks)}: {text}" for text, ranks in failures.items())
         raise kind("; ".join(texts)) from cause

@@ -17,9 +17,10 @@ from pdla.array.meta import Meta
 from pdla.comm.agree import agreed, amid
 from pdla.create import from_global
 from pdla.errors import GridError, PdlaError, ShapeError
+from pdla.linalg import checks
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_like, check_reals, check_sequences
-from pdla.nn.scheme import Scheme, check_flag
+from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, together
 from pdla.nn.trip import Parameter, Shard, Trip
 from pdla.redistribute import check_root
@@ -166,7 +167,7 @@ class Layer:
         """
         call = f"forward of {self!r} on {described(x)}, training={training}, passes={self.passes}"
         with agreed(self.scheme.grid.comm, call):
-            check_flag("training", training)
+            checks.flags(training=training)
             self._takes(x)
             check_sequences(self, x)
             if training:
@@ -240,8 +241,7 @@ def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[Non
     check_scheme(kind, scheme)
     told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
     with agreed(scheme.grid.comm, f"{kind}({told})"):
-        for name, value in flags.items():
-            check_flag(name, value)
+        checks.flags(**flags)
         yield
 
 

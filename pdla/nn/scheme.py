@@ -30,6 +30,7 @@ from pdla.cuts import Balanced, Cut
 from pdla.errors import GridError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
+from pdla.linalg import checks
 from pdla.matrix import DistMatrix
 
 
@@ -132,8 +133,7 @@ class Scheme:
                 raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}")
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
-            for name, value in {"keep": keep, **flags}.items():
-                check_flag(name, value)
+            checks.flags(keep=keep, **flags)
             if not counts(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")
             if panel is not None and (not counts(panel) or keep or shards > 1):
@@ -201,12 +201,6 @@ class Scheme:
             if not counts(sequence):
                 raise ShapeError(f"sequence={sequence}: tokens of a sequence, a whole number, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
-
-
-def check_flag(name: str, value: object) -> None:
-    """Raise unless it is True or False."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise ShapeError(f"{name}={value!r}: True or False")
 
 
 def counts(n: object, least: int = 1) -> bool:

@@ -16,7 +16,7 @@ from pdla.bench.arguments import Parser
 from pdla.bench.estimate import Seconds
 from pdla.bench.networks import SCHEMES, Net
 from pdla.bench.products import Product
-from pdla.bench.search import Found, search
+from pdla.bench.search import Candidate, Found, search
 from pdla.bench.stop import Stop
 from pdla.comm import ring
 from pdla.model.machine import Machine
@@ -131,16 +131,9 @@ def test_along_data_alone_all_schemes_are_one():
 
 
 @dataclass(frozen=True)
-class Made:
-    """A candidate that is its own result's twin: `true` seconds, of which `least` are known."""
-
-    true: float
-    seconds: Seconds
-    size: float
-
-
-@dataclass(frozen=True)
 class Run:
+    """A choice that is its own result."""
+
     seconds: float
     size: float
 
@@ -148,21 +141,21 @@ class Run:
 def made(count, seed=0):
     random = np.random.default_rng(seed)
     for true, share, size in random.random((count, 3)).tolist():
-        yield Made(true, Seconds(true * share, 0.0, 0.0), size)
+        yield Candidate(Run(true, size), Seconds(true * share, 0.0, 0.0), size)
 
 
 @pytest.mark.parametrize("memory", [float("inf"), 0.5])
 def test_the_search_finds_what_looking_at_all_finds(memory):
     for seed in range(20):
         every = list(made(60, seed))
-        found = search(every, lambda one: Run(one.true, one.size + 0.1), 5, 1000, memory)
-        fits = sorted(one.true for one in every if one.size + 0.1 <= memory)
+        found = search(every, lambda run: Run(run.seconds, run.size + 0.1), 5, 1000, memory)
+        fits = sorted(one.choice.seconds for one in every if one.size + 0.1 <= memory)
         assert [one.seconds for one in found.best] == fits[:5]
         assert found.run + found.too_large + found.too_slow == found.possible == len(every) and found.too_slow
 
 
 def test_the_search_says_what_it_did_not_look_at():
-    found = search(made(60), lambda one: Run(one.true, one.size), 5, 6)
+    found = search(made(60), lambda run: run, 5, 6)
     assert found.run == 6 and found.not_looked_at == 60 - 6 - found.too_slow > 0
     assert f"{found.not_looked_at} that promise less were not looked at" in found.words(("thing",))
 

@@ -357,6 +357,8 @@ def test_partial_sums():
         for refused in (lambda: A * A, lambda: A + 1, lambda: 1 - A, lambda: A.norm(), lambda: A.T.trace()):
             with pytest.raises(LayoutError, match="partial sums"):
                 refused()
+        with pytest.raises(TypeError, match="from_global"):
+            A + whole
         with pytest.raises(LayoutError, match=r"= 3 in 6 x 8.*: redistribute A to a layout without partial sums first"):
             A[:, :] = 3
         assert A.check_copies()
