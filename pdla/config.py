@@ -85,6 +85,12 @@ def read(environ: Mapping[str, str]) -> Settings:
             raise ValueError(f"PDLA_{name}={text!r} is negative")
         return value
 
+    def switch(name: str, otherwise: bool) -> bool:
+        text = environ.get(f"PDLA_{name}", "") or str(int(otherwise))
+        if text not in ("0", "1"):
+            raise ValueError(f"PDLA_{name}={text!r} is neither 0 nor 1")
+        return text == "1"
+
     def word(name: str, words: tuple[str, ...], otherwise: str) -> str:
         text = environ.get(f"PDLA_{name}", "") or otherwise
         if text not in words:
@@ -92,7 +98,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         return text
 
     return Settings(
-        check=bool(number("CHECK", int, default.check)),
+        check=switch("CHECK", default.check),
         timeout=float(number("TIMEOUT", float, default.timeout)),
         threads=min(int(number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
         blas=environ.get("PDLA_BLAS", default.blas),
@@ -101,7 +107,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
         progress=min(float(number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
         crowded=min(float(number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
-        shared=bool(number("SHARED", int, default.shared)),
+        shared=switch("SHARED", default.shared),
         subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
         plans=int(number("PLANS", int, default.plans)),
         keep=int(number("KEEP", int, default.keep)),
@@ -109,7 +115,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         machine=environ.get("PDLA_MACHINE", default.machine),
         array=word("ARRAY", ARRAYS, default.array),
         gpu_mpi=word("GPU_MPI", ("auto", "on", "off", "nccl"), default.gpu_mpi),
-        tf32=bool(number("TF32", int, default.tf32)),
+        tf32=switch("TF32", default.tf32),
     )
 
 

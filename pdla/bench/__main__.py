@@ -4,9 +4,23 @@ import signal
 import sys
 
 from pdla.bench.cli import launched, main
+from pdla.bench.output import take_output
+from pdla.bench.stop import Stop
+
+
+def alone() -> int:
+    """main() in a process that no launcher has started: it ends early as other tools do."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # silently, when the reader goes: | head
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # and at Ctrl-C, without a traceback
+    try:
+        status = main()
+        sys.stdout.flush()
+    except Stop as stop:  # raised by the output itself
+        stop.say()
+        status = stop.status
+    return status
+
 
 if __name__ == "__main__":
-    if not launched():
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # end silently, as other tools do, when the reader goes: | head
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # and at Ctrl-C, without a traceback
-    sys.exit(main())
+    take_output(alone=not launched())
+    sys.exit(main() if launched() else alone())

@@ -32,6 +32,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     """A matrix from a file, in the byte order of this machine. Collective over the grid's communicator, idle ranks too.
 
     path     .npy     C or Fortran order, any byte order; each rank reads its own block through a memory map
+                      (a file that is shortened just then ends the rank: SIGBUS)
              .mtx, .mtx.gz   Matrix Market, sparse or dense; the matrix is dense; rank 0 reads it and deals it out
              .h5, .hdf5      HDF5; each rank reads its own block
              Every rank must see the file.
@@ -82,7 +83,8 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes are loaded again as 64-bit integers
                     and double precision; long doubles are refused
     .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py is built with MPI; `dataset` names
-                    the matrix in the file; the file's other datasets stay, and the attributes of this one.
+                    the matrix in the file; the file's other datasets stay, and the attributes of this one. The matrix is stored
+                    in one piece, not compressed, whatever was there, and a link into another file is refused.
 
     The file appears, or replaces an old one and takes over its permissions, only when all of it has been written: a save that
     fails leaves the old one.

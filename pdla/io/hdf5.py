@@ -134,15 +134,36 @@ def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatri
     _take(part, size + HEADERS)
     os.truncate(part, size)
     with h5py.File(part, "r+" if old else "w") as file:
+        _check_links(file, dataset)
         found, dtype = file.get(dataset), A.dtype.newbyteorder("=")
         attributes: dict[str, Any] = {}
-        if isinstance(found, h5py.Dataset) and (found.shape, found.dtype) != (A.shape, dtype):
+        if isinstance(found, h5py.Dataset) and not ((found.shape, found.dtype) == (A.shape, dtype) and _has_its_place(found)):
             attributes = dict(found.attrs)
             del file[dataset]
         whole = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         whole.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         file.require_dataset(dataset, A.shape, dtype, exact=True, dcpl=whole).attrs.update(attributes)
     _take(part, part.stat().st_size)
+
+
+def _check_links(file: Any, dataset: str) -> None:
+    """ValueError where a link on the way to a dataset leads to nothing, or into another file, which must not be written to before
+    all has been written."""
+    steps = [step for step in dataset.split("/") if step not in ("", ".")]
+    for n in range(1, len(steps) + 1):
+        way = "/".join(steps[:n])
+        link, found = file.get(way, getlink=True), file.get(way)
+        if found is None and hasattr(link, "path"):
+            raise ValueError(f"dataset={dataset!r}: {way!r} is a link to {link.path!r}, which is not there; give another name")
+        if found is not None and found.file.filename != file.filename:
+            raise ValueError(f"dataset={dataset!r}: {way!r} is a link into the file {found.file.filename}; save to that one")
+
+
+def _has_its_place(x: Any) -> bool:
+    """Whether all space of a dataset has been taken, in its file: not that of chunks, which need more the less can be compressed;
+    nor that of a dataset never written to, or whose elements lie in other files."""
+    layout, h5d = x.id.get_create_plist().get_layout(), _h5py().h5d
+    return layout in (h5d.CONTIGUOUS, h5d.COMPACT) and not x.external and x.id.get_storage_size() == x.size * x.dtype.itemsize
 
 
 def _take(path: Path, size: int) -> None:

@@ -351,7 +351,10 @@ def test_settings_are_read_from_the_environment():
     settings = config.read({"PDLA_CHECK": "0", "PDLA_TIMEOUT": "2.5", "PDLA_SUBCOMMS": "1", "PDLA_PANEL": "64"})
     assert settings == config.Settings(check=False, timeout=2.5, panel=64, subcomms=8)
     assert config.read({}) == config.Settings()
-    wrong = ("THREADS", "x", "not a number"), ("THREADS", "-1", "negative"), ("TIMEOUT", "nan", "not a number")
+    wrong = (
+        ("THREADS", "x", "not a number"), ("THREADS", "-1", "negative"), ("TIMEOUT", "nan", "not a number"),
+        ("CHECK", "2", "neither 0 nor 1"), ("SHARED", "-1", "neither 0 nor 1"), ("TF32", "yes", "neither 0 nor 1"),
+    )  # fmt: skip
     for setting, value, message in wrong:
         with pytest.raises(ValueError, match=f"PDLA_{setting}='{value}' is {message}"):
             config.read({f"PDLA_{setting}": value})

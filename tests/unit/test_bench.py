@@ -154,6 +154,29 @@ def test_a_pipe_that_is_closed_early_ends_it_quietly():
     assert job.returncode == -signal.SIGPIPE
 
 
+TINY = "gemm", "-m", "8", "-n", "8", "-k", "8"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--threads", "2", *TINY]])
+@pytest.mark.parametrize("option", [[], ["-u"]])
+def test_a_full_disk_is_one_line(words, option):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, *option, "-m", "pdla.bench", *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (2, "pdla.bench: standard output: No space left on device\n")
+
+
+def test_without_an_output_it_leaves_its_files_all_the_same(tmp_path):
+    command = f"{sys.executable} -m pdla.bench --threads 2 --json {tmp_path}/out.json {' '.join(TINY)} >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and (tmp_path / "out.json").exists()
+
+
+def test_a_terminal_of_few_characters_gets_a_table():
+    command, environ = [sys.executable, "-m", "pdla.bench", "--threads", "2"], os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*command, *TINY], env=environ, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "exact" in done.stdout
+
+
 def test_ctrl_c_ends_it_quietly():
     with begun(*SLOW) as job:
         job.stdout.readline()

@@ -502,6 +502,29 @@ def test_attributes_stay(tmp_path, x):
         assert all(np.array_equal(file["matrix"].attrs[name], value) for name, value in attributes.items())
 
 
+def test_a_save_writes_to_no_other_file(tmp_path):
+    path, other, x = tmp_path / "x.h5", tmp_path / "other.h5", numbers((5, 4))
+    write(other, x)
+    with h5py.File(path, "w") as file:
+        file["link"] = h5py.ExternalLink("other.h5", "matrix")
+        file["far"] = h5py.ExternalLink("other.h5", "/")
+        file["soft"] = h5py.SoftLink("/link")
+        file["gone"], file["nowhere"] = h5py.ExternalLink("none.h5", "matrix"), h5py.SoftLink("/nothing")
+        file.create_dataset("raw", data=x, external=[(str(tmp_path / "raw"), 0, x.nbytes)])
+        virtual = h5py.VirtualLayout(x.shape, x.dtype)
+        virtual[:] = h5py.VirtualSource("other.h5", "matrix", x.shape)
+        file.create_virtual_dataset("virtual", virtual)
+    raw = (tmp_path / "raw").read_bytes()
+    for name in ("link", "soft", "far/matrix", "far/new"):
+        assert f"is a link into the file {other}; save to that one" in save_error(path, dataset=name)
+    for name, target in (("gone", "'matrix'"), ("nowhere/matrix", "'/nothing'")):
+        assert f"is a link to {target}, which is not there" in save_error(path, dataset=name)
+    for name in ("raw", "virtual"):
+        saved(2, path, 2 * x, dataset=name)
+        assert same(loaded(2, path, dataset=name), 2 * x)
+    assert same(read(other), x) and (tmp_path / "raw").read_bytes() == raw
+
+
 def test_what_is_no_dataset_or_has_a_type_that_h5py_cannot_name_is_in_nobody_s_way(tmp_path):
     path, x = tmp_path / "x.h5", numbers((5, 4))
     write(path, x)
@@ -812,6 +835,25 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch, ending, room, ch
     with pdla.config.override(check=check):
         assert save_error(path, x=numbers((200, 100))) == f"rank 0: {path}: No space left on device"
     assert same(read(path), old) and os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("how", [{}, {"chunks": (10, 10)}, {"chunks": (10, 10), "compression": "gzip"}])
+def test_a_full_disk_is_seen_before_hdf5_needs_more_for_what_it_has(tmp_path, monkeypatch, how):
+    """It drops what it cannot write of a chunk when it closes a file, and raises no error."""
+    path, x, true_take = tmp_path / "x.h5", numbers((200, 100)), os.posix_fallocate
+    with h5py.File(path, "w") as file:
+        file.create_dataset("matrix", x.shape, x.dtype, **how)
+
+    def full(file, first, size):
+        if first + size > 100_000:
+            raise OSError(28, "No space left on device")
+        true_take(file, first, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert save_error(path, x=x) == f"rank 0: {path}: No space left on device"
+    monkeypatch.undo()
+    saved(2, path, x)
+    assert same(read(path), x)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
