@@ -12,6 +12,7 @@ import numpy as np
 
 import pdla
 from pdla.io import load
+from pdla.model.machine import operations
 
 LAYOUT = pdla.Layout(rows="row", cols="col")  # of A, B and C as they are stored
 TURNS: dict[str, Callable[[pdla.DistMatrix], pdla.DistMatrix]] = {
@@ -45,7 +46,7 @@ class Case:
     @property
     def flops(self) -> int:
         """Additions and multiplications, in real arithmetic."""
-        return (8 if np.dtype(self.dtype).kind == "c" else 2) * self.m * self.n * self.k
+        return operations(self.m, self.n, self.k, self.dtype)
 
     @property
     def problem(self) -> tuple:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import pdla
+from pdla.model.machine import operations
 
 REPEATS = 6
 LARGEST, SMALLEST = 1024, 128  # sides of a block
@@ -26,13 +27,11 @@ def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
 
 def peak(comm: pdla.Communicator, dtype: Any) -> float:
     """Collective: FLOP/s of all ranks together, each multiplying square blocks of its own; the best of a few repeats."""
-    kind = np.dtype(dtype)
-    flops = 8 if kind.kind == "c" else 2  # of a multiplication and an addition, in real arithmetic
-    side = int(min(LARGEST, max(SMALLEST, (FLOPS / flops / comm.size) ** (1 / 3))))
+    side = int(min(LARGEST, max(SMALLEST, (FLOPS / operations(1, 1, 1, dtype) / comm.size) ** (1 / 3))))
     xp = comm.xp
-    a, b, c = (xp.asarray(np.ones((side, side), kind)) for _ in range(3))
+    a, b, c = (xp.asarray(np.ones((side, side), dtype)) for _ in range(3))
     seconds = [elapsed(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:]
-    return comm.size * flops * side**3 / min(seconds)
+    return comm.size * operations(side, side, side, dtype) / min(seconds)
 
 
 class Peaks:

@@ -18,7 +18,7 @@ from pdla.matmul import boxes, roles
 from pdla.matmul.planner import NAMED, ON_GRID
 from pdla.matmul.tables import Table
 from pdla.model import received_lower_bound
-from pdla.model.machine import Machine
+from pdla.model.machine import Machine, operations
 
 BOXES = 32  # that are looked at, the cheapest
 MOST = 24  # dry runs in a search
@@ -40,7 +40,7 @@ class Product:
     @property
     def flops(self) -> int:
         """Additions and multiplications, in real arithmetic."""
-        return (8 if np.dtype(self.dtype).kind == "c" else 2) * self.m * self.n * self.k
+        return operations(self.m, self.n, self.k, self.dtype)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:

@@ -15,6 +15,7 @@ from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection, overlapping, some_of
 from pdla.layout import Layout, Overlay, Shape, extra_axes, meeting, shares
 from pdla.matrix import DistMatrix
+from pdla.model.machine import operations
 from pdla.redistribute import Route, local_shape, start
 
 ALL = slice(None)
@@ -209,7 +210,7 @@ def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> 
     if current() is None:
         xp.gemm(a, b, c, alpha, beta, room)
         return
-    with timed("gemm", flops=(8 if c.dtype.kind == "c" else 2) * a.shape[0] * a.shape[1] * b.shape[1]):
+    with timed("gemm", flops=operations(a.shape[0], b.shape[1], a.shape[1], c.dtype)):
         xp.gemm(a, b, c, alpha, beta, room)
 
 

@@ -16,6 +16,11 @@ import numpy as np
 from pdla import config
 
 
+def operations(m: int, n: int, k: int, dtype: Any) -> int:
+    """Multiplications and additions of an m x k by k x n product, in real arithmetic."""
+    return (8 if np.dtype(dtype).kind == "c" else 2) * m * n * k
+
+
 @dataclass(frozen=True)
 class Machine:
     """Figures of one rank; the defaults are one core of a desktop processor under MPICH, rounded.
@@ -135,10 +140,10 @@ class Machine:
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> float:
         """Seconds of one call for `count` products m x k by k x n: to compute or, if longer, to read and write the matrices."""
         kind = np.dtype(dtype)
-        real, parts = (kind.itemsize // 2, 4) if kind.kind == "c" else (kind.itemsize, 1)
+        real = kind.itemsize // 2 if kind.kind == "c" else kind.itemsize
         rate = self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0) * self._reached(m * n * k)
         moved = (m * k + k * n + 2 * m * n) * kind.itemsize / self.memory
-        return self.call + count * max(2 * parts * m * n * k / rate, moved)
+        return self.call + count * max(operations(m, n, k, kind) / rate, moved)
 
     def _reached(self, multiplications: int) -> float:
         """The share of `flops` that one product of so many multiplications reaches."""

@@ -9,14 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from pdla.bench.gemm import Row
 from pdla.bench.plural import plural
 from pdla.bench.report.content import VERSION, misfit, row
 from pdla.bench.split import Split
 from pdla.bench.stop import refuse
-from pdla.model.machine import Machine
+from pdla.model.machine import Machine, operations
 
 LARGE = 1 << 14  # n of a product at full rate
 WHOLE = ("arguments", "world", "ranks", "machine", "versions", "peak_flops_per_second", "predicted_on", "rows")  # what is read here
@@ -166,5 +164,4 @@ def _line(file: File, row: Row, alone: bool) -> Line:
 
 def _rate(machine: Machine, dtype: str) -> float:
     """FLOP/s of one rank in large products, in real arithmetic."""
-    parts = 8 if np.dtype(dtype).kind == "c" else 2
-    return parts * LARGE**3 / machine.gemm(LARGE, LARGE, LARGE, dtype)
+    return operations(LARGE, LARGE, LARGE, dtype) / machine.gemm(LARGE, LARGE, LARGE, dtype)
