@@ -9,6 +9,7 @@ import pdla
 from pdla import config
 from pdla.comm import futex
 from pdla.comm.board import HALF
+from pdla.comm.gate import Gate, room
 from pdla.errors import AgreementError, PdlaError, ShapeError
 
 pytestmark = [
@@ -33,6 +34,15 @@ def turn(comm, size):
     board.seal()
     assert memory[: comm.size].tolist() == [*range(comm.size)]
     board.leave()
+
+
+def test_a_gate_trusts_nothing_that_is_in_its_memory(comm):
+    """MPI does not promise zeros: what another program has left there is not what a rank tells. Each rank clears its own words."""
+    memory = np.full(room(comm.size), 255, np.uint8)
+    gate = Gate(comm, None, memory)
+    told = np.array([gate.turns, gate.asleep, *gate.spare])
+    assert gate.turn == gate.word[0] == 0 and len(told) == 8
+    assert (told == [0 if rank == comm.rank else -1 for rank in range(comm.size)]).all()
 
 
 @pytest.mark.parametrize("seed", [1, 2])

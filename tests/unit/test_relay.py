@@ -102,6 +102,14 @@ def test_it_is_for_long_sums_on_nodes_of_several_ranks():
     assert relay.pays(2**30, 4, 4, growth=2) and relay.pays(2**30, 4, 2) and not relay.pays(2**30, 4, 2, growth=2)
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "chunks"), [(0, 0), (1, 1), (2**16, 1), (2**16 + 99, 2), (2**17, 2), (2**18, 4), (2**18 + 1, 4), (2**22, 4)]
+)
+def test_a_long_piece_goes_in_four_chunks_and_a_shorter_one_in_fewer(nbytes, chunks):
+    rows = relay.cut(1000, nbytes)
+    assert len(rows) == chunks and [row for chunk in rows for row in range(1000)[chunk]] == [*range(1000)] * bool(nbytes)
+
+
 def test_several_sums_may_be_under_way():
     """Of two communicators, waited for after both have begun."""
 
