@@ -99,6 +99,8 @@ def test_nodes_that_do_not_follow_each_other_are_sent_to_directly(always, homes)
 def test_it_is_for_long_sums_on_nodes_of_several_ranks():
     assert not relay.pays(2**30, 2, 2) and not relay.pays(2**30, 64, 1) and not relay.pays(2**16, 4, 4)
     assert relay.pays(2**21, 4, 4) and relay.pays(2**21, 16, 4) and relay.pays(2**30, 64, 16)
+    even = 3 * relay.STEP  # n bytes: 12 n directly; or 5 n in turn, and 12 steps, each of 4 pieces, which are n / 16, and STEP
+    assert relay.pays(even + 16, 4, 4) and not relay.pays(even, 4, 4)
     assert relay.pays(2**30, 4, 4, growth=2) and relay.pays(2**30, 4, 2) and not relay.pays(2**30, 4, 2, growth=2)
 
 
