@@ -421,6 +421,21 @@ def far_apart(comm, monkeypatch):
     return comm
 
 
+@pytest.mark.parametrize(
+    ("size", "lengths"),
+    [
+        (0, [0]), (PIECE - 1, [PIECE - 1]), (PIECE, [PIECE, 0]), (PIECE + 1, [PIECE, 1]), (16 * PIECE, [PIECE] * 16 + [0]),
+        (32 * PIECE + 5, [2 * PIECE] * 16 + [5]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_long_messages_have_sixteen_pieces_and_a_rest_at_most(size, lengths):
+    from pdla.comm.rounds import pieces
+
+    assert [length for _, length, _ in pieces(np.empty(size, np.int8), PIECE)] == lengths
+    assert [length for _, length, _ in pieces(np.empty(size, np.int8), 0)] == [size]
+
+
 @pytest.mark.parametrize("size", [0, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 20 * PIECE, 20 * PIECE + 7])
 def test_long_messages_between_nodes(far_apart, size):
     comm = far_apart

@@ -68,7 +68,9 @@ def test_meetings_in_any_order_with_turns_and_growing_memory(at_board, seed, mon
         else:
             turn(comm, HALF + (step + 1) * 65536)
     assert set(by_messages) <= {"share"}  # the pickles themselves
+    window = comm.board().window
     comm.board().trim(0)
+    assert not window  # it has been freed, not only forgotten
     by_messages.clear()
     assert comm.same("by messages")
     assert by_messages == ["by messages"]
