@@ -442,7 +442,8 @@ def test_long_messages_between_nodes(far_apart, size):
     x = np.full(size, comm.rank + 1, np.int8)
     outs = [np.zeros(size, np.int8) for _ in range(comm.size)]
     with record() as ledger:
-        comm.allgather(x, outs).wait()
+        came = [(r, np.unique(outs[r]).tolist()) for r in comm.allgather(x, outs)]  # once each, and whole
+    assert sorted(came) == [(r, [r + 1]) for r in range(comm.size) if size and r != comm.rank]
     assert [np.unique(out).tolist() for out in outs] == [[r + 1] if size else [] for r in range(comm.size)]
     assert (ledger.messages, ledger.bytes_received) == ((comm.size - 1 if size else 0), (comm.size - 1) * size)
 
