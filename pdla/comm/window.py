@@ -95,7 +95,7 @@ class NodeBoard(Turns):
             self.comm.barrier()  # after it no rank reads any more
             with watched(self.comm._describe("giving back shared memory")):
                 self.free()
-            self.size, self.small = 0, False
+            self.size = 0
 
     def free(self) -> None:
         """Collective: free the window."""

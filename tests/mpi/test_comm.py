@@ -204,6 +204,7 @@ def test_messages_too_long_for_an_old_mpi(comm, monkeypatch):
     monkeypatch.setattr(rounds.MPI, "Get_version", lambda: (3, 1))
     for size in (1000, 1001, 5 << 20, (3 << 20) + 7):
         x, out = numbers(comm.rank, (size,), "int8"), np.zeros(size, "int8")
+        assert rounds._spec(x)[1] == (1 if size > 1000 else 1000)
         comm.shift(x, out).wait()
         np.testing.assert_array_equal(out, numbers((comm.rank - 1) % comm.size, (size,), "int8"))
         np.testing.assert_array_equal(comm.bcast(x, 0).wait(), numbers(0, (size,), "int8"))
@@ -420,13 +421,29 @@ def far_apart(comm, monkeypatch):
     return comm
 
 
+@pytest.mark.parametrize(
+    ("size", "lengths"),
+    [
+        (0, [0]), (PIECE - 1, [PIECE - 1]), (PIECE, [PIECE, 0]), (PIECE + 1, [PIECE, 1]), (16 * PIECE, [PIECE] * 16 + [0]),
+        (32 * PIECE + 5, [2 * PIECE] * 16 + [5]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_long_messages_have_sixteen_pieces_and_a_rest_at_most(size, lengths):
+    from pdla.comm.rounds import pieces
+
+    assert [length for _, length, _ in pieces(np.empty(size, np.int8), PIECE)] == lengths
+    assert [length for _, length, _ in pieces(np.empty(size, np.int8), 0)] == [size]
+
+
 @pytest.mark.parametrize("size", [0, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 20 * PIECE, 20 * PIECE + 7])
 def test_long_messages_between_nodes(far_apart, size):
     comm = far_apart
     x = np.full(size, comm.rank + 1, np.int8)
     outs = [np.zeros(size, np.int8) for _ in range(comm.size)]
     with record() as ledger:
-        comm.allgather(x, outs).wait()
+        came = [(r, np.unique(outs[r]).tolist()) for r in comm.allgather(x, outs)]  # once each, and whole
+    assert sorted(came) == [(r, [r + 1]) for r in range(comm.size) if size and r != comm.rank]
     assert [np.unique(out).tolist() for out in outs] == [[r + 1] if size else [] for r in range(comm.size)]
     assert (ledger.messages, ledger.bytes_received) == ((comm.size - 1 if size else 0), (comm.size - 1) * size)
 

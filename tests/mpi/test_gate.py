@@ -1,6 +1,7 @@
 """Ranks that share memory meet there: what they compare is right, however late each comes, and while the memory grows and goes."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pdla
 from pdla import config
 from pdla.comm import futex
 from pdla.comm.board import HALF
+from pdla.comm.gate import Gate, room
 from pdla.errors import AgreementError, PdlaError, ShapeError
 
 pytestmark = [
@@ -35,6 +37,45 @@ def turn(comm, size):
     board.leave()
 
 
+def test_a_gate_trusts_nothing_that_is_in_its_memory(comm):
+    """MPI does not promise zeros: what another program has left there is not what a rank tells. Each rank clears its own words."""
+    memory = np.full(room(comm.size), 255, np.uint8)
+    gate = Gate(comm, None, memory)
+    told = np.array([gate.turns, gate.asleep, *gate.spare])
+    assert gate.turn == gate.word[0] == 0 and len(told) == 8
+    assert (told == [0 if rank == comm.rank else -1 for rank in range(comm.size)]).all()
+
+
+@pytest.fixture
+def pair():
+    """Rank 0's pair of gates, on a crowded node of two ranks."""
+    comm = SimpleNamespace(rank=0, node=SimpleNamespace(crowded=True))
+    memory = np.zeros((2, room(2)), np.uint8)
+    here, beside = (Gate(comm, SimpleNamespace(Sync=lambda: None), one) for one in memory)
+    here.beside, beside.beside = beside, here
+    return here, beside
+
+
+def test_who_has_come_here_and_gone_on_is_in_no_other_call(pair):
+    here, beside = pair
+    here.come()
+    assert here._elsewhere() == []
+    beside.turns[1] = 1
+    assert here._elsewhere() == [1]
+    here.turns[1] = 1
+    assert here._elsewhere() == []
+
+
+@pytest.mark.parametrize(("come", "asleep", "word", "woken"), [(0, 1, 0, 0), (1, 0, 1, 0), (1, 1, 1, 1)])
+def test_who_comes_last_wakes_those_who_sleep(pair, come, asleep, word, woken, monkeypatch):
+    here, _ = pair
+    addresses = []
+    monkeypatch.setattr(futex, "wake", addresses.append)
+    here.turns[1], here.asleep[1] = come, asleep
+    here.come()
+    assert here.word[0] == word and addresses == [here.turns.obj.ctypes.data + room(2) - 64] * woken
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_meetings_in_any_order_with_turns_and_growing_memory(at_board, seed, monkeypatch):
     comm, same_for_all, own = at_board, np.random.default_rng(seed), np.random.default_rng(seed + 10 * at_board.rank)
@@ -58,7 +99,9 @@ def test_meetings_in_any_order_with_turns_and_growing_memory(at_board, seed, mon
         else:
             turn(comm, HALF + (step + 1) * 65536)
     assert set(by_messages) <= {"share"}  # the pickles themselves
+    window = comm.board().window
     comm.board().trim(0)
+    assert not window  # it has been freed, not only forgotten
     by_messages.clear()
     assert comm.same("by messages")
     assert by_messages == ["by messages"]

@@ -10,8 +10,8 @@ import pytest
 from pdla.array import blas, meta, namespace, numpy, strips
 from pdla.array.meta import Meta
 
-DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble"]
-HOWS = ["C", "F", "gaps", "steps", "backwards", "same rows"]
+DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble", ">f8"]
+HOWS = ["C", "F", "gaps", "steps", "backwards", "between bytes", "same rows"]
 SIZES = [(4, 5, 3), (1, 1, 1), (1, 6, 4), (6, 1, 4), (5, 3, 1), (7, 8, 9)]
 
 
@@ -31,6 +31,11 @@ def laid(x, how):
         return np.asfortranarray(x)
     if how == "same rows":
         return np.broadcast_to(x[:1], x.shape)
+    if how == "between bytes":  # rows as far apart as they are in a table with a field of 4 bytes besides
+        gap = n * x.itemsize + 4
+        view = np.ndarray((m, n), x.dtype, np.zeros(m * gap, np.uint8), 0, (gap, x.itemsize))
+        view[...] = x
+        return view
     step, turn = 3 if how == "steps" else 1, -1 if how == "backwards" else 1
     view = np.zeros((step * m + 1, step * n + 3), x.dtype)[1::step, 3::step][::turn, ::turn]
     view[...] = x
@@ -135,6 +140,12 @@ def test_a_leading_dimension_beyond_32_bits_is_none_of_blas(rows):
     assert blas.orientation(farther if rows else farther.T) is None
 
 
+@pytest.mark.parametrize("m", [5, 1])
+def test_a_leading_dimension_is_a_number_of_elements(m):
+    rows = laid(numbers((5, 3)), "between bytes")[:, :m]
+    assert blas.orientation(rows) is None and blas.orientation(rows.T) is None
+
+
 def test_nan_in_a_is_not_lost():
     c = np.zeros((2, 2))
     numpy.gemm(np.array([[np.nan, 1], [1, 1]]), np.ones((2, 2)), c)
@@ -217,22 +228,26 @@ WAYS = {  # of choosing from 500 positions, and whether they are copied as strip
 def test_large_parts_in_strips(down, across, how, monkeypatch):
     monkeypatch.setattr(strips, "LARGE", 1)
     (rows, by_rows), (cols, by_cols) = WAYS[down], WAYS[across]
-    x = laid(np.arange(250_000.0).reshape(500, 500), how)
+    x = laid(np.arange(250_000, dtype="float32").reshape(500, 500), how)
     wanted = x[rows][:, cols]
     lists = [as_strips for as_strips in (by_rows, by_cols) if as_strips is not None]
     assert not lists or (strips.find(x, rows, cols) is not None) == all(lists)
     part = numpy.take(x, rows, cols)
-    np.testing.assert_array_equal(part, wanted)
+    np.testing.assert_array_equal(part, wanted, strict=True)
     assert numpy.contiguous(part) or not lists  # as a dry run has it: else it would be copied again to travel
-    y = laid(np.full((500, 500), -1.0), how)
+    y = laid(np.full((500, 500), -1, "float32"), how)
     numpy.put(y, rows, cols, laid(wanted, how))
     np.testing.assert_array_equal(y[rows][:, cols], wanted)
     assert np.count_nonzero(y == -1) == y.size - wanted.size
 
 
 @pytest.mark.parametrize("beta", [0, 1, -2])
-def test_combine(beta):
-    target, source = numbers((3, 4), seed=1), numbers((3, 4), seed=2)
+@pytest.mark.parametrize(("dtype", "strip"), [("float64", 2**16), ("float16", 1), ("float16", 9), ("float16", 2**16)])
+def test_combine(beta, dtype, strip, monkeypatch):
+    """Sums of 16-bit floats are made in float32, some rows at a time."""
+    monkeypatch.setattr(numpy, "STRIP", strip)
+    wide = "float32" if dtype == "float16" else dtype
+    target, source = numbers((5, 4), dtype, seed=1), numbers((5, 4), wide, seed=2)
     wanted = beta * target + source
     if beta == 0:
         target.fill(np.nan)

@@ -40,6 +40,34 @@ def test_messages_move_on_while_the_rank_computes_if_the_machine_lets_them(overl
     assert clock.time == pytest.approx(expected) and clock.computed == pytest.approx(1.0)
 
 
+def test_a_clock_works_as_long_as_its_machine_says():
+    machine = Machine(flops=1e9, call=1.0, memory=1e6, erf=10.0)
+    clock = Clock(machine)
+    clock.gemm(10, 20, 30, "float32", 3)
+    clock.touch(10**6, 3)
+    clock.erf(20, 8)
+    seconds = machine.gemm(10, 20, 30, "float32", 3) + machine.touch(10**6, 3) + machine.error_function(20, 8)
+    assert clock.time == clock.computed == pytest.approx(seconds)
+
+
+def test_who_only_receives_waits_too():
+    seconds = pdla.dry_run(2, lambda comm: comm.recv(comm.xp.empty((125,), "float64"), 1).wait(), machine=PLAIN)[1].seconds
+    assert seconds == pytest.approx(0.001 + 1000 / 1e6)
+
+
+def test_addends_of_a_sum_take_time_as_they_are_added():
+    """Of 4 ranks, 3 messages of a quarter each, after the rank's own quarter; all are read and written."""
+    machine = Machine(flops=1e9, call=0.5, gap=0.0, memory=1e6, bandwidth=1e30, latency=0.0)
+
+    def program(comm):
+        x = comm.xp.empty((4000,), "float64")
+        for half in comm.halves(x, x):
+            half.wait()
+
+    expected = machine.touch(2 * 8000) + machine.touch(2 * 3 * 8000, 3)
+    assert pdla.dry_run(4, program, machine=machine)[1].seconds == pytest.approx(expected)
+
+
 def test_work():
     machine = Machine(flops=1e9, single=2.0, half=4.0, call=1.0, memory=1e6, erf=10.0)
     assert machine.gemm(100, 100, 50000, "float64") == pytest.approx(1 + (100 * 50000 * 2 + 2 * 100 * 100) * 8 / 1e6)  # read longer

@@ -294,9 +294,10 @@ def test_views_and_partial_sums(tmp_path, ending):
         assert same(read(paths[name]), expected), name
 
 
+@pytest.mark.parametrize("panel", [20, 250])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_hdf5_in_many_panels(tmp_path, name, monkeypatch):
-    monkeypatch.setattr(hdf5, "PANEL", 250)
+def test_hdf5_in_many_panels(tmp_path, name, panel, monkeypatch):
+    monkeypatch.setattr(hdf5, "PANEL", panel)
     path, x = tmp_path / "x.h5", numbers((23, 13))
     saved(6, path, x, LAYOUTS[name])
     assert same(read(path), x)
@@ -354,10 +355,11 @@ def test_a_chunk_of_hdf5_is_unpacked_once(tmp_path, monkeypatch):
         assert read_rows == expected
 
 
+@pytest.mark.parametrize("panel", [20, 250])
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_npy_is_read_in_many_panels(tmp_path, name, order, monkeypatch):
-    monkeypatch.setattr(npy, "PANEL", 250)
+def test_npy_is_read_in_many_panels(tmp_path, name, order, panel, monkeypatch):
+    monkeypatch.setattr(npy, "PANEL", panel)
     path, x = tmp_path / "x.npy", numbers((23, 13))
     np.save(path, np.asarray(x, order=order))
     assert same(loaded(6, path, LAYOUTS[name]), x)
@@ -367,7 +369,7 @@ def test_npy_is_read_in_many_panels(tmp_path, name, order, monkeypatch):
 def test_npy_is_read_without_a_second_block(tmp_path, order, monkeypatch):
     monkeypatch.setattr(npy, "PANEL", 2**16)
     path, layout = tmp_path / "x.npy", Layout(Cyclic("row", 3), Cyclic("col", 3))
-    np.save(path, np.ones((1024, 1024), order=order))
+    np.save(path, np.ones((128, 8192), order=order))
 
     def program(comm):
         return pdla.load(path, ProcessGrid((1, 2), comm=comm), layout).local.nbytes
@@ -696,9 +698,11 @@ def test_not_two_dimensions(tmp_path, ending, x):
     ids=["object", "structured", "text", "time", "version 3"],
 )
 def test_not_numbers(tmp_path, x):
+    version = (3, 0) if x.dtype.names == ("é中",) else (1, 0)
     with open(tmp_path / "x.npy", "wb") as file:
-        np.lib.format.write_array(file, x, version=(3, 0) if x.dtype.names == ("é中",) else (1, 0))
-    assert "numbers" in load_error(tmp_path / "x.npy")
+        np.lib.format.write_array(file, x, version=version)
+    says = f"elements of dtype {x.dtype} are not supported" if version == (1, 0) else "version (3, 0) of the .npy format"
+    assert says in load_error(tmp_path / "x.npy")
 
 
 def test_structured_hdf5(tmp_path):

@@ -99,7 +99,17 @@ def test_nodes_that_do_not_follow_each_other_are_sent_to_directly(always, homes)
 def test_it_is_for_long_sums_on_nodes_of_several_ranks():
     assert not relay.pays(2**30, 2, 2) and not relay.pays(2**30, 64, 1) and not relay.pays(2**16, 4, 4)
     assert relay.pays(2**21, 4, 4) and relay.pays(2**21, 16, 4) and relay.pays(2**30, 64, 16)
+    even = 3 * relay.STEP  # n bytes: 12 n directly; or 5 n in turn, and 12 steps, each of 4 pieces, which are n / 16, and STEP
+    assert relay.pays(even + 16, 4, 4) and not relay.pays(even, 4, 4)
     assert relay.pays(2**30, 4, 4, growth=2) and relay.pays(2**30, 4, 2) and not relay.pays(2**30, 4, 2, growth=2)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "chunks"), [(0, 0), (1, 1), (2**16, 1), (2**16 + 99, 2), (2**17, 2), (2**18, 4), (2**18 + 1, 4), (2**22, 4)]
+)
+def test_a_long_piece_goes_in_four_chunks_and_a_shorter_one_in_fewer(nbytes, chunks):
+    rows = relay.cut(1000, nbytes)
+    assert len(rows) == chunks and [row for chunk in rows for row in range(1000)[chunk]] == [*range(1000)] * bool(nbytes)
 
 
 def test_several_sums_may_be_under_way():

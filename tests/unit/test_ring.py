@@ -139,6 +139,21 @@ def test_halls_are_for_nodes_of_several_ranks_and_long_pieces():
     assert not granted([], most, ring.LONG)
 
 
+def test_a_rank_counts_its_share_of_a_hall_until_it_leaves():
+    """Each piece may take up to 64 bytes more."""
+
+    def program(comm):
+        comm.homes, comm.shared_limit = [0, 0, 0, 3], 2**20
+        with record() as ledger:
+            hall = comm.hall(ring.LONG, 2)
+            held = ledger.workspace
+            hall.leave()
+        return held, ledger.workspace
+
+    size = ring.LONG + 2 * 64
+    assert run(4, program) == [(size // 3, 0)] * 3 + [(size, 0)]
+
+
 @every_place
 def test_a_node_shares_what_it_fetches_among_its_ranks(homes):
     nodes = ring.Nodes(homes)
@@ -235,8 +250,10 @@ def test_matrices_are_dealt_out_in_tiles_of_a_node():
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (2, 4), (8,)], ids=str)
-def test_ranks_of_a_node_lay_out_their_hall_alike(shape):
-    """Though some have fewer rows or columns of C than the others, and would rather not join thin tiles."""
+def test_ranks_of_a_node_lay_out_their_hall_alike(shape, monkeypatch):
+    """Though some have fewer rows or columns of C than the others, and would rather not join thin tiles. A hall that were too small
+    for them would be an error, however short the pieces."""
+    monkeypatch.setattr(ring, "LONG", 0)
     ranks = int(np.prod(shape))
     homes = [r // (ranks // 2) for r in range(ranks)]
 

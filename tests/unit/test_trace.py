@@ -15,6 +15,8 @@ from clocks import Ahead
 
 import pdla
 from pdla.comm.clock import current as current_clock
+from pdla.comm.clock import now
+from pdla.comm.ledger import note
 from pdla.model.machine import Machine
 
 EVENT = {"name", "cat", "pid", "tid", "ts"}
@@ -91,6 +93,16 @@ def test_a_prediction(tmp_path):
     last = max(row["ts"] + row.get("dur", 0) for row in rows if "ts" in row)
     begin, end = min(event.start for event in ledger.events), max(event.end for event in ledger.events)
     assert last == pytest.approx(1e6 * (end - begin))  # microseconds from the first event on
+
+
+def test_what_is_read_in_shared_memory_is_an_event_of_its_moment_and_purpose():
+    """Else a trace would begin with it at 0, on a clock that is days ahead."""
+    with pdla.record() as ledger, pdla.tagged("fc1"):
+        before = now()
+        note("read", "row", 24, 2)
+    (event,) = ledger.events
+    assert before <= event.start <= event.end <= now()
+    assert (event.what, event.axis, event.bytes, event.messages, event.tag) == ("read", "row", 24, 2, "fc1")
 
 
 def test_an_empty_ledger(tmp_path):
