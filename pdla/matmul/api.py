@@ -170,7 +170,7 @@ def gemm(alpha: complex, A: DistMatrix, B: DistMatrix, beta: complex, C: DistMat
 # ---------------------------------------------------------------------------------------------- plans made before
 
 
-class Kept:
+class Plans:
     """The plans made on one communicator, the latest last, and the workspace that its calls share."""
 
     def __init__(self) -> None:
@@ -193,16 +193,16 @@ class Kept:
             del self.plans[next(iter(self.plans))]
 
 
-def _kept(comm: Communicator) -> Kept:
-    """A communicator's Kept, its attribute: so plans live as long as it does."""
+def _plans_of(comm: Communicator) -> Plans:
+    """Those of a communicator, its attribute: so plans live as long as it does."""
     if not hasattr(comm, "_plans"):
-        comm._plans = Kept()  # type: ignore[attr-defined]
+        comm._plans = Plans()  # type: ignore[attr-defined]
     return comm._plans  # type: ignore[attr-defined]
 
 
 def _agreed(
     A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Wish
-) -> tuple[Plan, Kept]:
+) -> tuple[Plan, Plans]:
     """Collective: the plan for a call that every rank has checked, found among those kept or made now; and where it is kept."""
     with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
         _check(A, B, out, layout)
@@ -211,7 +211,7 @@ def _agreed(
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
             checks.result(A, B, out, layout, dtype)
-        kept = _kept(A.grid.comm)
+        kept = _plans_of(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, wish, adds, *_made_for(config.settings))
