@@ -276,6 +276,15 @@ def test_16_mib_gathered_and_48_mib_in_shared_memory_are_the_most_for_a_rank(sha
         assert direct(replace(from_blocks(4, m, 2048, k), shared=shared), "auto")[0].schedule == taken
 
 
+def test_what_every_rank_has_already_is_not_put_into_shared_memory():
+    q = from_blocks(4, 6, 5, 7)
+    q = replace(q, A=replace(q.A, layout=Layout("row")), B=replace(q.B, layout=Layout(cols="col")))
+    assert direct(q, "auto")[0].schedule == "gather"
+    blocks = from_blocks(4, 6, 5, 7)
+    seen = replace(blocks, A=replace(blocks.A, shared=True), B=replace(blocks.B, shared=True))
+    assert direct(seen, "auto")[0].schedule == "shared"  # what all ranks see is read where it lies, though nothing is put there
+
+
 def test_c_is_summed_along_two_axes_where_no_node_has_several_ranks_of_many_and_it_is_not_brought_elsewhere():
     q = from_blocks(4, 6, 5, 7)
     assert [replace(q, C=None, nodes=nodes).in_two for nodes in ((), (0,) * 4, (0, 1, 2, 3), (0, 0, 2, 2))] == [True] * 3 + [False]
