@@ -300,7 +300,8 @@ def places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> list[tuple[Selection, Selection]]:
     """For each rank that differs from the one at `coords` only along the axes, in C order: where its block in the layout `parts`
-    lies within the block that the rank at `coords` has in the layout `whole`."""
+    lies within the block that the rank at `coords` has in the layout `whole`. That is `parts` without its cuts along the axes,
+    which are the innermost: so no share of other ranks meets the block."""
     return _places_of(shape, parts, whole, axes, tuple(sizes.items()), tuple(coords.items()))
 
 
@@ -309,7 +310,7 @@ def _places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple
 ) -> list[tuple[Selection, Selection]]:
     sizes, coords = dict(sized), dict(placed)
-    return list(zip(*(_places_along(found, axes, sizes) for found in _met(shape, parts, whole, axes, sizes, coords)), strict=True))
+    return list(zip(*(_places_along(found, axes, sizes) for found in _met(shape, parts, whole, sizes, coords)), strict=True))
 
 
 def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mapping[str, int]) -> list[Selection]:
@@ -326,9 +327,8 @@ def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mappin
 def meeting(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> dict[int, tuple[Overlay, Overlay]]:
-    """Of the ranks that differ from the one at `coords` only along the axes, all of which cut `parts`: those whose blocks in
-    `parts` have elements of the block that the rank at `coords` has in `whole`, by their number in C order, with the rows and the
-    columns of these blocks."""
+    """Of the same ranks, where all of the axes cut `parts`: those whose blocks in `parts` have elements of the block that the rank
+    at `coords` has in `whole`, by their number in C order, with the rows and the columns of these blocks."""
     weight, total = {}, 1
     for axis in reversed(axes):
         weight[axis] = total
@@ -337,15 +337,14 @@ def meeting(
     def number(met: Overlay) -> int:
         return sum(weight.get(axis, 0) * at for axis, at in met.where.items())
 
-    rows, cols = ([(number(met), met) for met in found] for found in _met(shape, parts, whole, axes, sizes, coords))
+    rows, cols = ([(number(met), met) for met in found] for found in _met(shape, parts, whole, sizes, coords))
     return dict(sorted((i + j, (along, across)) for i, along in rows for j, across in cols))
 
 
 def _met(
-    shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
-) -> Iterator[list[Overlay]]:
-    """The shares of such ranks, along rows and then along columns, that meet the block. No others are looked at: of many ranks most
-    may have none of it."""
+    shape: Shape, parts: Layout, whole: Layout, sizes: Mapping[str, int], coords: Mapping[str, int]
+) -> Iterator[Iterator[Overlay]]:
+    """The shares, along rows and then along columns, that meet the block. No others are looked at: of many ranks most may have none
+    of it."""
     for n, cuts, held in zip(shape, (parts.rows, parts.cols), whole.indices(shape, sizes, coords), strict=True):
-        fixed = [axis for axis in axes_of(cuts) if axis not in axes]
-        yield [met for met in overlays(n, cuts, sizes, held) if all(met.where[axis] == coords[axis] for axis in fixed)]
+        yield overlays(n, cuts, sizes, held)

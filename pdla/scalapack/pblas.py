@@ -121,7 +121,7 @@ class Window:
         whole = desc.layout(grid.axes)
         rows, cols = (row - 1, row - 1 + m), (col - 1, col - 1 + n)
         layout = whole.part(desc.shape, grid.sizes, rows, cols)
-        held = whole.indices(desc.shape, grid.sizes, grid.coords or {})
+        held = whole.indices(desc.shape, grid.sizes, grid.coords)
         first = [_first(x.overlay(IndexSet.interval(*ends))[0]) for x, ends in zip(held, (rows, cols), strict=True)]
         nothing = np.broadcast_to(np.zeros((), call.dtype), local_shape((m, n), layout, grid)[::-1])
         return Window(DistMatrix(nothing, (m, n), grid, layout, transposed=True), (first[0], first[1]))

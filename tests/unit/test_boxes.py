@@ -4,6 +4,8 @@ import itertools
 import json
 import subprocess
 import sys
+from copy import copy
+from dataclasses import fields
 from math import ceil, inf, prod
 from pathlib import Path
 
@@ -17,11 +19,15 @@ from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.layout import shares
 from pdla.matmul import boxes, cannon, making, planner
 from pdla.matmul.boxes import Box
+from pdla.matmul.making import Wish
+from pdla.matmul.placing import Place
 from pdla.matmul.plan import Plan
+from pdla.matmul.question import Lying, Operand, Question, Sizes
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
 NAMED = ("3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary")
+DEALT = Layout(Cyclic("row", 2), Cyclic("col", 3))
 SIZES = ((0, 3, 2), (3, 2, 0), (1, 1, 1), (13, 4, 17), (2, 3, 5), (24, 12, 36))
 
 
@@ -531,14 +537,30 @@ def test_repeated_products_find_their_plan(monkeypatch):
 def test_matrices_that_differ_in_one_thing_have_plans_of_their_own():
     def program(comm):
         grid, other = ProcessGrid((2, 2)), ProcessGrid((2, 2), order="F")
-        A, B = exact((12, 12), grid, LAYOUT, complex, 1), exact((12, 12), grid, LAYOUT, complex, 2)
-        turned, elsewhere = exact((12, 12), grid, LAYOUT.T, complex, 3).T, exact((12, 12), other, LAYOUT, complex, 4)
-        short, real = exact((9, 12), grid, LAYOUT, complex, 5), exact((12, 12), grid, LAYOUT, seed=6)
-        for X in (A, turned, A.conj(), elsewhere, A.shared(), short, real):
-            for algorithm in ("auto", "gather", "summa") if X is not elsewhere else ("auto",):
-                assert np.array_equal(pdla.matmul(X, B, algorithm=algorithm, panel=4).gather(), X.gather() @ B.gather()), X
+        A, B = exact((12, 8), grid, LAYOUT, complex, 1), exact((8, 20), grid, LAYOUT, complex, 2)
+        turned, elsewhere = exact((8, 12), grid, LAYOUT.T, complex, 3).T, exact((12, 8), other, LAYOUT, complex, 4)
+        short, real, cyclic = exact((9, 8), grid, LAYOUT, complex, 5), exact((12, 8), grid, LAYOUT, seed=6), A.redistribute(DEALT)
+        gaps = pdla.from_local(np.repeat(A.local, 2, axis=1)[:, ::2], (12, 8), grid, LAYOUT)
+        matrices, plans = (A, turned, A.conj(), elsewhere, A.shared(), short, real, cyclic, gaps), []
+        for X in matrices:
+            for algorithm in ("gather", "summa", "auto") if X is not elsewhere else ("auto",):
+                options = {"algorithm": algorithm, "panel": 4, "layout": "native"}
+                assert np.array_equal(pdla.matmul(X, B, **options).gather(), X.gather() @ B.gather()), X
+            plans.append(pdla.plan_matmul(X, B, **options))
+        assert len({*map(id, plans)}) == len(matrices)
 
     pdla.run(4, program)
+
+
+@pytest.mark.parametrize("kind", [Operand, Lying, Place, Sizes, Question, Wish, Machine])
+def test_what_plans_and_choices_are_kept_for_is_compared_in_every_field(kind):
+    one = object.__new__(kind)
+    for field in fields(kind):
+        object.__setattr__(one, field.name, 0)
+    for field in fields(kind):
+        other = copy(one)
+        object.__setattr__(other, field.name, 1)
+        assert (other == one) is ((kind, field.name) == (Place, "order")), field.name  # for which `placing` stands
 
 
 def test_bad_wishes_are_the_same_error_on_every_rank():

@@ -14,10 +14,10 @@ import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
 from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
-from pdla.matmul import gather, making, operands
+from pdla.matmul import gather, making, operands, summa, walk
 from pdla.matmul.operands import Memo, Sink
 from pdla.matmul.question import Operand
-from pdla.matmul.roles import Roles
+from pdla.matmul.roles import Roles, choose
 from pdla.model.machine import Machine
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
@@ -371,14 +371,32 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
         comm.homes = [r * nodes // 8 for r in range(8)]
         grid = ProcessGrid((8,))
         A, B = exact((1003, k), grid, Layout(cols="row"), seed=1), exact((k, n), grid, Layout(), seed=2)
-        expected = A.gather() @ B.gather()
-        sink = Sink(comm.xp, np.full((1003, n), np.nan), 1, 0)
-        with pdla.record() as ledger:
-            gather.run(A, B, roles, sink, Memo(), Machine(network=1e3))
-        assert np.array_equal(sink.block, expected)
-        return sum(event.what == "gemm" for event in ledger.events)
+        turned = exact((k, 1003), grid, Layout("row"), seed=3).T
+        done = []
+        for X in (A, turned):
+            sink = Sink(comm.xp, np.full((1003, n), np.nan), 1, 0)
+            with pdla.record() as ledger:
+                gather.run(X, B, roles, sink, Memo(), Machine(network=1e3))
+            assert np.array_equal(sink.block, X.gather() @ B.gather())
+            done.append(sum(event.what == "gemm" for event in ledger.events))
+        return done
 
-    assert pdla.run(8, program) == [products] * 8
+    assert pdla.run(8, program) == [[products, min(k, 8)]] * 8  # tiles of a transpose are not joined
+
+
+def test_before_a_panel_is_given_the_next_three_are_started():
+    begun = []
+    assert [(panel, len(begun)) for panel, _ in summa.started(begun.append, range(5))] == [(0, 4), (1, 5), (2, 5), (3, 5), (4, 5)]
+
+
+def test_a_walk_counts_the_words_of_whole_panels_of_its_ranks_rows_and_columns():
+    sizes, mnk = {"row": 2, "col": 4}, (12, 20, 8)
+    met, _ = choose(LAYOUT, LAYOUT, LAYOUT, *mnk, tuple(sizes.items()))
+    assert walk.choose(LAYOUT, LAYOUT, LAYOUT, met, sizes, mnk).words == 12 * 8 / 2 + 8 * 20 / 4
+    assert walk.choose(LAYOUT, LAYOUT, LAYOUT, met, sizes, mnk, "m").words == 0
+    turned = Roles((("row", "k"), ("col", "n")), Layout(cols="row"), LAYOUT, Layout(cols="col", partial="row"))
+    found = walk.choose(LAYOUT.T, LAYOUT, LAYOUT, turned, sizes, mnk)
+    assert (found.dimension, found.words) == ("m", 12 * 8 / 2 + 12 * 20 / 4)
 
 
 @pytest.mark.parametrize(
@@ -641,6 +659,10 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         A, B = exact((4, 5), grid, LAYOUT), exact((5, 4), grid, LAYOUT)
         cases = [
             (errors.ShapeError, "inner sizes differ", lambda: A @ A),
+            (errors.ShapeError, "B is a ndarray, not a DistMatrix", lambda: pdla.matmul(A, np.ones((5, 4)))),
+            (errors.ShapeError, "out is a ndarray, not a DistMatrix", lambda: pdla.matmul(A, B, out=np.ones((4, 4)))),
+            (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(cols=Cuts("row", (0, 1, 5))))),
+            (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(Cuts("row", (0, 1, 5))))),
             (errors.GridError, "summa works on one grid", lambda: pdla.matmul(A, exact((5, 4), other, LAYOUT), algorithm="summa")),
             (errors.PlanError, r"algorithm=array\(.*: one of", lambda: pdla.matmul(A, B, algorithm=np.arange(3))),
             (errors.PlanError, r"schedule=array\(.*: one of", lambda: pdla.matmul(A, B, schedule=np.arange(3))),

@@ -234,6 +234,7 @@ def test_a_plan_counts_words_from_other_nodes_as_they_come():
     assert [outside(rows, [axis], False) for axis in (0, 1)] == [1.0, 0.0]
     assert [outside(tiles, [axis], False) for axis in (0, 1)] == [pytest.approx(1 / 3)] * 2
     assert outside(tiles, [1], True) == pytest.approx(2 / 3)
+    assert outside(np.zeros((1, 1), int), [], False) == 0  # a rank alone has no peers
     for along in ([0, 1], []):
         assert outside(rows, along, False) == pytest.approx(12 / 15 / 4) and outside(rows, along, True) == pytest.approx(12 / 15)
 

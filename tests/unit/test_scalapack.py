@@ -1,6 +1,6 @@
 """pdla.scalapack from Python: descriptors to layouts and back, and every routine taken over, on submatrices, against NumPy."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -11,7 +11,7 @@ import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
 from pdla.array.meta import Meta
 from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
-from pdla.scalapack import Descriptor, from_descriptor, to_descriptor
+from pdla.scalapack import Descriptor, from_descriptor, pblas, to_descriptor
 from pdla.scalapack.pblas import DTYPES, Call, Context
 
 
@@ -253,8 +253,10 @@ def expected(routine, words, alpha, a, b, beta, c):
     return np.where(np.tri(*c.shape) if words[0] == "L" else np.tri(*c.shape).T, whole, c)
 
 
-@given(st.data(), st.sampled_from("gshkja"), st.sampled_from([(1, 1), (2, 2), (1, 3), (3, 2)]), st.sampled_from("sdcz"))
-def test_routines_on_windows(data, routine, shape, type):
+@given(
+    st.data(), st.sampled_from("gshkja"), st.sampled_from([(1, 1), (2, 2), (1, 3), (3, 2)]), st.sampled_from("sdcz"), st.booleans()
+)
+def test_routines_on_windows(data, routine, shape, type, by_rows):
     type = {"s": "c", "d": "z"}.get(type, type) if routine in "hj" else type
     words = data.draw(st.sampled_from(WORDS[routine]))
     shapes = shapes_of(routine, words, *(data.draw(st.integers(1, 9)) for _ in range(3)))
@@ -274,7 +276,7 @@ def test_routines_on_windows(data, routine, shape, type):
     result[window(call, 2)] = expected(routine, words, alpha, a, b, beta, c)
 
     def program(comm):
-        here = divmod(comm.rank, shape[1])
+        here = divmod(comm.rank, shape[1]) if by_rows else divmod(comm.rank, shape[0])[::-1]
         context = Context(comm, shape, here)
         mine = [replace(d, lld=d.lld + comm.rank) for d in descriptors]  # a rank's own affair, unknown to the plan
         blocks = [dealt(whole, d, here, shape) for whole, d in zip(wholes, mine, strict=True)]
@@ -295,9 +297,11 @@ def window(call, i):
     return np.s_[row - 1 : row - 1 + m, col - 1 : col - 1 + n]
 
 
-def simple(n=8):
-    desc = Descriptor(0, n, n, 2, 2, 2, 2, 0, 0, n)
-    return Call("g", np.dtype(np.float64), "NN", ((n, n),) * 3, ((1, 1),) * 3, (desc,) * 3)
+SIMPLE = Call("g", np.dtype(np.float64), "NN", ((8, 8),) * 3, ((1, 1),) * 3, (Descriptor(0, 8, 8, 2, 2, 2, 2, 0, 0, 8),) * 3)
+
+
+def simple():
+    return SIMPLE
 
 
 def test_a_call_is_planned_once_its_work_pays(monkeypatch):
@@ -309,6 +313,33 @@ def test_a_call_is_planned_once_its_work_pays(monkeypatch):
         assert met == [True, True, False, False]  # 400 operations for 4 processes
         assert context.find(b"large", 400, simple) is not None
         assert context.find(b"seldom", 150, simple) is None
+
+    pdla.run(4, program)
+
+
+def test_of_calls_without_a_plan_no_more_than_so_many_are_remembered(monkeypatch):
+    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, pblas_flops=100))
+    monkeypatch.setattr(pblas, "REMEMBERED", 2)
+
+    def program(comm):
+        def planned(keys):
+            context = Context(comm, (2, 2), divmod(comm.rank, 2))
+            return [context.find(key, 150, simple) is not None for key in keys]
+
+        assert planned("abaa") == [False, False, False, True]  # 400 operations for 4 processes
+        assert planned("abcaaa") == [False] * 5 + [True]  # all are forgotten at the third
+
+    pdla.run(4, program)
+
+
+def test_of_plans_that_used_last_is_kept(monkeypatch):
+    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, plans=2))
+
+    def program(comm):
+        context = Context(comm, (2, 2), divmod(comm.rank, 2))
+        for key in "abac":
+            context.find(key, 1e30, simple)
+        assert list(context.calls) == ["a", "c"]
 
     pdla.run(4, program)
 
@@ -336,10 +367,27 @@ def test_a_plan_that_was_dropped_is_to_be_paid_for_again(monkeypatch):
     pdla.run(4, program)
 
 
-def test_processes_that_disagree_are_told():
+OTHERS = {
+    "routine": "k", "dtype": np.dtype(np.float32), "words": "NT", "shapes": ((8, 8), (8, 8), (8, 7)),
+    "corners": ((1, 1), (2, 1), (1, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [*OTHERS, *(field.name for field in fields(Descriptor))])
+def test_processes_that_disagree_are_told(field):
+    """Of descriptors the context and the leading dimension are a process's own affair."""
+    one, two, three = SIMPLE.descriptors
+    descriptors = {} if field in OTHERS else {"descriptors": (one, replace(two, **{field: getattr(two, field) + 1}), three)}
+    other = replace(SIMPLE, **descriptors or {field: OTHERS[field]})
+
     def program(comm):
-        context = Context(comm, (2, 2), divmod(comm.rank, 2))
-        with pytest.raises(pdla.errors.AgreementError, match="ranks disagree"):
-            context.find(b"key", 1e30, lambda: simple(8 + (comm.rank == 3)))
+        def find():
+            return Context(comm, (2, 2), divmod(comm.rank, 2)).find(b"key", 1e30, lambda: other if comm.rank == 3 else SIMPLE)
+
+        if field in ("context", "lld"):
+            assert find() is not None
+        else:
+            with pytest.raises(AgreementError, match="ranks disagree"):
+                find()
 
     pdla.run(4, program)

@@ -262,6 +262,48 @@ def from_blocks(ranks, *mnk):
     return Question(mnk, ranks, 8, Machine(), 2**33, (), A=A, B=B, C=C)
 
 
+@pytest.mark.parametrize(("a", "b", "words"), [(False, False, 42 + 35), (True, False, 35), (False, True, 42), (True, True, 0)])
+def test_what_not_all_ranks_see_already_fits_into_memory_to_the_byte(a, b, words):
+    q = from_blocks(4, 6, 5, 7)
+    q = replace(q, A=replace(q.A, shared=a), B=replace(q.B, shared=b), shared=8 * words)
+    assert q.fits and replace(q, shared=8 * words - 1).fits is (words == 0)
+    assert replace(q, shared=2**30, nodes=(0, 0, 2, 2)).fits is (words == 0)
+
+
+@pytest.mark.parametrize(("shared", "k", "schedule"), [(0, 2048, "gather"), (2**33, 6144, "shared")])
+def test_16_mib_gathered_and_48_mib_in_shared_memory_are_the_most_for_a_rank(shared, k, schedule):
+    for m, taken in ((2048, schedule), (2049, "summa")):
+        assert direct(replace(from_blocks(4, m, 2048, k), shared=shared), "auto")[0].schedule == taken
+
+
+def test_what_every_rank_has_already_is_not_put_into_shared_memory():
+    q = from_blocks(4, 6, 5, 7)
+    q = replace(q, A=replace(q.A, layout=Layout("row")), B=replace(q.B, layout=Layout(cols="col")))
+    assert direct(q, "auto")[0].schedule == "gather"
+    blocks = from_blocks(4, 6, 5, 7)
+    seen = replace(blocks, A=replace(blocks.A, shared=True), B=replace(blocks.B, shared=True))
+    assert direct(seen, "auto")[0].schedule == "shared"  # what all ranks see is read where it lies, though nothing is put there
+
+
+def test_c_is_summed_along_two_axes_where_no_node_has_several_ranks_of_many_and_it_is_not_brought_elsewhere():
+    q = from_blocks(4, 6, 5, 7)
+    assert [replace(q, C=None, nodes=nodes).in_two for nodes in ((), (0,) * 4, (0, 1, 2, 3), (0, 0, 2, 2))] == [True] * 3 + [False]
+    on_four_axes = replace(q.C, place=replace(q.C.place, axes=tuple("mnkl"), shape=(1, 2, 2, 1)))
+    assert not q.in_two and replace(q, C=on_four_axes).in_two
+
+
+def test_a_product_is_on_one_grid_where_c_is_there_too():
+    q = from_blocks(4, 6, 5, 7)
+    there = replace(q.A.place, placing=b"another order")
+    assert q.one_grid and replace(q, C=None).one_grid
+    assert not any(replace(q, **{name: replace(getattr(q, name), place=there)}).one_grid for name in "ABC")
+
+
+def test_of_words_that_come_from_anywhere_those_from_other_nodes_count_more():
+    q = replace(from_blocks(4, 6, 5, 7), machine=Machine(bandwidth=4.0, network=1.0))
+    assert q.anywhere(8.0) == 8 and replace(q, nodes=(0, 0, 2, 2)).anywhere(8.0) == 4 + 4 * 4
+
+
 def test_two_operands_are_read_in_place_rather_than_one_sent():
     """C stays where it is: 139 ms on two cores, and 175 where A and C are sent, though that is half the bytes."""
     q = from_blocks(16, 65536, 256, 256)
