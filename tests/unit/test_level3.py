@@ -463,6 +463,19 @@ def test_matvec_words_by_formula(shape):
     assert pdla.run(ranks, program) == [round(8 * pdla.matvec_words(m, k, shape))] * ranks
 
 
+def test_of_addends_times_a_vector_only_the_results_are_summed():
+    """Two ranks have a half of A's rows each: of the sums of y a rank receives as many words as y has there, 24; of A's 24 x 60."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, x = (pdla.zeros(shape, grid, layout) for shape, layout in (((48, 60), Layout("row", None, "col")), ((60, 1), Layout())))
+        with pdla.record() as ledger:
+            pdla.matvec(A, x)
+        return ledger.bytes_received
+
+    assert pdla.run(4, program) == [8 * 24] * 4
+
+
 def test_an_idle_rank_times_a_vector_dry():
     def program(comm):
         A = pdla.zeros((6, 4), ProcessGrid((1, 2)), BLOCKS)
