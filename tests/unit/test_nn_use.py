@@ -19,6 +19,7 @@ from pdla import nn
 from pdla.errors import AgreementError, DeadlockError, GridError, LayoutError, PdlaError, ShapeError
 from pdla.nn import attention
 from pdla.nn.pointwise import Pointwise
+from pdla.nn.steps import together
 
 somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
 everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
@@ -28,6 +29,20 @@ SHARDED = [place for place in PLACES if dict(place.options).get("shards", 1) > 1
 def run(place, program):
     """program(scheme) on every rank of a place; rank 0's result."""
     return pdla.run(place.ranks, lambda comm: program(place.make(comm)))[0]
+
+
+def test_passes_take_turns_each_one_behind_the_one_before_it():
+    """And give their results in their own order, though the first ends last."""
+    seen = []
+
+    def steps(name, times):
+        for i in range(times):
+            seen.append(f"{name}{i}")
+            yield
+        return name
+
+    assert together([steps("a", 3), steps("b", 1), steps("c", 0)]) == ["a", "b", "c"]
+    assert seen == ["a0", "a1", "b0", "a2"]
 
 
 # ---------------------------------------------------------------------------------------------- dropout

@@ -12,12 +12,12 @@ SEQUENCES, S, H, HEADS = 64, 6, 192, 64  # every grid below divides all of them,
 M = SEQUENCES * S
 
 
-def received(make, ranks, tokens=M, hidden=H, heads=HEADS, **options):
+def received(make, ranks, tokens=M, hidden=H, heads=HEADS, recompute=False, **options):
     """Words that rank 0 receives under the linears' tags, forward and in all; each rank's are the same where sizes divide."""
 
     def program(comm):
         scheme = make(comm, **options)
-        layer = nn.TransformerLayer(scheme, hidden, heads, sequence=S)
+        layer = nn.TransformerLayer(scheme, hidden, heads, sequence=S, recompute=recompute)
         x = scheme.shard(np.zeros((tokens, hidden)), sequence=S)
         with pdla.record() as ledger:
             layer.backward(layer.forward(x))
@@ -54,6 +54,8 @@ def test_summa(q):
 
     assert received(make, q * q) == received(make, q * q, panel=5) == (once, 3 * once)
     assert received(make, q * q, keep=True) == (once, 2 * once)
+    again = (q - 1) / q**2 * 7 * M * H  # X; W, gathered for the repeated pass, serves the products of the one back, too
+    assert received(make, q * q, recompute=True)[1] == 3 * once + again
 
 
 @pytest.mark.parametrize(("q", "d"), [(2, 1), (2, 2), (2, 4), (4, 1), (4, 4), (2, 16)])
