@@ -1194,6 +1194,23 @@ def test_panels_are_not_kept_nor_cut(options):
         pdla.run(2, program)
 
 
+def test_parameters_begin_normal_with_the_deviation_and_the_seed_that_are_given():
+    """Weights and positions; gains begin as 1, biases and offsets as 0."""
+
+    def program(scheme, seed):
+        embedding, norm = nn.Embedding(scheme, 64, 64, sequence=64, seed=seed), nn.LayerNorm(scheme, 64)
+        linear, wide = nn.Linear(scheme, 64, 64, seed=seed), nn.Linear(scheme, 64, 64, scale=3, seed=seed)
+        drawn = {0.02: [embedding.weight, embedding.positions.table], 1 / 8: [linear.weight], 3: [wide.weight]}
+        fixed = [(linear.bias, 0), (norm.gain, 1), (norm.offset, 0)]
+        assert all((parameter.value.local == fill).all() for parameter, fill in fixed)
+        return [parameter.value.local / scale for scale, parameters in drawn.items() for parameter in parameters]
+
+    for one, other in zip(*(run(SERIAL, partial(program, seed=seed)) for seed in (0, 1)), strict=True):
+        assert abs(one.std() - 1) < 0.05 and abs(one.mean()) < 0.05
+        assert abs((abs(one) > 2).mean() - 0.0455) < 0.01, "normal"
+        assert abs((one * other).mean()) < 0.05, "one says nothing of the other"
+
+
 def test_layers_of_one_seed_are_not_alike():
     """Neither their weights nor what they drop, where their names differ."""
 
