@@ -144,6 +144,19 @@ def test_recomputed_passes_are_bitwise_the_same_and_keep_less(place):
     assert 0 < less < kept / 8
 
 
+@pytest.mark.parametrize("place", SHARDED, ids=lambda place: place.name)
+def test_shards_keep_whole_what_cuts_keep_whole(place):
+    """Also in a layer that asks for no sequences."""
+    x = np.random.default_rng(3).standard_normal((60, 20))
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 20, 20)
+        y = layer.forward(scheme.shard(x, sequence=4))
+        return {"y": y.gather(), "dx": layer.backward(y).gather()} | {n: g.gather() for n, g in layer.gradients().items()}
+
+    check_close(run(place, program), run(SERIAL, program))
+
+
 @somewhere
 def test_a_pass_in_evaluation_keeps_nothing(place):
     def program(scheme):
