@@ -781,6 +781,23 @@ def test_errors_are_the_same_on_every_rank():
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("call", [
+    lambda A, one: pdla.symm(A, A, lower=one),
+    lambda A, one: pdla.hemm(A, A, side="left" if one else "right"),
+    lambda A, one: pdla.syrk(A, lower=one),
+    lambda A, one: pdla.herk(A, mirror=one),
+    lambda A, one: pdla.syrk(A, layout=BLOCKS if one else TURNS),
+    lambda A, one: pdla.matvec(A, pdla.ones((4, 1), A.grid, BLOCKS), layout=Layout("row" if one else "col")),
+])  # fmt: skip
+def test_calls_that_differ_between_ranks_are_refused(call):
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), BLOCKS)
+        with pytest.raises(errors.AgreementError):
+            call(A, comm.rank == 1)
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize(
     "subscripts, text",
     [

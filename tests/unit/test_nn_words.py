@@ -194,3 +194,14 @@ def test_each_weight_travels_while_the_one_before_it_is_used(around, forward, ba
     for way, names in (("forward", "abc"), ("backward", "cba")):
         for before, after in pairwise(names):
             assert events.index(("allgather", f"{after} {way}")) < events.index(("gemm", f"{before} {way}")), (before, after)
+
+
+def test_a_weight_whose_panels_travel_does_not_travel_whole_besides():
+    def program(comm):
+        scheme = nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), panel=2)
+        net = nn.Sequential(scheme, [nn.Embedding(scheme, 4, 4, name="e"), nn.Linear(scheme, 4, 4, bias=False, name="a")])
+        y, trip = net.forward(np.zeros(8, int)), net._trip
+        net.backward(y)
+        return trip.order == [net.layers[0].weight] and not trip.coming
+
+    assert pdla.dry_run(2, program)[0]
