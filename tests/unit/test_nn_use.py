@@ -388,14 +388,15 @@ def test_clip(place):
         layer.load_state_dict(learned(MODEL))
         criterion.forward(layer.forward(MODEL.data()[0]), MODEL.data()[1])
         layer.backward(criterion.backward())
-        for largest in (2 * norm, norm / 3, norm / 3):
+        for largest in (2 * norm, norm / 3, norm / 3, 0):
             found.append({"norm": nn.clip(layer, largest)} | {name: value.gather() for name, value in layer.gradients().items()})
         return found
 
-    untouched, scaled, again = run(place, program)
+    untouched, scaled, again, none = run(place, program)
     check_close(untouched, {"norm": norm, **gradients})
     check_close(scaled, {"norm": norm, **{name: value / 3 for name, value in gradients.items()}})
     assert np.isclose(again["norm"], norm / 3, rtol=1e-12)
+    assert none["norm"] > 0 and not any(value.any() for name, value in none.items() if name != "norm")
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")
