@@ -1,6 +1,7 @@
 """Level 3 beyond matmul: bitwise NumPy's on every layout, and as many words as the formulas say."""
 
 import itertools
+import time
 
 import hypothesis.strategies as st
 import ml_dtypes
@@ -13,6 +14,7 @@ from property.test_redistribute import grids, layouts
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, errors
+from pdla.array import numpy as xp
 from pdla.comm.base import Communicator
 from pdla.indices import IndexSet
 from pdla.linalg import chain, stay, travel
@@ -334,6 +336,26 @@ def test_where_all_see_A_nothing_of_it_is_copied():
         patch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
         for peaks in pdla.run(4, program):
             assert max(peaks) <= 8 * 20 * 20, "its part of C's triangle"
+
+
+@pytest.mark.parametrize("writer", [0, 3])
+def test_where_all_see_A_none_reads_before_all_have_written(writer, monkeypatch):
+    put = xp.put
+
+    def slowly(*given):
+        time.sleep(0.05 * (pdla.world().rank == writer))
+        put(*given)
+
+    def program(comm):
+        A = exact((16, 12), ProcessGrid((2, 2)), BLOCKS)
+        whole = np.tril(A.gather() @ A.gather().T)
+        comm.shared_limit = 2**30
+        for step in range(3):
+            assert np.array_equal(pdla.syrk(A).gather(), 4**step * whole)
+            A *= 2
+
+    monkeypatch.setattr(xp, "put", slowly)
+    pdla.run(4, program)
 
 
 def test_words_public():
