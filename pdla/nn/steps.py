@@ -95,9 +95,7 @@ def settled(addends: DistMatrix, layout: Layout, dtype: Any) -> Steps[DistMatrix
     cut = tuple(axis for axis in layout.axes if axis in partial)
     if cut:
         block = yield from _scattered(addends, layout, cut)
-    whole = tuple(axis for axis in partial if axis not in cut)
-    if whole:
-        block = yield from summed(block, grid, whole)
+    block = yield from summed(block, grid, tuple(axis for axis in partial if axis not in cut))
     return DistMatrix(block.astype(dtype, copy=False), addends.shape, grid, layout)
 
 

@@ -1,6 +1,7 @@
 """Level 3 beyond matmul: bitwise NumPy's on every layout, and as many words as the formulas say."""
 
 import itertools
+import time
 
 import hypothesis.strategies as st
 import ml_dtypes
@@ -13,6 +14,7 @@ from property.test_redistribute import grids, layouts
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, errors
+from pdla.array import numpy as xp
 from pdla.comm.base import Communicator
 from pdla.indices import IndexSet
 from pdla.linalg import chain, stay, travel
@@ -336,6 +338,26 @@ def test_where_all_see_A_nothing_of_it_is_copied():
             assert max(peaks) <= 8 * 20 * 20, "its part of C's triangle"
 
 
+@pytest.mark.parametrize("writer", [0, 3])
+def test_where_all_see_A_none_reads_before_all_have_written(writer, monkeypatch):
+    put = xp.put
+
+    def slowly(*given):
+        time.sleep(0.05 * (pdla.world().rank == writer))
+        put(*given)
+
+    def program(comm):
+        A = exact((16, 12), ProcessGrid((2, 2)), BLOCKS)
+        whole = np.tril(A.gather() @ A.gather().T)
+        comm.shared_limit = 2**30
+        for step in range(3):
+            assert np.array_equal(pdla.syrk(A).gather(), 4**step * whole)
+            A *= 2
+
+    monkeypatch.setattr(xp, "put", slowly)
+    pdla.run(4, program)
+
+
 def test_words_public():
     assert pdla.syrk_words(60, 600, 1) == 60 * 600  # all of A, from elsewhere
     assert pdla.syrk_words(700, 70, 7) == 3 / 7 * 700 * 70
@@ -461,6 +483,19 @@ def test_matvec_words_by_formula(shape):
         return ledger.bytes_received
 
     assert pdla.run(ranks, program) == [round(8 * pdla.matvec_words(m, k, shape))] * ranks
+
+
+def test_of_addends_times_a_vector_only_the_results_are_summed():
+    """Two ranks have a half of A's rows each: of the sums of y a rank receives as many words as y has there, 24; of A's 24 x 60."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, x = (pdla.zeros(shape, grid, layout) for shape, layout in (((48, 60), Layout("row", None, "col")), ((60, 1), Layout())))
+        with pdla.record() as ledger:
+            pdla.matvec(A, x)
+        return ledger.bytes_received
+
+    assert pdla.run(4, program) == [8 * 24] * 4
 
 
 def test_an_idle_rank_times_a_vector_dry():
@@ -764,6 +799,23 @@ def test_errors_are_the_same_on_every_rank():
         for kind, text, call in cases:
             with pytest.raises(kind, match=text):
                 call()
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize("call", [
+    lambda A, one: pdla.symm(A, A, lower=one),
+    lambda A, one: pdla.hemm(A, A, side="left" if one else "right"),
+    lambda A, one: pdla.syrk(A, lower=one),
+    lambda A, one: pdla.herk(A, mirror=one),
+    lambda A, one: pdla.syrk(A, layout=BLOCKS if one else TURNS),
+    lambda A, one: pdla.matvec(A, pdla.ones((4, 1), A.grid, BLOCKS), layout=Layout("row" if one else "col")),
+])  # fmt: skip
+def test_calls_that_differ_between_ranks_are_refused(call):
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), BLOCKS)
+        with pytest.raises(errors.AgreementError):
+            call(A, comm.rank == 1)
 
     pdla.run(4, program)
 

@@ -274,6 +274,14 @@ def test_a_norm_that_is_no_float():
     assert on_a_grid(lambda grid: pdla.from_global(np.full((8, 8), 1e308), grid, LAYOUT).norm()) == [np.inf] * 5
 
 
+@pytest.mark.parametrize("at", [(0, 7), (7, 0)])
+def test_a_norm_of_what_is_no_number_and_of_what_is_infinite_is_no_number(at):
+    """Whichever rank has which: the largest is infinite."""
+    whole = np.zeros((8, 8))
+    whole[at, 1] = np.inf, np.nan
+    assert np.isnan(on_a_grid(lambda grid: pdla.from_global(whole, grid, LAYOUT).norm())).all()
+
+
 def test_norm_and_trace_of_nothing():
     def program(grid):
         A = pdla.zeros((0, 0), grid, Layout("row", "col"))

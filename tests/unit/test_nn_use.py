@@ -19,6 +19,7 @@ from pdla import nn
 from pdla.errors import AgreementError, DeadlockError, GridError, LayoutError, PdlaError, ShapeError
 from pdla.nn import attention
 from pdla.nn.pointwise import Pointwise
+from pdla.nn.steps import together
 
 somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
 everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
@@ -28,6 +29,20 @@ SHARDED = [place for place in PLACES if dict(place.options).get("shards", 1) > 1
 def run(place, program):
     """program(scheme) on every rank of a place; rank 0's result."""
     return pdla.run(place.ranks, lambda comm: program(place.make(comm)))[0]
+
+
+def test_passes_take_turns_each_one_behind_the_one_before_it():
+    """And give their results in their own order, though the first ends last."""
+    seen = []
+
+    def steps(name, times):
+        for i in range(times):
+            seen.append(f"{name}{i}")
+            yield
+        return name
+
+    assert together([steps("a", 3), steps("b", 1), steps("c", 0)]) == ["a", "b", "c"]
+    assert seen == ["a0", "a1", "b0", "a2"]
 
 
 # ---------------------------------------------------------------------------------------------- dropout
@@ -127,6 +142,19 @@ def test_recomputed_passes_are_bitwise_the_same_and_keep_less(place):
     again, less = run(place, lambda scheme: trained_once(scheme, dropout=0.4, recompute=True))
     assert all(np.array_equal(once[name], again[name]) for name in once)
     assert 0 < less < kept / 8
+
+
+@pytest.mark.parametrize("place", SHARDED, ids=lambda place: place.name)
+def test_shards_keep_whole_what_cuts_keep_whole(place):
+    """Also in a layer that asks for no sequences."""
+    x = np.random.default_rng(3).standard_normal((60, 20))
+
+    def program(scheme):
+        layer = nn.Linear(scheme, 20, 20)
+        y = layer.forward(scheme.shard(x, sequence=4))
+        return {"y": y.gather(), "dx": layer.backward(y).gather()} | {n: g.gather() for n, g in layer.gradients().items()}
+
+    check_close(run(place, program), run(SERIAL, program))
 
 
 @somewhere
@@ -360,14 +388,15 @@ def test_clip(place):
         layer.load_state_dict(learned(MODEL))
         criterion.forward(layer.forward(MODEL.data()[0]), MODEL.data()[1])
         layer.backward(criterion.backward())
-        for largest in (2 * norm, norm / 3, norm / 3):
+        for largest in (2 * norm, norm / 3, norm / 3, 0):
             found.append({"norm": nn.clip(layer, largest)} | {name: value.gather() for name, value in layer.gradients().items()})
         return found
 
-    untouched, scaled, again = run(place, program)
+    untouched, scaled, again, none = run(place, program)
     check_close(untouched, {"norm": norm, **gradients})
     check_close(scaled, {"norm": norm, **{name: value / 3 for name, value in gradients.items()}})
     assert np.isclose(again["norm"], norm / 3, rtol=1e-12)
+    assert none["norm"] > 0 and not any(value.any() for name, value in none.items() if name != "norm")
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in multiply")
@@ -1177,6 +1206,23 @@ def test_panels_are_not_kept_nor_cut(options):
 
     with pytest.raises(ShapeError, match="panel="):
         pdla.run(2, program)
+
+
+def test_parameters_begin_normal_with_the_deviation_and_the_seed_that_are_given():
+    """Weights and positions; gains begin as 1, biases and offsets as 0."""
+
+    def program(scheme, seed):
+        embedding, norm = nn.Embedding(scheme, 64, 64, sequence=64, seed=seed), nn.LayerNorm(scheme, 64)
+        linear, wide = nn.Linear(scheme, 64, 64, seed=seed), nn.Linear(scheme, 64, 64, scale=3, seed=seed)
+        drawn = {0.02: [embedding.weight, embedding.positions.table], 1 / 8: [linear.weight], 3: [wide.weight]}
+        fixed = [(linear.bias, 0), (norm.gain, 1), (norm.offset, 0)]
+        assert all((parameter.value.local == fill).all() for parameter, fill in fixed)
+        return [parameter.value.local / scale for scale, parameters in drawn.items() for parameter in parameters]
+
+    for one, other in zip(*(run(SERIAL, partial(program, seed=seed)) for seed in (0, 1)), strict=True):
+        assert abs(one.std() - 1) < 0.05 and abs(one.mean()) < 0.05
+        assert abs((abs(one) > 2).mean() - 0.0455) < 0.01, "normal"
+        assert abs((one * other).mean()) < 0.05, "one says nothing of the other"
 
 
 def test_layers_of_one_seed_are_not_alike():

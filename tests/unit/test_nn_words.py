@@ -1,5 +1,7 @@
 """What a transformer layer's four linears receive, forward and backward: recorded, by tag, equal to the schemes' formulas."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -10,12 +12,12 @@ SEQUENCES, S, H, HEADS = 64, 6, 192, 64  # every grid below divides all of them,
 M = SEQUENCES * S
 
 
-def received(make, ranks, tokens=M, hidden=H, heads=HEADS, **options):
+def received(make, ranks, tokens=M, hidden=H, heads=HEADS, recompute=False, **options):
     """Words that rank 0 receives under the linears' tags, forward and in all; each rank's are the same where sizes divide."""
 
     def program(comm):
         scheme = make(comm, **options)
-        layer = nn.TransformerLayer(scheme, hidden, heads, sequence=S)
+        layer = nn.TransformerLayer(scheme, hidden, heads, sequence=S, recompute=recompute)
         x = scheme.shard(np.zeros((tokens, hidden)), sequence=S)
         with pdla.record() as ledger:
             layer.backward(layer.forward(x))
@@ -52,6 +54,8 @@ def test_summa(q):
 
     assert received(make, q * q) == received(make, q * q, panel=5) == (once, 3 * once)
     assert received(make, q * q, keep=True) == (once, 2 * once)
+    again = (q - 1) / q**2 * 7 * M * H  # X; W, gathered for the repeated pass, serves the products of the one back, too
+    assert received(make, q * q, recompute=True)[1] == 3 * once + again
 
 
 @pytest.mark.parametrize(("q", "d"), [(2, 1), (2, 2), (2, 4), (4, 1), (4, 4), (2, 16)])
@@ -162,3 +166,42 @@ def test_biases_norms_embedding_and_loss(name):
     y = M * V / along["t"] / along["o"]
     logits = y - M * V / (ty * fy) if ty * fy > along["t"] * along["o"] else summed(y, along["i"])
     assert words.get("head forward", 0) == gather_x + logits
+
+
+# ---------------------------------------------------------------------------------------------- when it travels
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(("around", "forward", "back"), [("", "abc", "cba"), ("e", "eabc", "cba"), ("tied", "eabce", "ecba")])
+def test_each_weight_travels_while_the_one_before_it_is_used(around, forward, back, shards):
+    """Once for all shards, and never in vain: an embedding needs its weight on the way back only for a head that is tied to it."""
+
+    def program(comm):
+        scheme = nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), shards=shards)
+        embedding = nn.Embedding(scheme, 4, 4, name="e")
+        first, last = [embedding] * (around != ""), [nn.TiedHead(embedding)] if around == "tied" else []
+        linears = [nn.Linear(scheme, 4, 4, bias=False, name=name) for name in "abc"]
+        net = nn.Sequential(scheme, [*first, *linears, *last])
+        with pdla.record() as ledger:
+            y, trip = net.forward(np.zeros(8, int) if first else scheme.shard(np.zeros((8, 4)))), net._trip
+            net.backward(y)
+        assert not trip.coming, "all that was sent has been received"
+        return [(event.what, event.tag) for event in sorted(ledger.events, key=lambda event: event.start)]
+
+    events, _ = pdla.dry_run(2, program)
+    gathered = [tag for what, tag in events if what == "allgather"]
+    assert gathered == [f"{name} forward" for name in forward] + [f"{name} backward" for name in back]
+    for way, names in (("forward", "abc"), ("backward", "cba")):
+        for before, after in pairwise(names):
+            assert events.index(("allgather", f"{after} {way}")) < events.index(("gemm", f"{before} {way}")), (before, after)
+
+
+def test_a_weight_whose_panels_travel_does_not_travel_whole_besides():
+    def program(comm):
+        scheme = nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), panel=2)
+        net = nn.Sequential(scheme, [nn.Embedding(scheme, 4, 4, name="e"), nn.Linear(scheme, 4, 4, bias=False, name="a")])
+        y, trip = net.forward(np.zeros(8, int)), net._trip
+        net.backward(y)
+        return trip.order == [net.layers[0].weight] and not trip.coming
+
+    assert pdla.dry_run(2, program)[0]
