@@ -217,9 +217,11 @@ class ProcessGrid:
         return self._hash
 
     def __repr__(self) -> str:
-        words = ", ".join(f"{axis}={n}" for axis, n in self.sizes.items())
-        idle = self.comm.size - self.size
-        return f"ProcessGrid({words}" + (f"; {idle} idle)" if idle else ")")
+        words, idle = [f"{axis}={n}" for axis, n in self.sizes.items()], self.comm.size - self.size
+        if self.placing:
+            first = ", ".join(map(str, self.ranks.ravel()[:8]))
+            words.append(f"order=[{first}{', ...' if self.size > 8 else ''}]")
+        return f"ProcessGrid({', '.join(words)}" + (f"; {idle} idle)" if idle else ")")
 
     def __reduce__(self):
         raise TypeError("a ProcessGrid cannot be pickled: it holds communicators; send its shape and make it there")

@@ -21,7 +21,7 @@ from pdla.redistribute import addends
 
 Carries = tuple[tuple[str, str], ...]
 BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
-MUCH = {"A": 0.9, "B": 0.9, "C": 1}  # shares of A and B along columns are copied to be put together: not for a few words less
+MUCH = {"A": 0.9, "B": 0.9, "C": 0.98}  # A's and B's shares along columns are copied, C then lies by columns: not for a few words less
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 

@@ -59,6 +59,20 @@ def test_four_axes_are_named():
     assert on_ranks(4, program)[3] == ((1, 0, 1, 0), "ProcessGrid(a=2, b=1, c=2, d=1)")
 
 
+def test_an_order_of_one_s_own_is_shown():
+    """Else an error would name two grids that differ by the same words."""
+
+    def program(comm):
+        orders = ((2, 2), (0, 2, 1, 3)), ((3, 3), range(8, -1, -1)), ((2, 2), range(4))
+        return [repr(ProcessGrid(shape, order=order)) for shape, order in orders]
+
+    assert on_ranks(9, program)[0] == [
+        "ProcessGrid(row=2, col=2, order=[0, 2, 1, 3]; 5 idle)",
+        "ProcessGrid(row=3, col=3, order=[8, 7, 6, 5, 4, 3, 2, 1, ...])",
+        "ProcessGrid(row=2, col=2; 5 idle)",
+    ]
+
+
 def test_tiled_order_puts_consecutive_ranks_into_tiles():
     order = tiled_order((4, 6), (2, 3))
     place = {rank: divmod(i, 6) for i, rank in enumerate(order)}
