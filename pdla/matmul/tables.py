@@ -21,7 +21,8 @@ from pdla.redistribute import addends
 
 Carries = tuple[tuple[str, str], ...]
 BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
-MUCH = {"A": 0.9, "B": 0.9, "C": 0.98}  # A's and B's shares along columns are copied, C then lies by columns: not for a few words less
+# So many times the words is much less: shares of A and B along columns have to be copied, and C then lies by columns.
+MUCH = {"A": 0.9, "B": 0.9, "C": 0.98}
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
