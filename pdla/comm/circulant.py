@@ -43,23 +43,19 @@ def weight(nbytes: Any, ranks: Any) -> Any:
     return np.where((ranks >= MANY) & (nbytes < SHORT), np.log2(ranks) * step, ranks - 1)
 
 
-def skips(ranks: int) -> list[tuple[int, int]]:
-    """(skip, count) of each step of a sum: each skip is half of the one before, rounded up."""
+def skips(ranks: Any) -> list[tuple[Any, Any]]:
+    """(skip, count) of each step of a sum: each skip is half of the one before, rounded up; elementwise for arrays."""
     found, left = [], ranks
-    while left > 1:
-        skip = -(-left // 2)
-        found.append((skip, left - skip))
-        left = skip
+    for _ in range(int(np.max(ranks, initial=1) - 1).bit_length()):
+        count = left // 2
+        left = left - count
+        found.append((left, count))
     return found
 
 
 def most_addends(ranks: Any, holders: Any) -> Any:
     """The most pieces that a rank receives in a sum where only `holders` ranks have pieces; elementwise for arrays."""
-    found, left = 0 * ranks, ranks
-    while np.any(left > 1):
-        count = left // 2
-        found, left = found - -count * holders // ranks, left - count
-    return found
+    return sum(-(-count * holders // ranks) for _, count in skips(ranks))
 
 
 def spread(sizes: Sequence[int]) -> Sequence[int]:
