@@ -264,7 +264,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         brought = q.anywhere(moved)
     else:
         arriving, returning, stays = _moves(q, kept, table, order)
-        moved, more = float(arriving.max()) + float(returning.max()), 3 - sum(stays)
+        moved, more = float((arriving + returning).max()), 3 - sum(stays)
         brought = moved if q.homes is None else _by_node(q, kept, table, order, stays, arriving, returning)
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
@@ -312,7 +312,7 @@ def _by_node(
     far_there = far[0][0] * (not stays[0]) + far[1][0] * (not stays[1])
     far_back = far[2][1] * (not stays[2]) if q.C is not None else np.zeros(1)
     more = q.machine.distance - 1
-    return float((there + more * far_there).max() + (back + more * far_back).max())
+    return float((there + back + more * (far_there + far_back)).max())
 
 
 def _by_sizes(q: Question, table: Table) -> float:

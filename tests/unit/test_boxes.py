@@ -110,6 +110,23 @@ def test_relabelled_ranks_keep_more_in_place(monkeypatch):
     assert relabelled < plain
 
 
+def test_of_two_ways_to_place_ranks_that_by_which_no_rank_receives_more_in_all(monkeypatch):
+    """Not that by which the most of A and B and, perhaps on another rank, the most of C are fewer: then some rank received 312."""
+
+    def program(comm):
+        A, B, C = (pdla.zeros((24, 24), grid=ProcessGrid((3, 4)), layout=LAYOUT) for _ in range(3))
+        made = pdla.plan_matmul(A, B, out=C, algorithm="3d", box=(2, 2, 3))
+        assert made.words + made.moved == made.predicted.bytes_received / 8
+        with pdla.record() as ledger:
+            made(A, B, out=C)
+        return ledger.bytes_received / 8
+
+    monkeypatch.setattr(planner, "WORTH", 0)
+    planner._ways.cache_clear()
+    assert max(pdla.run(12, program)) == 288
+    planner._ways.cache_clear()
+
+
 def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
     """In one round: a rank receives of A and B what its faces have and it has not, and nothing is gathered after that."""
     monkeypatch.setattr(planner, "direct", lambda *asked: [])
