@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
 ARRAYS = ("numpy", "cupy")
-ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON")  # variables that pdla/native reads in C
+ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables that pdla/native reads in C
 LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
     "PMI", "PRTE_", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM", "PALS",
     "OMPI_COMM", "OMPI_UNIVERSE", "OMPI_MCA_ess", "OMPI_MCA_orte", "MV2_COMM",
