@@ -35,7 +35,7 @@ class Settings:
     crowded  PDLA_CROWDED: processes to a core, if not only this job's ranks on this node take its cores. Above 1 ranks sleep
              between polls, as they always do where they outnumber their node's cores.
     shared   PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send messages (0).
-    subcomms PDLA_SUBCOMMS: families of sub-communicators that are kept for reuse on one communicator.
+    subcomms PDLA_SUBCOMMS: families of sub-communicators that are kept for reuse on one communicator, at least 8.
     plans    PDLA_PLANS: plans of products kept for reuse on one communicator, and as many routes of matrices and triangles.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls. The same on every rank, as
              ranks must free together what they share.
