@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 BROADCASTS = ("mpi", "flat", "scatter", "chain")
 ARRAYS = ("numpy", "cupy")
-ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON")  # variables that pdla/native reads in C
+ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables that pdla/native reads in C
 LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
     "PMI", "PRTE_", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM", "PALS",
     "OMPI_COMM", "OMPI_UNIVERSE", "OMPI_MCA_ess", "OMPI_MCA_orte", "MV2_COMM",
@@ -35,7 +35,7 @@ class Settings:
     crowded  PDLA_CROWDED: processes to a core, if not only this job's ranks on this node take its cores. Above 1 ranks sleep
              between polls, as they always do where they outnumber their node's cores.
     shared   PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send messages (0).
-    subcomms PDLA_SUBCOMMS: families of sub-communicators that are kept for reuse on one communicator.
+    subcomms PDLA_SUBCOMMS: families of sub-communicators that are kept for reuse on one communicator, at least 8.
     plans    PDLA_PLANS: plans of products kept for reuse on one communicator, and as many routes of matrices and triangles.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls. The same on every rank, as
              ranks must free together what they share.

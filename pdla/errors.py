@@ -3,7 +3,7 @@ otherwise, or one rank has given no valid grid or matrix, by which alone it coul
 
 
 class PdlaError(Exception):
-    """Base of everything pdla raises on purpose."""
+    """Base of pdla's own exceptions. Some wrong arguments raise Python's ValueError or TypeError instead."""
 
 
 class GridError(PdlaError, ValueError):
@@ -19,11 +19,11 @@ class ShapeError(PdlaError, ValueError):
 
 
 class PlanError(PdlaError, ValueError):
-    """An algorithm that cannot run on this grid, or an unknown one."""
+    """An algorithm that is unknown or cannot run on this grid, a memory limit that no plan keeps, or matrices of another plan."""
 
 
 class AgreementError(PdlaError, ValueError):
-    """The ranks of a communicator called the same thing with different arguments."""
+    """Ranks of a communicator made different calls, or one call with different arguments, or a message is longer than its array."""
 
 
 class RemoteError(PdlaError, RuntimeError):

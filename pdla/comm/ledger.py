@@ -55,13 +55,18 @@ class Event:
 
 @dataclass
 class Ledger:
-    """Events of one rank, in the order in which they ended."""
+    """What one rank received and computed.
+
+    events     in the order in which they ended
+    workspace  bytes of buffers that are allocated now;  peak_workspace: the most at any moment
+    seconds    of a dry run on a machine: how long it took;  computed: those in which this rank did not wait
+    """
 
     events: list[Event] = field(default_factory=list)
     workspace: int = 0
     peak_workspace: int = 0
-    seconds: float = 0.0  # of a dry run on a machine: how long it took,
-    computed: float = 0.0  # and how much of that this rank computed; it waited for the rest
+    seconds: float = 0.0
+    computed: float = 0.0
 
     @property
     def bytes_received(self) -> int:

@@ -139,7 +139,7 @@ class Plan:
             checks.matrix(X, name)
         alike = self.A.like(A) and self.B.like(B) and promoted(A.dtype, B.dtype) == self.dtype
         if not alike or (out is not None and not self.C.cut_like(out)):
-            made_for = f"{self.A}, {self.B} and {self.C} in {self.dtype}"
+            made_for = f"{self.A}; {self.B}; out={self.C}, in {self.dtype}"
             given = f"{A.described}; {B.described}; out={None if out is None else out.described}"
             raise PlanError(f"this plan is for {made_for}, not for {given}")
         if out is not None:

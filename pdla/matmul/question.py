@@ -38,6 +38,11 @@ class Operand:
     def of(X: DistMatrix) -> Operand:
         return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype, X.gaps, X.common is not None)
 
+    def __str__(self) -> str:
+        """In the words of DistMatrix.described, without the dtype, which may be the product's."""
+        lying = ", by columns" * self.transposed + ", shared" * self.shared
+        return f"{self.shape[0]} x {self.shape[1]}, {self.layout!r} on {self.grid!r}{lying}"
+
     def like(self, X: DistMatrix) -> bool:
         """Whether X is of this shape, and is cut and stored in this way."""
         alike = X.transposed == self.transposed and (X.common is not None) == self.shared

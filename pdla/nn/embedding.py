@@ -152,8 +152,8 @@ def _add_at(places: Any, rows: Any):
 def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first: int = 0) -> None:
     """ShapeError unless ids is a 1-D array of integers from `first` to vocabulary - 1, in whole sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-        given = f"{type(ids).__name__} {getattr(ids, 'shape', '')}"
-        raise ShapeError(f"{layer} takes token numbers as a 1-D array of integers, not {given}")
+        given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in a {type(ids).__name__}"
+        raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")
     if np.ma.is_masked(ids):
         raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(...), with -1 for targets that do not count")
     if ids.size and (int(ids.min()) < first or int(ids.max()) >= vocabulary):

@@ -251,7 +251,7 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
         raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not a {type(state).__name__}")
     if set(shapes) != set(state):
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
-        raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, it has besides {has}")
+        raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
     for name, shape in shapes.items():
         if shape != np.shape(state[name]):
             raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {shape} in {whose}")

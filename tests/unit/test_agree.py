@@ -370,7 +370,8 @@ def test_more_threads_than_blas_can_count_are_as_many_as_it_can():
 
 
 def test_a_misspelt_variable_is_an_error():
-    for given, meant in (("PDLA_THREAD", "THREADS"), ("PDLA_TIME_OUT", "TIMEOUT"), ("PDLA_PBLAS_REPORTS", "PBLAS_REPORT")):
+    elsewhere = ("PDLA_PBLAS_REPORTS", "PBLAS_REPORT"), ("PDLA_SCALAPAK", "SCALAPACK")
+    for given, meant in (("PDLA_THREAD", "THREADS"), ("PDLA_TIME_OUT", "TIMEOUT"), *elsewhere):
         with pytest.raises(ValueError, match=f"{given} is no variable of pdla: PDLA_{meant} is"):
             config.read({given: "1"})
     others = {"PDLA_HOME": "/opt", "PDLA_TEST_TIMEOUT": "5", "PDLA_PYTHON": "python3", "THREADS": "1", "pdla_thread": "1"}

@@ -88,6 +88,16 @@ def test_what_products_receive_is_known_in_closed_form(sizes):
             assert guess.size == found.matrices, guess.choice
 
 
+@pytest.mark.parametrize("node", [1, 4])
+def test_messages_are_those_of_the_sums_that_the_grid_has(node):
+    """36 ranks sum a face of C in two sums of six where nodes have one rank, and else in one."""
+    machine, of = replace(MIXED, node=node), Product(2000, 2000, 10**7)
+    (table,) = (table for table in products.tables(of, 144, machine) if (table.box, table.schedule) == ((2, 2, 36), "gather"))
+    found = products.cost(of, products.guess(of, table, machine).choice, 144, machine)
+    assert found.messages == (2 + 2 * 5 if node == 1 else 2 + 35)
+    assert products.guess(of, table, machine).seconds.begun == pytest.approx(found.messages * (machine.call + machine.far_latency))
+
+
 @pytest.mark.parametrize("machine", [FREE, SLOW, MIXED, AROUND], ids=["free", "slow", "mixed", "around"])
 @pytest.mark.parametrize("net", [SMALL, RAGGED], ids=["even", "ragged"])
 def test_no_run_is_faster_or_smaller_than_its_closed_form(net, machine, monkeypatch):

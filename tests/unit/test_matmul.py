@@ -634,7 +634,10 @@ def test_plan_predicts_explains_and_runs():
             plan(A, A.T[:17, :17])
         return str(refused.value)
 
-    assert len(set(pdla.run(6, program))) == 1
+    (told,) = set(pdla.run(6, program))
+    grid, factor = "ProcessGrid(row=2, col=3)", "Layout(rows='row', cols='col') on ProcessGrid(row=2, col=3)"
+    assert f"for 12 x 18, {factor}; 18 x 6, {factor}; out=12 x 6, {factor}, in float64, not for 12 x 18, float64, " in told, told
+    assert told.endswith(f" on {grid}, by columns; out=None")
 
 
 def test_plan_predicts_the_messages_of_ranks_in_the_middle():

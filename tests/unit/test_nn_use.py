@@ -572,12 +572,12 @@ INPUTS = {
     "token numbers on one rank": (
         lambda s: embed(s, np.arange(3) + 9 * (s.grid.comm.rank == 1)), ShapeError, "^rank 1: .* from 9 to 11"
     ),
-    "token numbers in a list": (lambda s: embed(s, [1, 2]), ShapeError, "1-D array of integers, not list"),
+    "token numbers in a list": (lambda s: embed(s, [1, 2]), ShapeError, "1-D array of integers, not in a list$"),
     "masked token numbers": (
         lambda s: embed(s, np.ma.masked_equal([1, 2, 99], 99)), ShapeError, "masked elements among token numbers"
     ),
-    "token numbers in 2-D": (lambda s: embed(s, np.ones((2, 2), int)), ShapeError, r"not ndarray \(2, 2\)"),
-    "token numbers as floats": (lambda s: embed(s, np.ones(2)), ShapeError, "1-D array of integers"),
+    "token numbers in 2-D": (lambda s: embed(s, np.ones((2, 2), int)), ShapeError, r"not of int64, of shape \(2, 2\)$"),
+    "token numbers as floats": (lambda s: embed(s, np.ones(2)), ShapeError, "1-D array of integers, not of float64"),
     "half a sequence": (lambda s: embed(s, np.ones(7, int), sequence=5), ShapeError, "7 tokens are not whole sequences of 5"),
     "another layout behind a pointwise layer": (
         lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.Sequential(s, [nn.GeLU(s), nn.Linear(s, 20, 5)])),
@@ -666,7 +666,7 @@ def logits(scheme):
 LOSSES = {
     "an array": (lambda s: nn.CrossEntropy().forward(X, np.zeros(15, int)), "takes logits as a DistMatrix .* not a ndarray"),
     "too few targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.zeros(14, int)), "14 targets for the logits of 15"),
-    "targets in a list": (lambda s: nn.CrossEntropy().forward(logits(s), [0] * 15), "1-D array of integers, not list"),
+    "targets in a list": (lambda s: nn.CrossEntropy().forward(logits(s), [0] * 15), "1-D array of integers, not in a list$"),
     "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from -1 to 13; they go from -1 to 8"),
     "too small": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -2)), "from -2 to -2"),
     "masked targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.ma.masked_equal(np.arange(15) % 9, 3)), "masked elements"),
@@ -962,11 +962,11 @@ MAKING = {
     "clip before backward": (lambda c: nn.clip(layer_of(SUMMA.make(c)), 1), PdlaError, "has no gradients"),
     "a state that lacks a name": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5).load_state_dict({"weight": np.ones((20, 5)), "b": 1}), ShapeError,
-        r"it lacks \['bias'\], it has besides \['b'\]",
+        r"it lacks \['bias'\], and has \['b'\] besides",
     ),
     "a state of other keys": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weights": X, 0: 1}), ShapeError,
-        r"it lacks \['weight'\], it has besides \[0, 'weights'\]",
+        r"it lacks \['weight'\], and has \[0, 'weights'\] besides",
     ),
     "a state of another shape": (
         lambda c: nn.Linear(SUMMA.make(c), 20, 5, bias=False).load_state_dict({"weight": X}), ShapeError,
@@ -995,11 +995,11 @@ MAKING = {
     "an optimizer's state that lacks steps": (lambda c: resumed(c, nn.AdamW, {}), ShapeError, r"it lacks \['steps'\]"),
     "an optimizer's state that lacks an array": (
         lambda c: resumed(c, nn.AdamW, {"steps": 1, "weight.0": np.ones((20, 5))}), ShapeError,
-        r"the state is not AdamW of Linear.*: it lacks \['weight.1'\], it has besides \[\]",
+        r"the state is not AdamW of Linear.*: it lacks \['weight.1'\], and has \[\]",
     ),
     "an optimizer's state for another": (
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1, "weight.0": np.ones((20, 5))}), ShapeError,
-        r"it lacks \[\], it has besides \['weight.0'\]",
+        r"it lacks \[\], and has \['weight.0'\]",
     ),
     "an optimizer's state of steps that differ": (
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": 1 + c.rank // 3}), AgreementError, "rank 3: .* at step 2"
@@ -1011,7 +1011,7 @@ MAKING = {
         lambda c: resumed(c, partial(nn.SGD, rate=0.1), {"steps": -1}), ShapeError, "steps=-1 in the state: a whole number"
     ),
     "an optimizer's state of nobody": (
-        lambda c: resumed(c, nn.AdamW, {"steps": 0, "nobody.0": np.ones((1, 1))}), ShapeError, r"it has besides \['nobody.0'\]"
+        lambda c: resumed(c, nn.AdamW, {"steps": 0, "nobody.0": np.ones((1, 1))}), ShapeError, r"and has \['nobody.0'\]"
     ),
     "an optimizer's state of another shape": (
         lambda c: resumed(c, nn.AdamW, {"steps": 1, "weight.0": np.ones((20, 5)), "weight.1": X}), ShapeError,
