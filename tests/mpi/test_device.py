@@ -6,10 +6,11 @@ tests/unit/test_device.py runs this file on the stand-in for CuPy, whose device 
 import numpy as np
 import pytest
 
+import pdla
 from pdla import config
 from pdla.comm import device
 from pdla.comm.ledger import record
-from pdla.errors import AgreementError
+from pdla.errors import AgreementError, PlanError
 
 pytestmark = pytest.mark.mpi
 PIECE = 1000  # bytes
@@ -166,3 +167,13 @@ def test_long_messages_of_another_length(comm, xp, sent, expected, says):
         with pytest.raises(AgreementError, match=rf"recv\(tag=5\) on 'pair': rank 0 sends {says}"):
             group.recv(laid(xp, "C", (expected,)), 0, 5).wait()
     comm.barrier()
+
+
+# ---------------------------------------------------------------------------------------------- what devices do not have
+
+
+@pytest.mark.skipif(config.settings.array == "numpy", reason="on one node the host's memory is shared")
+def test_devices_share_no_memory(comm):
+    A = pdla.zeros((8, 8), pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    with pytest.raises(PlanError, match=r"in the memory of GPUs.* give schedule='gather'"):
+        pdla.plan_matmul(A, A, schedule="shared")
