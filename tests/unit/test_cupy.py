@@ -321,6 +321,40 @@ def test_the_stream_that_a_program_uses_stays_its_own():
     same(x, np.full((3, 4), 5, np.float32))
 
 
+WAYS = {"algorithm": "gather"}, {"algorithm": "summa", "panel": 7}, {"algorithm": "cannon"}, {"schedule": "shared"}
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_ranks_that_are_threads_may_each_use_a_stream_of_their_own(how):
+    import cupy
+
+    def program(comm):
+        cupy.cuda.Stream(non_blocking=True).use()
+        grid, layout = pdla.ProcessGrid((2, 2)), Layout("row", "col")
+        A, B = (pdla.random((60, n), grid, layout, seed=n, distribution="integers", high=9) for n in (50, 70))
+        C = pdla.matmul(A.T, B, **how)
+        return [X.gather().get() for X in (A, B, C)]
+
+    with config.override(array="cupy"):
+        for a, b, c in pdla.run(4, program):
+            np.testing.assert_array_equal(c, a.T @ b)
+
+
+def test_a_message_that_has_been_sent_may_be_overwritten_on_another_stream():
+    import cupy
+
+    def program(comm):
+        cupy.cuda.Stream(non_blocking=True).use()
+        x, out = there(np.full((40, 50), float(comm.rank))), xp.empty((40, 50), "float64")
+        comm.shift(x, out).wait()
+        xp.copy(x, xp.asarray(np.full((40, 50), 99.0)))
+        return out.get()
+
+    with config.override(array="cupy"):
+        for rank, found in enumerate(pdla.run(4, program)):
+            np.testing.assert_array_equal(found, np.full((40, 50), float((rank - 1) % 4)))
+
+
 def test_tf32_is_asked_for_by_name(monkeypatch):
     from cupy_backends.cuda.libs import cublas
 
