@@ -677,6 +677,14 @@ def test_what_is_written_to_may_have_gaps():
     close(out, wanted, x, terms=6)
 
 
+def test_sums_that_are_read_may_have_gaps():
+    x, scale, gain, sums = (random(shape, "float32", 3) for shape in ((5, 6), (5, 1), (1, 6), (2, 5, 1)))
+    apart = xp.empty((2, 5, 2), np.float32)[:, :, :1]
+    apart[...] = xp.asarray(sums)
+    found = xp.norm_gradient(there(x), there(x), there(scale), there(gain), apart, 6)
+    close(found, host.norm_gradient(x, x, scale, gain, sums, 6), x)
+
+
 def test_memory_is_given_back_when_the_last_view_is_gone():
     from pdla.comm.workspace import Workspace
 
