@@ -105,7 +105,8 @@ def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
 
 @pytest.mark.parametrize(("call", "says"), [
     ("comm.allreduce(comm.xp.asarray([1.0, 2.0])).wait()", "allreduce on 'all'"),
-    ("comm.close()", "freeing a communicator on 'all'"),
+    pytest.param("comm.close()", "freeing a communicator on 'all'",
+                 marks=pytest.mark.skipif(GPU, reason="NCCL may wait for the others or not")),
 ], ids=["sums", "closes"])  # fmt: skip
 def test_who_waits_for_nccl_gives_up(call, says, tmp_path):
     program = """
