@@ -400,15 +400,18 @@ def _fortran(ptr, kind, rows, cols, leading):
 
 
 def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ldb, beta, C, ctype, ldc, compute, algo):
-    current().synchronize()
     assert lda >= (m, k)[transa] and ldb >= (k, n)[transb] and ldc >= m and "CUBLAS_COMPUTE" in compute
     a = _fortran(A, atype, *((m, k), (k, m))[transa], lda)
     b = _fortran(B, btype, *((k, n), (n, k))[transb], ldb)
     c = _fortran(C, ctype, m, n, ldc)
     scalar = {"e": "f", "bfloat16": "f"}.get(ctype, ctype)
-    alpha, beta = (_fortran(at, scalar, 1, 1, 1)[0, 0] for at in (alpha, beta))
-    product = alpha * ((a.T if transa else a).astype(scalar) @ (b.T if transb else b).astype(scalar))
-    c[...] = product if beta == 0 else product + beta * c
+    alpha, beta = (_fortran(at, scalar, 1, 1, 1)[0, 0] for at in (alpha, beta))  # the host's: read at once
+
+    def work():
+        product = alpha * ((a.T if transa else a).astype(scalar) @ (b.T if transb else b).astype(scalar))
+        c[...] = product if beta == 0 else product + beta * c
+
+    current().ask(work)
 
 
 def _check_status(status):
