@@ -169,6 +169,30 @@ def test_long_messages_of_another_length(comm, xp, sent, expected, says):
     comm.barrier()
 
 
+@pytest.mark.skipif(config.settings.array == "numpy", reason="there are no streams")
+def test_a_plan_run_on_several_streams_at_once(comm):
+    """Its workspace on one of them is not that of another, whose work is still to be done."""
+    import cupy
+
+    grid, layout = pdla.ProcessGrid(comm.size), pdla.Layout("row")
+    whole = [(sequence(i, (40, 30)) % 11, sequence(i + 5, (30, 20)) % 7) for i in range(3)]
+    pairs = [[pdla.from_global(x, grid, layout) for x in pair] for pair in whole]
+    outs = [pdla.zeros((40, 20), grid, layout) for _ in whole]
+    plan, before = pdla.plan_matmul(*pairs[0], out=outs[0], algorithm="gather"), cupy.cuda.get_current_stream()
+    comm.xp.finish()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in whole]
+    try:
+        for stream, pair, out in zip(streams, pairs, outs, strict=True):
+            stream.use()
+            plan(*pair, out=out)
+    finally:
+        for stream in streams[::-1]:
+            stream.synchronize()
+        before.use()
+    for (a, b), out in zip(whole, outs, strict=True):
+        np.testing.assert_array_equal(out.gather(), a @ b)
+
+
 # ---------------------------------------------------------------------------------------------- what devices do not have
 
 
