@@ -21,6 +21,7 @@ add_at(x, rows, source)    x[rows] += source, where a row may come many times
 uniform(rows, cols, key)   random numbers that depend on row, column and key alone
 drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py describes
 finish()                   wait until all work that was asked for is done
+lane()                     a number that tells the stream on which work is asked for from others
 joining()                  a function; a thread that calls it then uses the same device as the thread that called joining()
 
 and the work of neural networks' layers, each function one pass over memory where there is a kernel for it (composed.py has the

@@ -151,8 +151,9 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
     ready = _ready(dy, normal, scale, gain, sums)
     if not ready:
         return composed.norm_gradient(dy, normal, scale, gain, sums, count)
+    *ready, sums = ready
     dx = cupy.empty(dy.shape, dy.dtype)
-    _by_rows("norm_gradient", dy, *ready[:4], sums[0] if len(sums) == 2 else None, sums[-1], dy.dtype.type(count), dx)
+    _by_rows("norm_gradient", dy, *ready, sums[0] if len(sums) == 2 else None, sums[-1], dy.dtype.type(count), dx)
     return dx
 
 

@@ -267,6 +267,11 @@ def finish() -> None:
     """Return when all work that was asked for is done; here it always is."""
 
 
+def lane() -> int:
+    """A number that tells the stream on which work is asked for from others; here there is none."""
+    return 0
+
+
 def joining() -> Callable[[], None]:
     """A function for another thread to call, so that it uses this thread's device; here it does nothing."""
     return finish

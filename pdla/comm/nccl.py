@@ -122,7 +122,8 @@ class NCCLComm(MPIComm):
         return made
 
     def close(self) -> None:
-        self.nccl.destroy()
+        with watched(self._describe("freeing a communicator")):  # NCCL waits for the other ranks of the node
+            self.nccl.destroy()
         super().close()
 
 

@@ -103,7 +103,11 @@ class World:
 
 
 class ThreadComm(Communicator):
-    """One rank's communicator, of a group of ranks that are threads. ranks: the world's numbers of all of them, in its order."""
+    """One rank's communicator, of a group of ranks that are threads. ranks: the world's numbers of all of them, in its order.
+
+    Ranks read and write each other's arrays. On a device each thread may have a stream of its own, of which the others know
+    nothing: so before a rank tells others anything it waits until all that it has asked for is done.
+    """
 
     xp: ModuleType = numpy
 
@@ -132,6 +136,8 @@ class ThreadComm(Communicator):
         return self._complete(call, key, recvs, onward, landed, self._send(call, key, sends))
 
     def _send(self, call: str, key: tuple, sends: Pieces) -> list[tuple[int, Message]]:
+        if sends:
+            self.xp.finish()
         sent = [(to, self.world.sent(call, x)) for to, x in sends]
         with self.world.lock:
             for to, message in sent:
@@ -197,6 +203,7 @@ class ThreadComm(Communicator):
         x = message.value
         self._check_fit(call, source, x, self.rank, out)
         namespace(out).copy(out, x)
+        self.xp.finish()
         with self.world.lock:
             message.copied = True
             self.world.elements_copied[self.me] += x.size
@@ -217,6 +224,7 @@ class ThreadComm(Communicator):
     def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
         """Collective: every rank's value, by rank. call: describes what a rank waits in, should all ranks wait."""
         self.in_step()
+        self.xp.finish()
         key, world = (self.name, verb, next(self._calls)), self.world
         with world.lock:
             slot = world.shared.setdefault(key, Message(verb, {}))
@@ -277,6 +285,7 @@ class ThreadBoard(Board):
         self.comm.share(None)
 
     def tell(self, pieces: int) -> None:
+        self.comm.xp.finish()
         with self.comm.world.lock:
             self.counts[self.comm.rank] = pieces
             for rank in self.comm.ranks:
@@ -286,7 +295,7 @@ class ThreadBoard(Board):
         return self.counts[rank]
 
     def leave(self) -> None:
-        pass
+        self.comm.xp.finish()  # the memory may be freed now, and used again by another thread
 
     def trim(self, most: int) -> None:
         pass

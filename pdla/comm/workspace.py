@@ -23,7 +23,8 @@ def aligned(size: int) -> int:
 
 
 class Workspace:
-    """Memory of one rank for reuse, by size. `held` counts its bytes, in use or not; `used` those in use, `peak` the most at once.
+    """Memory of one rank for reuse, by size and, on a device, by the stream whose work used it: work on other streams does not wait
+    until that is done. `held` counts its bytes, in use or not; `used` those in use, `peak` the most at once.
 
     Before it would hold more than `most` bytes (inf: more than the peak, which is what plans foretell, and SPARE) it frees memory
     that is not in use; a later call allocates it again.
@@ -31,12 +32,13 @@ class Workspace:
 
     def __init__(self) -> None:
         self.held, self.used, self.peak, self.most = 0, 0, 0, inf
-        self._free: dict[int, list[Any]] = {}
+        self._free: dict[tuple[int, int], list[Any]] = {}
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """An array over memory that is not in use; over new memory, where there is none of its size."""
         size = aligned(prod(shape) * np.dtype(dtype).itemsize)
-        spare = self._free.setdefault(size, [])
+        kind = size, xp.lane()
+        spare = self._free.setdefault(kind, [])
         if spare:
             memory = spare.pop()
         else:
@@ -45,7 +47,7 @@ class Workspace:
             self.held += size
         self._use(size)
         x = xp.over(memory, shape, dtype)
-        weakref.finalize(x if x.base is None else x.base, self._give_back, memory, size)
+        weakref.finalize(x if x.base is None else x.base, self._give_back, memory, kind)
         return x
 
     def count(self, x: Any) -> None:
@@ -63,9 +65,9 @@ class Workspace:
         self.used += size
         self.peak = max(self.peak, self.used)
 
-    def _give_back(self, memory: Any, size: int) -> None:
-        self._free[size].append(memory)
-        self.used -= size
+    def _give_back(self, memory: Any, kind: tuple[int, int]) -> None:
+        self._free[kind].append(memory)
+        self.used -= kind[0]
 
     def _uncount(self, size: int) -> None:
         self.held -= size
@@ -73,10 +75,10 @@ class Workspace:
 
     def trim(self, keep: float) -> None:
         """Free memory that is not in use, largest pieces first, until no more than `keep` bytes are held."""
-        for size in sorted(self._free, reverse=True):
-            while self._free[size] and self.held > keep:
-                self._free[size].pop()
-                self.held -= size
+        for kind in sorted(self._free, reverse=True):
+            while self._free[kind] and self.held > keep:
+                self._free[kind].pop()
+                self.held -= kind[0]
 
 
 _open: ContextVar[Workspace | None] = ContextVar("pdla_workspace", default=None)

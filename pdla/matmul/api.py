@@ -73,7 +73,8 @@ def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None
     if wish.schedule is not None and not checks.one_of(wish.schedule, SCHEDULES):
         raise PlanError(f"schedule={wish.schedule!r}: one of {', '.join(SCHEDULES)}")
     if wish.schedule == "shared" and A.grid.comm.board() is None:
-        raise PlanError("schedule='shared': the ranks run on several nodes, which share no memory")
+        why = "the ranks run on several nodes" if A.grid.comm.nodes > 1 else "the blocks are in the memory of GPUs"
+        raise PlanError(f"schedule='shared': {why}, which share no memory: give schedule='gather', or none")
     if wish.schedule and wish.algorithm in ON_GRID and wish.schedule != wish.algorithm:
         raise PlanError(f"schedule={wish.schedule!r} with algorithm={wish.algorithm!r}, which is a schedule itself")
     if wish.panel is not None and not _counts(wish.panel):

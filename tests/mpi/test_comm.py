@@ -577,6 +577,8 @@ def in_steps(comm):
 
 
 def test_short_pieces_in_steps(comm, monkeypatch):
+    if hasattr(comm, "nccl"):
+        pytest.skip("steps begin when they are waited for, and NCCL's calls must come in one order")
     monkeypatch.setattr(circulant, "MANY", 2)
     assert in_steps(comm) == run(comm.size, in_steps)[comm.rank]
 

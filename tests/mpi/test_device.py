@@ -6,10 +6,11 @@ tests/unit/test_device.py runs this file on the stand-in for CuPy, whose device 
 import numpy as np
 import pytest
 
+import pdla
 from pdla import config
 from pdla.comm import device
 from pdla.comm.ledger import record
-from pdla.errors import AgreementError
+from pdla.errors import AgreementError, PlanError
 
 pytestmark = pytest.mark.mpi
 PIECE = 1000  # bytes
@@ -166,3 +167,37 @@ def test_long_messages_of_another_length(comm, xp, sent, expected, says):
         with pytest.raises(AgreementError, match=rf"recv\(tag=5\) on 'pair': rank 0 sends {says}"):
             group.recv(laid(xp, "C", (expected,)), 0, 5).wait()
     comm.barrier()
+
+
+@pytest.mark.skipif(config.settings.array == "numpy", reason="there are no streams")
+def test_a_plan_run_on_several_streams_at_once(comm):
+    """Its workspace on one of them is not that of another, whose work is still to be done."""
+    import cupy
+
+    grid, layout = pdla.ProcessGrid(comm.size), pdla.Layout("row")
+    whole = [(sequence(i, (40, 30)) % 11, sequence(i + 5, (30, 20)) % 7) for i in range(3)]
+    pairs = [[pdla.from_global(x, grid, layout) for x in pair] for pair in whole]
+    outs = [pdla.zeros((40, 20), grid, layout) for _ in whole]
+    plan, before = pdla.plan_matmul(*pairs[0], out=outs[0], algorithm="gather"), cupy.cuda.get_current_stream()
+    comm.xp.finish()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in whole]
+    try:
+        for stream, pair, out in zip(streams, pairs, outs, strict=True):
+            stream.use()
+            plan(*pair, out=out)
+    finally:
+        for stream in streams[::-1]:
+            stream.synchronize()
+        before.use()
+    for (a, b), out in zip(whole, outs, strict=True):
+        np.testing.assert_array_equal(out.gather(), a @ b)
+
+
+# ---------------------------------------------------------------------------------------------- what devices do not have
+
+
+@pytest.mark.skipif(config.settings.array == "numpy", reason="on one node the host's memory is shared")
+def test_devices_share_no_memory(comm):
+    A = pdla.zeros((8, 8), pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    with pytest.raises(PlanError, match=r"in the memory of GPUs.* give schedule='gather'"):
+        pdla.plan_matmul(A, A, schedule="shared")

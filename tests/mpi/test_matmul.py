@@ -160,6 +160,7 @@ def test_a_plan_goes_from_matrices_to_others_and_keeps_none(comm):
     assert [block() for block in blocks] == [None] * 6
 
 
+@needs_a_board
 def test_a_plan_run_again_multiplies_what_the_blocks_hold_now(comm):
     """Also where the rows of A that go to one rank lie apart, so that they are copied to be written there."""
     grid = ProcessGrid((comm.size,))
@@ -195,9 +196,13 @@ def test_workspace_of_parts_and_blocks_with_gaps_is_what_the_plan_promises(comm)
     grid = ProcessGrid(pdla.balanced_shape(comm.size))
     whole, layout = exact((90, 70), grid, LAYOUT, seed=1), Layout("col", "row")
     shape = pdla.zeros((40, 50), grid, layout).local.shape
-    lying = {"C": np.zeros((shape[0], 2 * shape[1]))[:, : shape[1]], "F": np.zeros((shape[1], 2 * shape[0])).T[: shape[0]]}
-    blocks = [lying["C"], lying["F"], lying["CF"[comm.rank % 2]], np.zeros((*shape, 2))[..., 0]]
-    row = np.zeros((len(pdla.zeros((1, 40), grid, Layout(cols="col")).local[0]), 3)).T[:1]
+
+    def nought(*shape):
+        return comm.xp.asarray(np.zeros(shape))
+
+    lying = {"C": nought(shape[0], 2 * shape[1])[:, : shape[1]], "F": nought(shape[1], 2 * shape[0]).T[: shape[0]]}
+    blocks = [lying["C"], lying["F"], lying["CF"[comm.rank % 2]], nought(*shape, 2)[..., 0]]
+    row = nought(len(pdla.zeros((1, 40), grid, Layout(cols="col")).local[0]), 3).T[:1]
     with config.override(shared=False):
         parts = whole[3:80, 5:45], whole[10:50, 3:70].T, whole[10:50, 3:70].T * 2
         others = [pdla.from_local(row, (1, 40), grid, Layout(cols="col"))]
@@ -217,6 +222,7 @@ CYCLIC = Layout(Cyclic("row", 3)), Layout(cols=Cyclic("row", 5)), Layout()
 
 
 @needs_proc
+@pytest.mark.skipif(config.settings.array != "numpy", reason="what devices hold is not in the process")
 @pytest.mark.parametrize(
     ("mnk", "layouts", "dtype", "options"),
     [
@@ -251,6 +257,7 @@ def memory(fresh=False):
     return {name: 1024 * int(size) for name, size in re.findall(r"(\w+):\s+(\d+) kB", Path("/proc/self/status").read_text())}
 
 
+@needs_a_board
 @pytest.mark.parametrize("k", [24, 100_000])
 def test_what_lies_otherwise_is_read_in_place_too(comm, k):
     """By the board, and by no message; without a plan no more of it is kept than is told, however large it was."""

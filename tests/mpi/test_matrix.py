@@ -197,6 +197,8 @@ def test_a_grid_over_a_communicator_of_a_grid_outlives_many_others(comm):
 
 
 def test_what_a_rank_was_dealt_when_it_failed_is_not_taken_for_the_next(comm, monkeypatch):
+    if hasattr(comm, "nccl") or getattr(comm, "aware", False):
+        pytest.skip("who sends a device's memory waits until it is received, even if it is short")
     group = comm.split(list(range(comm.size)), "dealt")
     grid = ProcessGrid(comm.size, comm=group)
 

@@ -41,6 +41,13 @@ def _up(x):
     return type(x)(map(_up, x)) if isinstance(x, (list, tuple)) else x
 
 
+def _known(dtype):
+    """The dtype; ValueError if CuPy does not have it."""
+    if not dtype.isnative or dtype.char in "gG":
+        raise ValueError(f"Unsupported dtype {dtype}")
+    return dtype
+
+
 class Pointer:
     """Where memory begins."""
 
@@ -53,7 +60,7 @@ class Pointer:
 
 class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, shape, dtype=float, memptr=None):
-        dtype = np.dtype(dtype)
+        dtype = _known(np.dtype(dtype))
         if memptr is None:
             self._raw = np.empty(shape, dtype)
             self._raw.reshape(-1).view(np.uint8)[...] = POISON
@@ -147,7 +154,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return self._view(self._raw.reshape(*shape))
 
     def view(self, dtype):
-        return self._view(self._raw.view(dtype))
+        return self._view(self._raw.view(_known(np.dtype(dtype))))
 
     def transpose(self, *axes):
         return self._view(self._raw.transpose(*axes))
@@ -156,7 +163,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         return self._view(self._raw.diagonal())
 
     def astype(self, dtype, copy=True):
-        return self if not copy and np.dtype(dtype) == self.dtype else _up(self._x.astype(dtype))
+        return self if not copy and np.dtype(dtype) == self.dtype else _up(self._x.astype(_known(np.dtype(dtype))))
 
     def fill(self, value):
         self._x.fill(value)
@@ -204,7 +211,10 @@ def empty(shape, dtype=float):
 
 
 def asarray(x):
-    return x if isinstance(x, ndarray) else _up(np.array(x))
+    if isinstance(x, ndarray):
+        return x
+    x = np.array(x)
+    return _up(x.astype(_known(x.dtype.newbyteorder("=")), copy=False))
 
 
 def asnumpy(x):
@@ -390,15 +400,18 @@ def _fortran(ptr, kind, rows, cols, leading):
 
 
 def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ldb, beta, C, ctype, ldc, compute, algo):
-    current().synchronize()
     assert lda >= (m, k)[transa] and ldb >= (k, n)[transb] and ldc >= m and "CUBLAS_COMPUTE" in compute
     a = _fortran(A, atype, *((m, k), (k, m))[transa], lda)
     b = _fortran(B, btype, *((k, n), (n, k))[transb], ldb)
     c = _fortran(C, ctype, m, n, ldc)
     scalar = {"e": "f", "bfloat16": "f"}.get(ctype, ctype)
-    alpha, beta = (_fortran(at, scalar, 1, 1, 1)[0, 0] for at in (alpha, beta))
-    product = alpha * ((a.T if transa else a).astype(scalar) @ (b.T if transb else b).astype(scalar))
-    c[...] = product if beta == 0 else product + beta * c
+    alpha, beta = (_fortran(at, scalar, 1, 1, 1)[0, 0] for at in (alpha, beta))  # the host's: read at once
+
+    def work():
+        product = alpha * ((a.T if transa else a).astype(scalar) @ (b.T if transb else b).astype(scalar))
+        c[...] = product if beta == 0 else product + beta * c
+
+    current().ask(work)
 
 
 def _check_status(status):

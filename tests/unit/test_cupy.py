@@ -21,7 +21,7 @@ from pdla.errors import AgreementError, DeviceError
 from pdla.indices import IndexSet
 
 xp = cupy_namespace()
-KNOWN = [dtype for dtype in DTYPES if dtype != "longdouble"]
+KNOWN = [dtype for dtype in DTYPES if dtype not in ("longdouble", ">f8")]
 FLOATS = ["float32", "float64", "complex64", "complex128"]
 SHAPES = [(0, 3), (1, 1), (1, 70), (70, 1), (33, 31), (64, 64), (35, 130)]
 PICKED = [slice(None), slice(5, 30, 3), np.array([0, 1, 2, 9, 10, 11, 30]), np.arange(29, 0, -4), np.array([], np.int64)]
@@ -319,6 +319,40 @@ def test_the_stream_that_a_program_uses_stays_its_own():
         own.synchronize()
         before.use()
     same(x, np.full((3, 4), 5, np.float32))
+
+
+WAYS = {"algorithm": "gather"}, {"algorithm": "summa", "panel": 7}, {"algorithm": "cannon"}, {"schedule": "shared"}
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_ranks_that_are_threads_may_each_use_a_stream_of_their_own(how):
+    import cupy
+
+    def program(comm):
+        cupy.cuda.Stream(non_blocking=True).use()
+        grid, layout = pdla.ProcessGrid((2, 2)), Layout("row", "col")
+        A, B = (pdla.random((60, n), grid, layout, seed=n, distribution="integers", high=9) for n in (50, 70))
+        C = pdla.matmul(A.T, B, **how)
+        return [X.gather().get() for X in (A, B, C)]
+
+    with config.override(array="cupy"):
+        for a, b, c in pdla.run(4, program):
+            np.testing.assert_array_equal(c, a.T @ b)
+
+
+def test_a_message_that_has_been_sent_may_be_overwritten_on_another_stream():
+    import cupy
+
+    def program(comm):
+        cupy.cuda.Stream(non_blocking=True).use()
+        x, out = there(np.full((40, 50), float(comm.rank))), xp.empty((40, 50), "float64")
+        comm.shift(x, out).wait()
+        xp.copy(x, xp.asarray(np.full((40, 50), 99.0)))
+        return out.get()
+
+    with config.override(array="cupy"):
+        for rank, found in enumerate(pdla.run(4, program)):
+            np.testing.assert_array_equal(found, np.full((40, 50), float((rank - 1) % 4)))
 
 
 def test_tf32_is_asked_for_by_name(monkeypatch):
@@ -641,6 +675,14 @@ def test_what_is_written_to_may_have_gaps():
     xp.row_sums(there(x), there(x), None, out)
     host.row_sums(x, x, None, wanted)
     close(out, wanted, x, terms=6)
+
+
+def test_sums_that_are_read_may_have_gaps():
+    x, scale, gain, sums = (random(shape, "float32", 3) for shape in ((5, 6), (5, 1), (1, 6), (2, 5, 1)))
+    apart = xp.empty((2, 5, 2), np.float32)[:, :, :1]
+    apart[...] = xp.asarray(sums)
+    found = xp.norm_gradient(there(x), there(x), there(scale), there(gain), apart, 6)
+    close(found, host.norm_gradient(x, x, scale, gain, sums, 6), x)
 
 
 def test_memory_is_given_back_when_the_last_view_is_gone():

@@ -103,7 +103,12 @@ def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
     assert len(lines) == 3 and set(lines) == {f"PDLA_GPU_MPI=nccl, but {why}: auto goes without it where it must"}, done.stderr
 
 
-def test_who_waits_for_nccl_gives_up(tmp_path):
+@pytest.mark.parametrize(("call", "says"), [
+    ("comm.allreduce(comm.xp.asarray([1.0, 2.0])).wait()", "allreduce on 'all'"),
+    pytest.param("comm.close()", "freeing a communicator on 'all'",
+                 marks=pytest.mark.skipif(GPU, reason="NCCL may wait for the others or not")),
+], ids=["sums", "closes"])  # fmt: skip
+def test_who_waits_for_nccl_gives_up(call, says, tmp_path):
     program = """
 import time
 from dataclasses import replace
@@ -114,11 +119,10 @@ comm.barrier()
 config.settings = replace(config.settings, timeout=5.0)  # ranks may take longer to start
 if comm.rank == 1:
     time.sleep(60)
-comm.allreduce(comm.xp.asarray([1.0, 2.0])).wait()
 """
-    done = job(2, ("-c", program), PDLA_GPU_MPI="nccl", TMPDIR=str(tmp_path), **each_a_gpu(2))
+    done = job(2, ("-c", program + call), PDLA_GPU_MPI="nccl", TMPDIR=str(tmp_path), **each_a_gpu(2))
     assert done.returncode != 0
-    assert "has waited 5 s (PDLA_TIMEOUT) for other ranks in allreduce on 'all'" in done.stderr
+    assert f"has waited 5 s (PDLA_TIMEOUT) for other ranks in {says}" in done.stderr
 
 
 @pytest.mark.skipif(GPU, reason="what is played here is another MPI than the one at hand")

@@ -60,7 +60,7 @@ def test_copies_of_parts_take_room_and_views_do_not(rows, cols):
 
 def test_memory_that_is_not_to_be_had_is_not_counted():
     class Full:
-        memory = staticmethod(lambda size: (_ for _ in ()).throw(MemoryError))
+        memory, lane = staticmethod(lambda size: (_ for _ in ()).throw(MemoryError)), staticmethod(lambda: 0)
 
     room = Workspace()
     with pytest.raises(MemoryError):

@@ -89,7 +89,10 @@ class Communicator:
         return Communicator(group, len([*group.glob("rank*")]), key)
 
     def destroy(self):
-        pass
+        """It waits for the others, as NCCL's does for those on its node."""
+        (self.folder / f"destroyed{self.rank}").touch()
+        while len([*self.folder.glob("destroyed*")]) < self.nranks:
+            time.sleep(0.001)
 
     def _number(self, counts, peer):
         counts[peer] = counts.get(peer, -1) + 1
