@@ -18,7 +18,7 @@ from pdla.array.dtypes import check_numbers, dtype_of, has_fractions
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
 from pdla.comm.base import Communicator
-from pdla.errors import DeviceError, LayoutError, ShapeError
+from pdla.errors import DeviceError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.indices import MOST, IndexSet
 from pdla.layout import Layout, Shape
@@ -68,7 +68,7 @@ def _array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
     try:
         return asarray(given)
     except ValueError as error:
-        raise ShapeError(f"{call}: a {type(given).__name__} that is no array: {error}") from None
+        raise ShapeError(f"{call}: {kind_of(given)} that is no array: {error}") from None
 
 
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
@@ -153,7 +153,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
         whole = whole_array("from_global", comm, array) if root in (None, comm.rank) else None
         if whole is not None and whole.ndim != 2:
-            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}, as a {type(array).__name__} has")
+            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}, as {kind_of(array)} has")
         if whole is not None:
             layout.check(whole.shape, grid.sizes)
     if root is None:

@@ -49,3 +49,12 @@ class DeviceError(PdlaError, RuntimeError):
 
 class HandleError(PdlaError, LookupError):
     """A handle given to one of pdla.h's functions that is no grid, or no matrix, as the function needs."""
+
+
+AN = ("a", "e", "i", "o", "nd")  # how types begin that have "an" before them: an int, an ndarray
+
+
+def kind_of(thing: object) -> str:
+    """The type of what a caller gave, in words: "a list", "an ndarray"."""
+    name = type(thing).__name__
+    return f"{'an' if name.lower().startswith(AN) else 'a'} {name}"

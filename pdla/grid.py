@@ -16,7 +16,7 @@ from pdla import config
 from pdla.comm import as_communicator
 from pdla.comm.agree import agreed
 from pdla.comm.base import Communicator
-from pdla.errors import GridError, LayoutError
+from pdla.errors import GridError, LayoutError, kind_of
 from pdla.indices import distinct
 from pdla.layout import Layout
 
@@ -89,13 +89,13 @@ def _whole(shape: Any) -> tuple[int, ...]:
 def on_grid(call: str, grid: Any) -> None:
     """GridError unless this is a grid. It is raised on this rank alone: without a grid there is no communicator to agree on it."""
     if not isinstance(grid, ProcessGrid):
-        raise GridError(f"{call}: grid={grid!r} is a {type(grid).__name__}: give a pdla.ProcessGrid")
+        raise GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid")
 
 
 def in_layout(call: str, layout: Any) -> None:
     """LayoutError unless this is a layout."""
     if not isinstance(layout, Layout):
-        raise LayoutError(f"{call}: layout={layout!r} is a {type(layout).__name__}: give a pdla.Layout, as Layout('row', 'col')")
+        raise LayoutError(f"{call}: layout={layout!r} is {kind_of(layout)}: give a pdla.Layout, as Layout('row', 'col')")
 
 
 class ProcessGrid:

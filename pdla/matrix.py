@@ -15,7 +15,7 @@ from pdla.array.composed import widened
 from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, promoted, sum_alike
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid
-from pdla.errors import LayoutError, ShapeError
+from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
@@ -181,7 +181,7 @@ class DistMatrix:
             part._write(value.local)
             return
         if not is_number(value):
-            raise ShapeError(f"A[i:j, k:l] = a {type(value).__name__}: give a number or a DistMatrix, or write to its .local")
+            raise ShapeError(f"A[i:j, k:l] = {kind_of(value)}: give a number or a DistMatrix, or write to its .local")
         if self.layout.partial:
             raise LayoutError(f"A[i:j, k:l] = {value} in {self.described}: redistribute A to a layout without partial sums first")
         if not has(self.dtype, value):
@@ -222,7 +222,7 @@ class DistMatrix:
             operands, other, by_addend = [self, other], other.local, adds
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
-                raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, a {type(other).__name__}: give a float")
+                raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, {kind_of(other)}: give a float")
             by_addend = not adds
         else:
             return _foreign(other)
@@ -287,7 +287,7 @@ class DistMatrix:
 
     def _refused(self, other: Any) -> Any:
         """Collective, as a product is: on other ranks the factor may be a matrix. What `_foreign` gives, or raises."""
-        with agreed(self.grid.comm, f"a DistMatrix @ a {type(other).__name__}, or the other way round"):
+        with agreed(self.grid.comm, f"a DistMatrix @ {kind_of(other)}, or the other way round"):
             refused = _foreign(other)
         return refused
 
@@ -438,10 +438,10 @@ def subtracted(x: Any, y: Any) -> Any:
 def _foreign(other: Any) -> Any:
     """NotImplemented, for an operand that is neither a matrix nor a number; for an array, a TypeError that says what would work."""
     if getattr(other, "shape", None) == ():
-        raise TypeError(f"a DistMatrix and a {type(other).__name__} of no dimensions: A * x.item() multiplies by the number in it")
+        raise TypeError(f"a DistMatrix and {kind_of(other)} of no dimensions: A * x.item() multiplies by the number in it")
     if hasattr(other, "__array__") or isinstance(other, (list, tuple)):
         raise TypeError(
-            f"a DistMatrix and a {type(other).__name__}: pdla.matvec(A, x) multiplies by a vector; of a whole matrix make a "
+            f"a DistMatrix and {kind_of(other)}: pdla.matvec(A, x) multiplies by a vector; of a whole matrix make a "
             "DistMatrix with pdla.from_global(X, A.grid, layout)"
         )
     return NotImplemented

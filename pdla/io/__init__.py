@@ -17,7 +17,7 @@ from types import ModuleType
 from uuid import uuid4
 
 from pdla.comm.agree import agree, agreed, amid
-from pdla.errors import FileError, LayoutError
+from pdla.errors import FileError, LayoutError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.io import hdf5, mtx, npy
 from pdla.io.files import check_dtype, check_regular, together
@@ -91,7 +91,7 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
     """
     if not isinstance(A, DistMatrix):
-        raise FileError(f"save(path, A): A is a {type(A).__name__}, not a DistMatrix")
+        raise FileError(f"save(path, A): A is {kind_of(A)}, not a DistMatrix")
     comm = A.grid.comm
     with agreed(comm, f"save({path!r}, {A.described}, dataset={dataset!r})"):
         path, form = known(path)

@@ -16,7 +16,7 @@ from pdla.array.dtypes import promoted
 from pdla.comm.agree import agree, agreed, amid
 from pdla.create import fingerprint, whole_array
 from pdla.cuts import block_bounds
-from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.errors import GridError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, on_grid
 from pdla.layout import Layout
 from pdla.matmul import plan_matmul
@@ -222,7 +222,7 @@ def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorith
 def _stack(S: Any, name: str) -> Stack:
     """S, or ShapeError where it is no Stack."""
     if not isinstance(S, Stack):
-        raise ShapeError(f"{name} is a {type(S).__name__}, not a Stack: make one with pdla.stack")
+        raise ShapeError(f"{name} is {kind_of(S)}, not a Stack: make one with pdla.stack")
     return S
 
 

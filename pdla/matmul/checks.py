@@ -11,7 +11,7 @@ import numpy as np
 from pdla.array.dtypes import has, has_fractions, is_number
 from pdla.array.numpy import apart
 from pdla.comm.base import Communicator
-from pdla.errors import LayoutError, PlanError, ShapeError
+from pdla.errors import LayoutError, PlanError, ShapeError, kind_of
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
@@ -23,7 +23,7 @@ _MOST = 2**1023  # larger integers may overflow as floats
 def matrix(X: Any, name: str = "A") -> DistMatrix:
     """X itself; ShapeError unless it is a DistMatrix."""
     if not isinstance(X, DistMatrix):
-        raise ShapeError(f"{name} is a {type(X).__name__}, not a DistMatrix: make one with pdla.from_global or another")
+        raise ShapeError(f"{name} is {kind_of(X)}, not a DistMatrix: make one with pdla.from_global or another")
     return X
 
 
@@ -45,7 +45,7 @@ def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
 
 def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
     if not is_number(value):
-        raise ShapeError(f"{name}={value!r} is a {type(value).__name__}, not a number")
+        raise ShapeError(f"{name}={value!r} is {kind_of(value)}, not a number")
     if isinstance(value, (complex, np.complexfloating)) and dtype.kind != "c":
         raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
     if dtype.kind in "fc" and isinstance(value, int) and abs(value) > _MOST:

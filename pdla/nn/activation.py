@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pdla.errors import LayoutError, ShapeError
+from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.layout import Layout, shares
 from pdla.matrix import DistMatrix
 from pdla.nn.scheme import counts, sequence_of
@@ -38,7 +38,7 @@ def like(x: DistMatrix, block: Any) -> DistMatrix:
 def check_like(x: Any, model: DistMatrix, name: str, what: str) -> None:
     """Raise unless x has the shape, dtype, grid and layout of `model`, and is no view. Errors call x `name`, the model `what`."""
     if not isinstance(x, DistMatrix):
-        raise ShapeError(f"{name} is a {type(x).__name__}, not a DistMatrix laid out as {what}, {model!r}")
+        raise ShapeError(f"{name} is {kind_of(x)}, not a DistMatrix laid out as {what}, {model!r}")
     if x.shape != model.shape or x.dtype != model.dtype:
         raise ShapeError(f"{name} is {x.shape} {x.dtype}, {what} {model.shape} {model.dtype}")
     if x.grid != model.grid or x.layout != model.layout:
@@ -51,7 +51,7 @@ def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec:
     """Raise unless x is an activation (tokens, `features`) of `dtype`, laid out as `spec`, "rows | columns", says."""
     scheme = layer.scheme
     if not isinstance(x, DistMatrix):
-        raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not a {type(x).__name__}: scheme.shard(x) makes one")
+        raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not {kind_of(x)}: scheme.shard(x) makes one")
     expected = scheme.activation(spec, max(sequence_of(x.layout), layer.sequence), unit)
     if x.shape[1] != features or x.dtype != dtype:
         raise ShapeError(f"{layer!r} takes (tokens, {features}) of {dtype}, not {x.shape} of {x.dtype}")

@@ -15,7 +15,7 @@ from pdla.array.composed import widened
 from pdla.array.dtypes import dtype_of
 from pdla.comm.ledger import tagged
 from pdla.create import random
-from pdla.errors import PdlaError, ShapeError
+from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like, rows_of
@@ -152,7 +152,7 @@ def _add_at(places: Any, rows: Any):
 def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first: int = 0) -> None:
     """ShapeError unless ids is a 1-D array of integers from `first` to vocabulary - 1, in whole sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-        given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in a {type(ids).__name__}"
+        given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
         raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")
     if np.ma.is_masked(ids):
         raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(...), with -1 for targets that do not count")
@@ -170,7 +170,7 @@ class TiedHead(Linear):
 
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:
         if not isinstance(embedding, Embedding):
-            raise PdlaError(f"TiedHead of a {type(embedding).__name__}: give the Embedding whose weight it multiplies by")
+            raise PdlaError(f"TiedHead of {kind_of(embedding)}: give the Embedding whose weight it multiplies by")
         Layer.__init__(self, embedding.scheme)
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
         self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None

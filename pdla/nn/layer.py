@@ -16,7 +16,7 @@ import numpy as np
 from pdla.array.meta import Meta
 from pdla.comm.agree import agreed, amid
 from pdla.create import from_global
-from pdla.errors import GridError, PdlaError, ShapeError
+from pdla.errors import GridError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_like, check_reals, check_sequences
@@ -248,7 +248,7 @@ def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[Non
 def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -> None:
     """ShapeError unless a state has arrays of real numbers of these names and shapes, and nothing besides."""
     if not isinstance(state, Mapping):
-        raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not a {type(state).__name__}")
+        raise ShapeError(f"a state of {whose} is a dict of arrays by name, which every rank has, not {kind_of(state)}")
     if set(shapes) != set(state):
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
         raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import tagged
-from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_floats, cols_of, like, rows_of
@@ -35,7 +35,7 @@ class CrossEntropy:
         for targets that do not fit them, AgreementError for targets that differ between ranks.
         """
         if not isinstance(logits, DistMatrix):
-            raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not a {type(logits).__name__}")
+            raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}")
         with agreed(logits.grid.comm, f"CrossEntropy of {logits.described} and {described(targets)}"):
             if logits.grid.size < logits.grid.comm.size:
                 raise GridError(f"CrossEntropy on {logits.grid!r}, which leaves ranks idle, as no scheme does")

@@ -13,7 +13,7 @@ from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
-from pdla.errors import PdlaError, ShapeError
+from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.nn.activation import like
 from pdla.nn.layer import Layer, check_state
 from pdla.nn.trip import Parameter
@@ -31,8 +31,7 @@ class Optimizer:
 
     def __init__(self, layer: Layer) -> None:
         if not isinstance(layer, Layer):
-            kind, given = type(self).__name__, type(layer).__name__
-            raise PdlaError(f"{kind} of a {given}: give the layer itself, whose parameters are stepped")
+            raise PdlaError(f"{type(self).__name__} of {kind_of(layer)}: give the layer itself, whose parameters are stepped")
         self.layer = layer
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
@@ -156,7 +155,7 @@ def clip(layer: Layer, largest: float) -> float:
     Where the norm is NaN, all gradients become NaN, as in PyTorch; largest=inf leaves them as they are.
     """
     if not isinstance(layer, Layer):
-        raise PdlaError(f"clip of a {type(layer).__name__}: give the layer itself, whose gradients are scaled")
+        raise PdlaError(f"clip of {kind_of(layer)}: give the layer itself, whose gradients are scaled")
     comm = layer.scheme.grid.comm
     with agreed(comm, f"clip({layer!r}, {largest})"):
         if not (isinstance(largest, Real) and float(largest) >= 0):

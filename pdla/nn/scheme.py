@@ -27,7 +27,7 @@ import numpy as np
 from pdla.comm.agree import agreed
 from pdla.create import from_global
 from pdla.cuts import Balanced, Cut
-from pdla.errors import GridError, ShapeError
+from pdla.errors import GridError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
@@ -120,7 +120,7 @@ class Scheme:
     ) -> None:
         """flags: further options of a subclass, which must be True or False as `keep`."""
         if not isinstance(grid, ProcessGrid):
-            raise GridError(f"{type(self).__name__} takes a ProcessGrid, not a {type(grid).__name__}")
+            raise GridError(f"{type(self).__name__} takes a ProcessGrid, not {kind_of(grid)}")
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
         with agreed(grid.comm, call):
             named = {axis: None for table in (self.first, self.second) for axis in table.roles}

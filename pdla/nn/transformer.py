@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.array.composed import widened
 from pdla.cuts import Block
-from pdla.errors import GridError, LayoutError, PdlaError, ShapeError
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_sequence, like
@@ -53,12 +53,12 @@ class Sequential(Layer):
 
     def _check_layers(self) -> None:
         if not isinstance(self.layers, list):
-            raise PdlaError(f"Sequential of a {type(self.layers).__name__}: give a list of layers")
+            raise PdlaError(f"Sequential of {kind_of(self.layers)}: give a list of layers")
         if not self.layers:
             raise ShapeError("Sequential of no layers")
         for i, layer in enumerate(self.layers):
             if not isinstance(layer, Layer):
-                raise PdlaError(f"layers[{i}] of a Sequential is a {type(layer).__name__}: nn.GeLU(scheme), say, makes a layer")
+                raise PdlaError(f"layers[{i}] of a Sequential is {kind_of(layer)}: nn.GeLU(scheme), say, makes a layer")
         others = [layer for layer in self.layers if layer.scheme is not self.scheme]
         if others:
             raise GridError(f"Sequential on {self.scheme!r}: {others[0]!r} was made in another scheme")

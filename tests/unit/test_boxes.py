@@ -491,7 +491,7 @@ def test_a_plan_runs_what_it_was_made_for_alone():
             (pdla.errors.ShapeError, "alpha=.* is a timedelta64", lambda: made(A, B, alpha=np.timedelta64(3))),
             (pdla.errors.ShapeError, "alpha=.* is a str_", lambda: pdla.matmul(A, B, alpha=np.str_("2"))),
             (pdla.errors.ShapeError, "without out", lambda: made(A, B, beta=2)),
-            (pdla.errors.ShapeError, "B is a ndarray", lambda: made(A, np.ones((12, 12)))),
+            (pdla.errors.ShapeError, "B is an ndarray", lambda: made(A, np.ones((12, 12)))),
         ):
             with pytest.raises(kind, match=text):
                 call()

@@ -662,8 +662,8 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         A, B = exact((4, 5), grid, LAYOUT), exact((5, 4), grid, LAYOUT)
         cases = [
             (errors.ShapeError, "inner sizes differ", lambda: A @ A),
-            (errors.ShapeError, "B is a ndarray, not a DistMatrix", lambda: pdla.matmul(A, np.ones((5, 4)))),
-            (errors.ShapeError, "out is a ndarray, not a DistMatrix", lambda: pdla.matmul(A, B, out=np.ones((4, 4)))),
+            (errors.ShapeError, "B is an ndarray, not a DistMatrix", lambda: pdla.matmul(A, np.ones((5, 4)))),
+            (errors.ShapeError, "out is an ndarray, not a DistMatrix", lambda: pdla.matmul(A, B, out=np.ones((4, 4)))),
             (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(cols=Cuts("row", (0, 1, 5))))),
             (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(Cuts("row", (0, 1, 5))))),
             (errors.GridError, "summa works on one grid", lambda: pdla.matmul(A, exact((5, 4), other, LAYOUT), algorithm="summa")),

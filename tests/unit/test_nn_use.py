@@ -537,9 +537,9 @@ def other_grid(scheme):
 
 
 INPUTS = {
-    "an array": (lambda s: forward(s, X), ShapeError, r"takes a DistMatrix \(tokens, features\), not a ndarray: scheme.shard"),
+    "an array": (lambda s: forward(s, X), ShapeError, r"takes a DistMatrix \(tokens, features\), not an ndarray: scheme.shard"),
     "an array for one rank": (
-        lambda s: forward(s, (s.shard(X), X)[s.grid.comm.rank == 2], nn.Linear(s, 20, 5)), ShapeError, "^rank 2: .* not a ndarray"
+        lambda s: forward(s, (s.shard(X), X)[s.grid.comm.rank == 2], nn.Linear(s, 20, 5)), ShapeError, "^rank 2: .* not an ndarray"
     ),
     "width": (lambda s: forward(s, s.shard(X[:, :18], sequence=5)), ShapeError, r"\(tokens, 20\) of float64, not \(15, 18\)"),
     "dtype": (lambda s: forward(s, s.shard(X.astype("f"), sequence=5)), ShapeError, "of float64, not .* of float32"),
@@ -664,7 +664,7 @@ def logits(scheme):
 
 
 LOSSES = {
-    "an array": (lambda s: nn.CrossEntropy().forward(X, np.zeros(15, int)), "takes logits as a DistMatrix .* not a ndarray"),
+    "an array": (lambda s: nn.CrossEntropy().forward(X, np.zeros(15, int)), "takes logits as a DistMatrix .* not an ndarray"),
     "too few targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.zeros(14, int)), "14 targets for the logits of 15"),
     "targets in a list": (lambda s: nn.CrossEntropy().forward(logits(s), [0] * 15), "1-D array of integers, not in a list$"),
     "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from -1 to 13; they go from -1 to 8"),
@@ -710,7 +710,7 @@ def test_backward_passes_that_are_refused():
         layer, criterion = layer_of(scheme), nn.CrossEntropy()
         dy, none = scheme.shard(X, sequence=5), "without a forward pass before it"
         wrong = [
-            (X, ShapeError, "dy is a ndarray, not a DistMatrix laid out as the layer's output"),
+            (X, ShapeError, "dy is an ndarray, not a DistMatrix laid out as the layer's output"),
             (scheme.shard(X[:10], sequence=5), ShapeError, r"dy is \(10, 20\) float64, the layer's output \(15, 20\) float64"),
             (scheme.shard(X.astype("f"), sequence=5), ShapeError, r"dy is \(15, 20\) float32"),
             (scheme.shard(X), LayoutError, "dy lies as .* the layer's output as"),
@@ -730,7 +730,7 @@ def test_backward_passes_that_are_refused():
         for given, kind, words in wrong:
             with refused(kind, words):
                 layer.backward(given)
-        with refused(ShapeError, "^rank 1: dy is a ndarray"):
+        with refused(ShapeError, "^rank 1: dy is an ndarray"):
             layer.backward(X if comm.rank == 1 else dy)
         assert layer.backward(dy).shape == X.shape
         with refused(PdlaError, none):
