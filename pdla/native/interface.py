@@ -88,7 +88,7 @@ def together(**matrices: DistMatrix) -> None:
     """GridError if these matrices are on different communicators."""
     comms = {name: X.grid.comm for name, X in matrices.items()}
     if len({comm.identity for comm in comms.values()}) > 1:
-        said = ", ".join(f"{name} on one of {comm.size} processes" for name, comm in comms.items())
+        said = ", ".join(f"{name} on one of size {comm.size}" for name, comm in comms.items())
         raise GridError(f"different communicators: {said}; make all grids from the very same one (duplicates differ)")
 
 

@@ -82,7 +82,7 @@ def test_a_matrix_of_another_communicator_on_one_rank_is_answered_on_all(wrong):
     if any(name.startswith("no ") for name in wrong):
         assert status == HANDLE and text.startswith("rank 0: ") and "=99 is the handle of nothing" in text
     else:
-        said = ", ".join(f"{name.upper()} on one of {2 if name in wrong else 3} processes" for name in "abc")
+        said = ", ".join(f"{name.upper()} on one of size {2 if name in wrong else 3}" for name in "abc")
         assert (status, text.partition(";")[0]) == (GRID, f"rank 0: different communicators: {said}")
 
 
