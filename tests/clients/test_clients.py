@@ -435,19 +435,21 @@ NO_PYTHON = r"""
 
 int main(void)
 {
+    pdla_free(1);
     const int status = pdla_free(1);
     printf("%d %s\n", status, pdla_error());
 }
 """
 
 
-def test_where_python_does_not_start_the_error_says_so(libraries, tmp_path):
+def test_where_python_does_not_start_the_error_says_so_and_the_reason_is_printed_once(libraries, tmp_path):
     (tmp_path / "call.c").write_text(NO_PYTHON)
     flags = [f"-I{libraries}", f"-L{libraries}", "-lpdla", f"-Wl,-rpath,{libraries}"]
     subprocess.run(["cc", "call.c", "-o", "call", *flags], cwd=tmp_path, check=True)
     (tmp_path / "pdla.py").write_text("raise ImportError('another pdla')")
     job = subprocess.run(["./call"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
-    assert job.stdout.startswith("7 the Python inside did not start") and "another pdla" in job.stderr
+    assert job.stdout.startswith("7 the Python inside did not start") and job.stderr.count("ImportError: another pdla") == 1
+    assert "initialization code failed" not in job.stderr
 
 
 # ---------------------------------------------------------------------------------------------- ScaLAPACK's testers
