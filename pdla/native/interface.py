@@ -12,6 +12,7 @@ import numpy as np
 from pdla.array.numpy import apart, at
 from pdla.comm import from_fortran
 from pdla.comm.agree import agree, agreed
+from pdla.comm.base import Communicator
 from pdla.create import from_local, whole_shape
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
@@ -27,6 +28,7 @@ from pdla.scalapack.pblas import DTYPES, TURNS
 NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
 OTHER = 7  # PDLA_OTHER
 LONGEST = 4095  # the most bytes of an error's text: pdla.c has room for these and a zero
+THINGS = {ProcessGrid: "a grid", DistMatrix: "a matrix"}
 QUOTED = 200  # characters of a layout's text that an error quotes
 
 
@@ -42,11 +44,11 @@ class Handles:
         self.kept[number] = thing
         return number
 
-    def get(self, handle: int, kind: type) -> Any:
+    def get(self, name: str, handle: int, kind: type) -> Any:
+        """name: of the argument of pdla.h."""
         thing = self.kept.get(handle)
         if not isinstance(thing, kind):
-            held = "nothing" if thing is None else f"a {type(thing).__name__}"
-            raise HandleError(f"handle {handle} is {held}, not a {kind.__name__}")
+            raise HandleError(f"{name}={handle} is the handle of {THINGS.get(type(thing), 'nothing')}, not of {THINGS[kind]}")
         return thing
 
     def free(self, handle: int) -> None:
@@ -80,6 +82,21 @@ def pointed(**pointers: Any) -> None:
     for name, pointer in pointers.items():
         if not pointer:
             raise PdlaError(f"{name} is NULL: it is read or written on every process")
+
+
+def together(**matrices: DistMatrix) -> None:
+    """GridError if these matrices are on different communicators."""
+    comms = {name: X.grid.comm for name, X in matrices.items()}
+    if len({comm.identity for comm in comms.values()}) > 1:
+        said = ", ".join(f"{name} on one of size {comm.size}" for name, comm in comms.items())
+        raise GridError(f"different communicators: {said}; make all grids from the very same one (duplicates differ)")
+
+
+def meeting(comms: list[Communicator]) -> Communicator:
+    """Of the matrices' communicators, the one on which other processes are most likely to be, if one matrix is wrong here: that of
+    most matrices and, of several such, the largest."""
+    identities = [comm.identity for comm in comms]
+    return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size))
 
 
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
@@ -126,25 +143,26 @@ class Interface:
     def _words(self, pointer: Any) -> str:
         return self.ffi.string(pointer).decode(errors="backslashreplace")
 
-    def _turned(self, op: bytes, handle: int) -> DistMatrix:
-        word = op.decode("latin-1").upper()
-        if word not in TURNS:
-            raise ShapeError(f"op={word!r}: N, T or C")
-        return TURNS[word](self.handles.get(handle, DistMatrix))
+    def _matrix(self, name: str, handle: int, opname: str = "", op: bytes = b"N") -> DistMatrix:
+        """op of a matrix. name, opname: of the arguments."""
+        word = op.decode("latin-1")
+        if word.upper() not in TURNS:
+            raise ShapeError(f"{opname}={word!r}: N, T or C")
+        return TURNS[word.upper()](self.handles.get(name, handle, DistMatrix))
 
     @contextmanager
     def _announced(self, *handles: int) -> Iterator[None]:
         """A with-block of checks: an error in it, perhaps on this process alone, becomes one of the other processes, too, which are
         about to agree on the call.
 
-        They are reached through the first of the handles that is a matrix; if none is, they cannot be.
+        They are reached through those of the handles that are matrices; if none is, they cannot be.
         """
         try:
             yield
         except Exception as error:
-            for matrix in map(self.handles.kept.get, handles):
-                if isinstance(matrix, DistMatrix):
-                    agree(matrix.grid.comm, "", error)
+            held = [X.grid.comm for X in map(self.handles.kept.get, handles) if isinstance(X, DistMatrix)]
+            if held:
+                agree(meeting(held), "", error)
             raise
 
     def grid(self, comm: int, axes: int, shape: Any, made: Any) -> None:
@@ -157,17 +175,18 @@ class Interface:
 
     def local_shape(self, grid: int, m: int, n: int, layout: Any, rows: Any, cols: Any) -> None:
         pointed(layout=layout, rows=rows, cols=cols)
-        there, how = self.handles.get(grid, ProcessGrid), layout_of(self._words(layout))
+        there, how = self.handles.get("grid", grid, ProcessGrid), layout_of(self._words(layout))
         whole_shape("pdla_local_shape", (m, n))
         how.check((m, n), there.sizes)
         rows[0], cols[0] = local_shape((m, n), how, there)
 
     def matrix(self, grid: int, type: bytes, m: int, n: int, layout: Any, local: Any, down: int, across: int, made: Any) -> None:
-        there, kind = self.handles.get(grid, ProcessGrid), type.decode("latin-1").lower()
+        there, given = self.handles.get("grid", grid, ProcessGrid), type.decode("latin-1")
+        kind = given.lower()
         with agreed(there.comm, f"pdla_matrix({kind}, {m}, {n}, {there!r})"):  # from_local compares the layouts
             pointed(layout=layout, matrix=made)
             if kind not in DTYPES:
-                raise ShapeError(f"type={kind!r}: s, d, c or z")
+                raise ShapeError(f"type={given!r}: s, d, c or z")
             whole_shape("pdla_matrix", (m, n))
             how, dtype = layout_of(self._words(layout)), np.dtype(DTYPES[kind])
             how.check((m, n), there.sizes)
@@ -177,24 +196,24 @@ class Interface:
 
     def part(self, matrix: int, i0: int, i1: int, j0: int, j1: int, made: Any) -> None:
         pointed(part=made)
-        whole = self.handles.get(matrix, DistMatrix)
+        whole = self._matrix("matrix", matrix)
         if not (0 <= i0 <= i1 <= whole.shape[0] and 0 <= j0 <= j1 <= whole.shape[1]):
             raise ShapeError(f"rows {i0} to {i1}, columns {j0} to {j1} of a matrix of shape {whole.shape}")
         made[0] = self.handles.new(whole[i0:i1, j0:j1])
 
     def gemm(self, opa: bytes, opb: bytes, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
-        with self._announced(a, b, c):
+        with self._announced(c, a, b):
             pointed(alpha=alpha, beta=beta)
-            A, B, C = self._turned(opa, a), self._turned(opb, b), self.handles.get(c, DistMatrix)
+            A, B, C = self._matrix("A", a, "opa", opa), self._matrix("B", b, "opb", opb), self._matrix("C", c)
+            together(A=A, B=B, C=C)
             first, second = (number(self.ffi, pointer, C.dtype) for pointer in (alpha, beta))
         matmul(A, B, alpha=first, beta=second, out=C)
 
     def copy(self, op: bytes, a: int, c: int) -> None:
         with self._announced(c, a):
-            A, C = self._turned(op, a), self.handles.get(c, DistMatrix)
+            A, C = self._matrix("A", a, "op", op), self._matrix("C", c)
+            together(A=A, C=C)
         with agreed(C.grid.comm, f"pdla_copy({A.described}; {C.described})"):
-            if A.grid.comm.identity != C.grid.comm.identity:
-                raise GridError("pdla_copy: A and C are on different communicators")
             if A.shape != C.shape or A.dtype != C.dtype:
                 raise ShapeError(f"pdla_copy: op(A) is {A.shape} {A.dtype}, C {C.shape} {C.dtype}")
             if C.layout.partial and (C.layout != A.layout or C.grid != A.grid):

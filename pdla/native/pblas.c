@@ -51,6 +51,7 @@ static void *next(const char *name)
 
 typedef void (*gridinfo_t)(const int *, int *, int *, int *, int *);
 typedef void (*get_t)(const int *, const int *, int *);
+typedef void (*abort_t)(const int *, const int *);
 
 static void gridinfo(pdla_call *call, int context)
 {
@@ -91,6 +92,7 @@ void pdla_pblas_least_(const double *flops) { least = *flops; }
 
 static int zero(const void *alpha, char type)
 {
+    if (!alpha) return 0;
     switch (type) {
     case 's': return *(const float *)alpha == 0;
     case 'd': return *(const double *)alpha == 0;
@@ -106,7 +108,7 @@ static long long held(long long n, long long first, long long block, int me, int
     const int turn = (all + me - source) % all;
     const long long padded = n + block - first, blocks = padded / block, rest = blocks % all;
     const long long size = blocks / all * block + (turn < rest ? block : turn == rest ? padded % block : 0);
-    return turn == 0 && n > 0 ? size - (block - first) : size;
+    return turn == 0 ? size - (block - first) : size;
 }
 
 static int sound(const pdla_call *call, int i)
@@ -118,6 +120,30 @@ static int sound(const pdla_call *call, int i)
         && at[0] - 1 <= d[M] - shape[0] && at[1] - 1 <= d[N] - shape[1]
         && d[LLD] >= 1 && (d[LLD] >= held(d[M], d[IMB], d[MB], call->myrow, d[RSRC], call->nprow)
                            || !held(d[N], d[INB], d[NB], call->mycol, d[CSRC], call->npcol)); /* as ScaLAPACK has it */
+}
+
+/* Whether this process holds some of the rows (along: 0) or columns (1) of sub(X). */
+static int has(const pdla_call *call, int i, int along)
+{
+    const int *d = call->desc[i] + along, me = along ? call->mycol : call->myrow, all = along ? call->npcol : call->nprow;
+    const long long begin = call->at[i][along] - 1, end = begin + call->shape[i][along];
+    return held(begin, d[IMB], d[MB], me, d[RSRC], all) < held(end, d[IMB], d[MB], me, d[RSRC], all);
+}
+
+/* End the job if an argument is NULL that this process has to read or write. ScaLAPACK would crash; to NumPy, NULL means memory of
+   its own. alpha: its number among the routine's parameters, all of which have the same order from there on. */
+static void refuse_null(const pdla_call *call, const char *name, int alpha, const void *const pointers[5])
+{
+    const int beta = alpha + (call->has_b ? 9 : 5), numbers[] = {alpha, alpha + 1, alpha + 5, beta, beta + 1};
+    const char *const names[] = {"alpha", "A", "B", "beta", "C"};
+    for (int i = 0; i < 5; i++) {
+        const int block = i == 1 || i == 2 || i == 4, x = i / 2; /* of A, B or C */
+        if (pointers[i] || (i == 2 && !call->has_b) || (block && !(has(call, x, 0) && has(call, x, 1)))) continue;
+        fprintf(stderr, "pdla: %s, parameter number %d: %s is NULL on process {%d,%d}, which has to read or write it%s\n", name,
+                numbers[i], names[i], call->myrow, call->mycol, block ? "; one that holds nothing of it may give NULL" : "");
+        NEXT(abort_t, "blacs_abort_");
+        real(&call->desc[2][CONTEXT], &(int){-numbers[i]});
+    }
 }
 
 static int cffi_start_python(void); /* 0: it has started. Asked first, as otherwise cffi prints an error for each call in vain */
@@ -135,7 +161,9 @@ static int python_starts(void)
 
 static int one_of(char letter, const char *letters) { return letter && strchr(letters, letter) != NULL; }
 
-static int take(pdla_call *call, const char *letters[2], const void *alpha, const void *a, const void *b, const void *beta, void *c)
+/* name, parameter: of the routine, and the number of its alpha. */
+static int take(pdla_call *call, const char *name, int parameter, const char *letters[2], const void *alpha, const void *a,
+                const void *b, const void *beta, void *c)
 {
     gridinfo(call, call->desc[2][CONTEXT]);
     if (call->nprow > 0 && call->myrow >= 0) {
@@ -143,6 +171,7 @@ static int take(pdla_call *call, const char *letters[2], const void *alpha, cons
         int fine = one_of(call->words[0], letters[0]) && one_of(call->words[1], letters[1]) && !zero(alpha, call->scalar);
         for (int i = 0; i < 3; i++) fine = fine && ((i == 1 && !call->has_b) || sound(call, i));
         if (fine && call->flops >= least_of_all() * call->nprow * call->npcol) {
+            refuse_null(call, name, parameter, (const void *[]){alpha, a, b, beta, c});
             call->comm = communicator(call->desc[2][CONTEXT]);
             for (int i = 0; i < 3; i++) call->lld[i] = call->desc[i][LLD], call->desc[i][LLD] = 1;
             if (python_starts() && pdla_take(call, (void *)alpha, (void *)a, (void *)b, (void *)beta, c)) {
@@ -201,7 +230,7 @@ typedef void (*gemm_t)(const char *, const char *, const int *, const int *, con
         operand(&call, 0, ta == 'N' ? *m : *k, ta == 'N' ? *k : *m, ia, ja, desca);                                               \
         operand(&call, 1, tb == 'N' ? *k : *n, tb == 'N' ? *n : *k, ib, jb, descb);                                               \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
-        if (take(&call, valid, alpha, a, b, beta, c)) return;                                                                     \
+        if (take(&call, "p" #t "gemm", 6, valid, alpha, a, b, beta, c)) return;                                                   \
         NEXT(gemm_t, "p" #t "gemm_");                                                                                             \
         real(transa, transb, m, n, k, alpha, a, ia, ja, desca, b, ib, jb, descb, beta, c, ic, jc, descc);                         \
     }
@@ -219,7 +248,7 @@ typedef void (*symm_t)(const char *, const char *, const int *, const int *, con
         operand(&call, 0, order, order, ia, ja, desca);                                                                           \
         operand(&call, 1, *m, *n, ib, jb, descb);                                                                                 \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
-        if (take(&call, valid, alpha, a, b, beta, c)) return;                                                                     \
+        if (take(&call, "p" #t #name, 5, valid, alpha, a, b, beta, c)) return;                                                    \
         NEXT(symm_t, "p" #t #name "_");                                                                                           \
         real(side, uplo, m, n, alpha, a, ia, ja, desca, b, ib, jb, descb, beta, c, ic, jc, descc);                                \
     }
@@ -236,7 +265,7 @@ typedef void (*syrk_t)(const char *, const char *, const int *, const int *, con
         pdla_call call = begin(routine, #t[0], scalar, u, tr, FLOPS(t) / 2 * *n * *n * *k);                                       \
         operand(&call, 0, tr == 'N' ? *n : *k, tr == 'N' ? *k : *n, ia, ja, desca);                                               \
         operand(&call, 2, *n, *n, ic, jc, descc);                                                                                 \
-        if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
+        if (take(&call, "p" #t #name, 5, valid, alpha, a, NULL, beta, c)) return;                                                 \
         NEXT(syrk_t, "p" #t #name "_");                                                                                           \
         real(uplo, trans, n, k, alpha, a, ia, ja, desca, beta, c, ic, jc, descc);                                                 \
     }
@@ -255,7 +284,7 @@ typedef void (*tran_t)(const int *, const int *, const void *, MATRIX(a, a), con
         pdla_call call = begin('a', #t[0], #t[0], letter, 'N', WORD * *m * *n);                                                   \
         operand(&call, 0, *n, *m, ia, ja, desca);                                                                                 \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
-        if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
+        if (take(&call, "p" #t #name, 3, valid, alpha, a, NULL, beta, c)) return;                                                 \
         NEXT(tran_t, "p" #t #name "_");                                                                                           \
         real(m, n, alpha, a, ia, ja, desca, beta, c, ic, jc, descc);                                                              \
     }
@@ -271,7 +300,7 @@ typedef void (*geadd_t)(const char *, const int *, const int *, const void *, MA
         pdla_call call = begin('a', #t[0], #t[0], tr, 'N', WORD * *m * *n);                                                       \
         operand(&call, 0, tr == 'N' ? *m : *n, tr == 'N' ? *n : *m, ia, ja, desca);                                               \
         operand(&call, 2, *m, *n, ic, jc, descc);                                                                                 \
-        if (take(&call, valid, alpha, a, NULL, beta, c)) return;                                                                  \
+        if (take(&call, "p" #t "geadd", 4, valid, alpha, a, NULL, beta, c)) return;                                               \
         NEXT(geadd_t, "p" #t "geadd_");                                                                                           \
         real(trans, m, n, alpha, a, ia, ja, desca, beta, c, ic, jc, descc);                                                       \
     }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pdla.comm import job
+from pdla.errors import PdlaError
 from pdla.native.number import number
 from pdla.scalapack import pblas
 from pdla.scalapack.descriptor import Descriptor
@@ -40,6 +41,8 @@ def serve(ffi: Any) -> None:
             first, second = (number(ffi, pointer, dtype(call.scalar)) for pointer in (alpha, beta))
             at = [place(pointer, lld) for pointer, lld in zip((a, b, c), call.lld, strict=True)]
             context.run(run, first, at[0], at[1], second, at[2])
+        except PdlaError as error:  # a fault of the arguments: what it says is enough
+            job.end_job(type(error), error, None)
         except BaseException:
             job.end_job(*sys.exc_info())
         return 1

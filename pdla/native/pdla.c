@@ -10,14 +10,16 @@ static const char silent[] = "the Python inside did not start, or did not find p
 
 const char *pdla_error(void) { return said; }
 
-#define CALL(function, ...)            \
-    do {                               \
-        pdla_which_python();           \
-        strcpy(said, silent);          \
-        int status = PDLA_OTHER;       \
-        function(__VA_ARGS__, &status, said); \
-        if (!status) said[0] = 0;      \
-        return status;                 \
+static int cffi_start_python(void); /* 0: it has started. Asked first, as otherwise cffi prints an error for each call in vain */
+
+#define CALL(function, ...)                                                 \
+    do {                                                                    \
+        pdla_which_python();                                                \
+        strcpy(said, silent);                                               \
+        int status = PDLA_OTHER;                                            \
+        if (!cffi_start_python()) function(__VA_ARGS__, &status, said);     \
+        if (!status) said[0] = 0;                                           \
+        return status;                                                      \
     } while (0)
 
 int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid) { CALL(py_grid, comm, axes, (int *)shape, grid); }

@@ -2,9 +2,9 @@
  *
  * MPI is the caller's to initialise and to finalise. A communicator is named as in Fortran: MPI_Comm_c2f(comm). Calls marked
  * "collective" are made by all processes of the communicator, with the same arguments but for addresses and strides; one that
- * fails, fails on all of them. (Except for PDLA_HANDLE on a process none of whose handles is valid: it cannot reach the others,
- * which may wait for it.) Functions return 0, or an error number; pdla_error() gives the text. Before MPI_Init and after
- * MPI_Finalize all but pdla_free fail. Link with -lpdla.
+ * fails, fails on all of them. (Except on a process whose handles are all invalid, or mostly of another communicator than those of
+ * the others: it cannot reach these, which may wait for it.) Functions return 0, or an error number; pdla_error() gives the text,
+ * in which `out` is C. Before MPI_Init and after MPI_Finalize all but pdla_free fail. Link with -lpdla.
  */
 #ifndef PDLA_H
 #define PDLA_H

@@ -16,6 +16,7 @@ from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.indices import MOST
 from pdla.layout import Layout, effective
+from pdla.matmul import checks
 from pdla.matrix import DistMatrix
 from pdla.redistribute import local_shape
 
@@ -64,8 +65,9 @@ class Descriptor:
         short = (self.imb, self.inb) != (self.mb, self.nb)
         first = (SHORT, self.context, self.m, self.n, self.imb, self.inb) if short else (USUAL, self.context, self.m, self.n)
         words = [*first, self.mb, self.nb, self.rsrc, self.csrc, self.lld]
-        if max(words) > np.iinfo(np.intc).max:
-            raise LayoutError(f"desc={words}: a descriptor's integers are C's, at most {np.iinfo(np.intc).max}")
+        ends = np.iinfo(np.intc)
+        if min(words) < ends.min or max(words) > ends.max:
+            raise LayoutError(f"desc={words}: a descriptor's integers are C's, from {ends.min} to {ends.max}")
         return np.array(words, np.intc)
 
     def layout(self, axes: Sequence[str]) -> Layout:
@@ -127,8 +129,11 @@ def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
 
     Nine integers; eleven for a part of a matrix that begins within a block. A's local block must lie column by column, as those
     of from_descriptor and any `order="F"` array do. LayoutError for a block that lies otherwise, and for a layout that no
-    descriptor can describe; `A.redistribute` brings A into another layout.
+    descriptor can describe; `A.redistribute` brings A into another layout. ShapeError if A is no DistMatrix.
     """
+    checks.matrix(A)
+    if not isinstance(context, (int, np.integer)):
+        raise LayoutError(f"context={context!r}: that of BLACS, an integer")
     if len(A.grid.axes) != 2:
         raise LayoutError(f"{A!r}: a descriptor's grid has two axes, rows and columns")
     if A.layout.partial or A.conjugated:

@@ -40,6 +40,7 @@ DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex12
 AUTO = Wish("auto", None, None, None, None)
 Place = tuple[int, int]  # (address, leading dimension) of a local block; both may differ from process to process and call to call
 Run = Callable[[complex, Place, Place, complex, Place], None]  # (alpha, a, b, beta, c)
+ROUTINES = {"g": "gemm", "s": "symm", "h": "hemm", "k": "syrk", "j": "herk", "a": "geadd or tran"}
 REMEMBERED = 4096  # the most calls without a plan whose operations are counted
 
 
@@ -47,7 +48,7 @@ REMEMBERED = 4096  # the most calls without a plan whose operations are counted
 class Call:
     """A routine and its arguments but for addresses and scalars: what is the same on every process of the grid."""
 
-    routine: str  # g: gemm; s, h: symm, hemm; k, j: syrk, herk; a: geadd, tran
+    routine: str  # one of ROUTINES
     dtype: np.dtype
     words: str  # transa transb; side uplo; uplo trans; trans
     shapes: tuple[tuple[int, int], ...]  # of sub(A), sub(B), sub(C); if there is no B, C's stand in its place
@@ -58,7 +59,10 @@ class Call:
     def said(self) -> str:
         """The call in words, the same on every process."""
         alike = [d.words[2:-1].tolist() for d in self.descriptors]
-        return f"{self.routine} {self.words} {self.dtype} {self.shapes} {self.corners} {alike}"
+        return (
+            f"{ROUTINES[self.routine]} {self.words} of {self.dtype}: sub(A), sub(B) and sub(C) have shapes {self.shapes} "
+            f"and begin at {self.corners} of {alike}, which are descriptors without context and lld"
+        )
 
 
 class Context:

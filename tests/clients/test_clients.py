@@ -88,8 +88,8 @@ def test_clients_are_compiled_where_paths_have_blanks(programs, tmp_path):
     assert "rows: right" in run([folder / "build" / "native" / "rows_c"], 1)
 
 
-def run(command, ranks=4, flavour="openmpi", cwd=None, limit=LONGEST, **environment):
-    """The output of a program on so many ranks, its status 0."""
+def run(command, ranks=4, flavour="openmpi", cwd=None, limit=LONGEST, fails=False, **environment):
+    """The output of a program on so many ranks, its status 0 unless it is to fail."""
     need(f"mpirun.{flavour}")
     options = ["--oversubscribe", "--bind-to", "none"] if flavour == "openmpi" else []
     mine = os.environ | AS_ROOT | ONE_THREAD | environment
@@ -100,7 +100,7 @@ def run(command, ranks=4, flavour="openmpi", cwd=None, limit=LONGEST, **environm
         [f"mpirun.{flavour}", *options, "-n", str(ranks), *map(str, command)],
         env=mine, cwd=cwd, timeout=limit, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
-    assert job.returncode == 0, job.stdout
+    assert (job.returncode != 0) == fails, job.stdout
     return job.stdout
 
 
@@ -193,6 +193,57 @@ def test_a_process_without_columns_may_say_that_its_leading_dimension_is_one(pro
     assert "c = 12\n" in output and counted(output) == 1
     output = run([program], 2, limit=30, **ALL | {"PDLA_PBLAS_LEAST": "all"})
     assert "c = 12\n" in output and "PDLA_PBLAS_LEAST=all is no number" in output and counted(output) == 0
+
+
+WRONG = r"""
+#include "scalapack.h"
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+
+extern void pdsyrk_(const char *, ...);
+
+int main(int argc, char **argv)
+{
+    MPI_Init(&argc, &argv);
+    int context, rows, cols, row, col, one = 1, n = 4, m = n;
+    Cblacs_get(-1, 0, &context);
+    Cblacs_gridinit(&context, "R", 2, 1);
+    Cblacs_gridinfo(context, &rows, &cols, &row, &col);
+    int desc[9] = {1, context, n, n, n, n, 1, 0, n}; /* all is on the second process */
+    double a[16] = {2}, c[16], alpha = 3, beta = 0;
+    const char wrong = argc > 1 && row ? *argv[1] : 0;
+    if (wrong == 'm') m = 3;
+    const double *x[] = {wrong == 'l' ? NULL : &alpha, wrong == 'A' && row ? NULL : a, row ? a : NULL, wrong == 'b' ? NULL : &beta};
+    if (wrong == 'B') x[2] = NULL;
+    double *y = wrong == 'C' || !row ? NULL : c;
+    if (argc > 2)
+        pdsyrk_("L", "N", &m, &n, x[0], x[1], &one, &one, desc, x[3], y, &one, &one, desc);
+    else
+        pdgemm_("N", "N", &m, &n, &n, x[0], x[1], &one, &one, desc, x[2], &one, &one, desc, x[3], y, &one, &one, desc);
+    if (row) printf("c = %g\n", c[0]);
+    MPI_Finalize();
+}
+"""
+
+
+def test_null_ends_the_job_with_a_line_where_it_has_to_be_read_or_written(programs, tmp_path):
+    """ScaLAPACK would crash, and NumPy takes NULL for memory that it is to allocate: the result would be any."""
+    program = compiled(WRONG, programs, tmp_path, PBLAS)
+    for routine, numbers in (([], {"l": 6, "A": 7, "B": 11, "b": 15, "C": 16}), (["syrk"], {"l": 5, "A": 6, "b": 10, "C": 11})):
+        output = run([program, "-", *routine], 2, limit=30, **ALL)
+        assert "c = 12\n" in output and counted(output) == 1
+        for wrong, number in numbers.items():
+            output = run([program, wrong, *routine], 2, limit=30, fails=True, **ALL)
+            name = {"l": "alpha", "b": "beta"}.get(wrong, wrong)
+            assert f"parameter number {number}: {name} is NULL on process {{1,0}}, which has to" in output, output
+            assert f"pdla: pd{(routine or ['gemm'])[0]}, " in output and "Traceback" not in output, output
+
+
+def test_ranks_whose_calls_differ_end_the_job_with_a_line(programs, tmp_path):
+    output = run([compiled(WRONG, programs, tmp_path, PBLAS), "m"], 2, limit=30, fails=True, **ALL)
+    assert "ranks disagree: rank 0: gemm NN of float64: " in output and "((3, 4), (4, 4), (3, 4))" in output, output
+    assert "Traceback" not in output, output
 
 
 LONG_BLOCKS = r"""
@@ -384,19 +435,21 @@ NO_PYTHON = r"""
 
 int main(void)
 {
+    pdla_free(1);
     const int status = pdla_free(1);
     printf("%d %s\n", status, pdla_error());
 }
 """
 
 
-def test_where_python_does_not_start_the_error_says_so(libraries, tmp_path):
+def test_where_python_does_not_start_the_error_says_so_and_the_reason_is_printed_once(libraries, tmp_path):
     (tmp_path / "call.c").write_text(NO_PYTHON)
     flags = [f"-I{libraries}", f"-L{libraries}", "-lpdla", f"-Wl,-rpath,{libraries}"]
     subprocess.run(["cc", "call.c", "-o", "call", *flags], cwd=tmp_path, check=True)
     (tmp_path / "pdla.py").write_text("raise ImportError('another pdla')")
     job = subprocess.run(["./call"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
-    assert job.stdout.startswith("7 the Python inside did not start") and "another pdla" in job.stderr
+    assert job.stdout.startswith("7 the Python inside did not start") and job.stderr.count("ImportError: another pdla") == 1
+    assert "initialization code failed" not in job.stderr
 
 
 # ---------------------------------------------------------------------------------------------- ScaLAPACK's testers

@@ -49,7 +49,7 @@ def answers(program, ranks=2):
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
-@pytest.mark.parametrize("wrong", [{"a": 99}, {"c": 99}, {"op": b"X"}], ids=str)
+@pytest.mark.parametrize("wrong", [{"a": 99}, {"c": 99}, {"op": b"x"}], ids=str)
 @pytest.mark.parametrize("function", ["gemm", "copy"])
 def test_what_is_wrong_on_one_rank_is_answered_on_all(function, wrong, everywhere):
     def program(client, comm):
@@ -57,8 +57,45 @@ def test_what_is_wrong_on_one_rank_is_answered_on_all(function, wrong, everywher
         said |= wrong if everywhere or comm.rank == 1 else {}
         return getattr(client, function)(**said)
 
-    status, text = (SHAPE, "op='X': N, T or C") if "op" in wrong else (HANDLE, "handle 99 is nothing, not a DistMatrix")
+    if "op" in wrong:
+        status, text = SHAPE, f"{'opa' if function == 'gemm' else 'op'}='x': N, T or C"
+    else:
+        status, text = HANDLE, f"{'A' if 'a' in wrong else 'C'}=99 is the handle of nothing, not of a matrix"
     assert answers(program) == (status, text if everywhere else f"rank 1: {text}")
+
+
+@pytest.mark.parametrize("wrong", [["a"], ["b"], ["c"], ["a", "no b"], ["no a", "c"]], ids=str)
+def test_a_matrix_of_another_communicator_on_one_rank_is_answered_on_all(wrong):
+    """The others are on the communicator of most of the matrices, or the larger one."""
+
+    def program(client, comm):
+        handles = {name: client.matrix(np.eye(4), "") for name in "abc"}
+        halves = comm.split([0, 1] if comm.rank < 2 else [2], "half")
+        client.grid = client.face.handles.new(pdla.ProcessGrid((1, halves.size), comm=halves))
+        other = client.matrix(np.eye(4), "")
+        if comm.rank == 0:
+            handles |= {name[-1]: 99 if name.startswith("no ") else other for name in wrong}
+        one = client.ffi.new("double *", 1)
+        return client.call("gemm", b"N", b"N", one, *(handles[name] for name in "ab"), one, handles["c"])
+
+    status, text = answers(program, 3)
+    if any(name.startswith("no ") for name in wrong):
+        assert status == HANDLE and text.startswith("rank 0: ") and "=99 is the handle of nothing" in text
+    else:
+        said = ", ".join(f"{name.upper()} on one of size {2 if name in wrong else 3}" for name in "abc")
+        assert (status, text.partition(";")[0]) == (GRID, f"rank 0: different communicators: {said}")
+
+
+def test_letters_are_quoted_as_they_were_given():
+    def program(client, comm):
+        a, made = client.matrix(np.eye(4), ""), client.ffi.new("int64_t *")
+        part = client.call("part", client.grid, 0, 1, 0, 1, made)
+        return client.gemm(a, a, b"\xdf"), client.matrix(np.eye(4), "", type=b"I"), part
+
+    assert answers(program) == (
+        (SHAPE, "opa='ß': N, T or C"), (SHAPE, "type='I': s, d, c or z"),
+        (HANDLE, "matrix=1 is the handle of a grid, not of a matrix"),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("null", "says"), [

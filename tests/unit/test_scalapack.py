@@ -142,8 +142,25 @@ def test_layouts_that_it_cannot(layout, order, message):
 def test_a_matrix_with_more_rows_than_a_descriptor_s_integers_go():
     def program(comm):
         A = pdla.from_local(np.empty((3 * 10**9, 0)), (3 * 10**9, 0), ProcessGrid((1, 1)), Layout("row", "col"))
-        with pytest.raises(LayoutError, match=r"3000000000, .* at most 2147483647"):
+        with pytest.raises(LayoutError, match=r"3000000000, .* to 2147483647"):
             to_descriptor(A)
+
+    pdla.run(1, program)
+
+
+@pytest.mark.parametrize(("context", "message"), [
+    (2.5, "context=2.5: that of BLACS, an integer"), ("0", "context="), (-(2**31) - 1, "-2147483649.* from -2147483648 to"),
+])  # fmt: skip
+def test_contexts_that_are_none(context, message):
+    """Of 2.5 the descriptor would say 2."""
+
+    def program(comm):
+        A = from_descriptor([1, 0, 2, 2, 2, 2, 0, 0, 2], np.zeros((2, 2), order="F"), ProcessGrid((1, 1)))
+        assert to_descriptor(A, np.int32(3))[1] == 3
+        with pytest.raises(LayoutError, match=message):
+            to_descriptor(A, context)
+        with pytest.raises(ShapeError, match="A is a ndarray, not a DistMatrix"):
+            to_descriptor(A.stored, 3)
 
     pdla.run(1, program)
 
