@@ -22,7 +22,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device, libmpi
-from pdla.comm.agree import name, tell, who_said
+from pdla.comm.agree import astray, name, tell, who_said
 from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pieces
 from pdla.comm.board import Board
 from pdla.comm.common import mapped
@@ -52,7 +52,7 @@ class MPIComm(Communicator):
         # on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
         self._board: NodeBoard | None = None
-        self._under_way: dict[int, Round] = {}
+        self._under_way: dict[int, Any] = {}  # what MPI may still write to
 
     @property
     def identity(self) -> Any:
@@ -213,8 +213,12 @@ class MPIComm(Communicator):
         self.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
         self._pause(polls)
 
-    def _wait(self, call: str, request: MPI.Request) -> None:
+    def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
+        """Wait for one request. Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler raises
+        meanwhile; mpi4py's Iallreduce does not keep it."""
+        self._under_way[id(request)] = request, memory
         self._until(call, request.Test, self._pause)
+        del self._under_way[id(request)]
 
     def _describe(self, call: str) -> str:
         return f"{call} on {self.axis!r} ({self.size} ranks, this is rank {self.rank} of them)"
@@ -223,14 +227,25 @@ class MPIComm(Communicator):
 
     def share(self, value: Any) -> list[Any]:
         payload = _pickled(value)
-        longest = self._together("share", len(payload))
-        mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
-        mine[: len(payload)] = np.frombuffer(payload, np.uint8)
-        self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]))
+        try:
+            everyone = self._gathered(payload)
+        except PdlaError:
+            raise
+        except BaseException as error:  # raised by a signal's handler: the others are in either half, which no agreement meets
+            astray(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({type(error).__name__}: {error})")
+            raise
         said = [pickle.loads(row.data) for row in everyone]  # which ignores the zeros behind the end of a pickle
         if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
             raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
         return said
+
+    def _gathered(self, payload: bytes) -> np.ndarray:
+        """Collective: the bytes of every rank, by rank, with zeros behind those that are shorter than the longest."""
+        longest = self._together("share", len(payload))
+        mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
+        mine[: len(payload)] = np.frombuffer(payload, np.uint8)
+        self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]), mine, everyone)
+        return everyone
 
     def same(self, text: str) -> bool:
         return self._meet(text, text)[0]
@@ -261,7 +276,7 @@ class MPIComm(Communicator):
             return all(min(part) == max(part) for part in digests), max(sizes)
         mine = np.concatenate([digest, ~digest, [-size]])
         least = np.empty_like(mine)
-        self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN))
+        self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN), mine, least)
         return bool((least[:2] == ~least[2:4]).all()), -int(least[4])
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:

@@ -205,6 +205,78 @@ for turn in range(3):
     assert job.returncode == 0, job.stdout
 
 
+INTERRUPTED = """
+import signal, time, pdla
+
+class Alarm(Exception): ...
+
+def ring(*_):
+    raise Alarm("time is up")
+
+def interrupted(call):  # on rank 0, while the other is late
+    signal.signal(signal.SIGALRM, ring)
+    comm.barrier()
+    if comm.rank == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    else:
+        time.sleep(0.9)
+    try:
+        call()
+    except Alarm:
+        print("interrupted", flush=True)
+
+"""
+
+
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_who_goes_on_after_a_signal_amid_an_agreement_takes_nothing_of_that_call_for_the_next(shared):
+    job = run_job(
+        INTERRUPTED
+        + """
+A = pdla.ones((40, 40), pdla.ProcessGrid(2), pdla.Layout("row"))
+B, _ = 2 * A, A @ A
+interrupted(lambda: A.gather(0))
+try:
+    print("gathered", B.gather(0))
+except pdla.errors.PdlaError as error:
+    print(error, flush=True)
+""",
+        ranks=2, PDLA_SHARED=shared,
+    )  # fmt: skip
+    told = "rank 0: went on after an error amid the agreement on gather 40 x 40, "
+    assert (job.returncode, job.stdout.count("interrupted"), job.stdout.count(told)) == (0, 1, 2), job.stdout
+
+
+def test_who_goes_on_after_a_signal_amid_a_share_takes_nothing_of_it_for_something_else():
+    job = run_job(
+        INTERRUPTED
+        + """
+job.abort_on_exception()
+interrupted(lambda: comm.share(comm.rank))
+comm.barrier()
+print("gone on")
+""",
+        ranks=2, PDLA_TIMEOUT="120",
+    )  # fmt: skip
+    told = "AgreementError: rank 0 left a share on 'all' that others are in (Alarm: time is up); they cannot find together again"
+    assert job.returncode != 0 and told in job.stdout and "gone on" not in job.stdout, job.stdout
+
+
+def test_mpi_writes_to_no_memory_that_a_signal_amid_a_call_has_freed():
+    job = run_job(
+        INTERRUPTED
+        + """
+interrupted(comm.barrier)
+own = [np.zeros(5, np.int64) for _ in range(2000)]
+time.sleep(0.9)
+comm.barrier()
+assert not np.any(own)
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout) == (0, "interrupted\n"), job.stdout
+
+
 def test_threads_of_a_rank_may_look_for_room_in_any_order():
     """One that waits holds no lock of Python's that the other, or a watchdog, needs."""
     job = run_job(
