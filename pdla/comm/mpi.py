@@ -59,8 +59,13 @@ class MPIComm(Communicator):
         return self.mpi.handle
 
     def in_step(self) -> None:
-        libmpi.check_running()
+        self._check_open()
         super().in_step()
+
+    def _check_open(self) -> None:
+        libmpi.check_running()
+        if self.mpi == MPI.COMM_NULL:
+            raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
 
     # ------------------------------------------------------------------ messages
 
@@ -70,7 +75,7 @@ class MPIComm(Communicator):
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
     def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        libmpi.check_running()
+        self._check_open()
         coming = [*recvs.items()]
         arrivals = self._post(f"{verb}(tag={tag})", tag, [*sends.items()], coming, {})
         return self._pending(verb, arrivals, coming, lambda: result)
@@ -267,8 +272,6 @@ class MPIComm(Communicator):
 
         By messages, the minimum of the digests is the complement of the minimum of their complements only if all are equal.
         """
-        if self.mpi == MPI.COMM_NULL:
-            raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
         self.in_step()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         if self._board is not None and self._board.window is not None:
