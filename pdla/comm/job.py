@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from pdla import config
+from pdla.comm import libmpi
 from pdla.comm.libmpi import MPI
 
 _HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
@@ -47,7 +48,10 @@ def watched(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print this rank's exception, and end the job."""
+    """Print this rank's exception, and end the job. In a process that was forked from a rank only print it: that rank may go on."""
+    if libmpi.forked():
+        sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
+        return
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     say("".join(traceback.format_exception(kind, error, trace)))

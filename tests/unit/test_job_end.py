@@ -394,6 +394,27 @@ assert (A @ A).norm() == before
         assert [line.partition(":")[0] for line in said] == ["world", "wrap", "product", "barrier", "send", "bcast", "made"]
 
 
+def test_an_uncaught_exception_in_a_thread_of_a_forked_process_ends_no_job():
+    job = run_job(
+        """
+import multiprocessing, threading
+
+def work():
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+
+job.abort_on_exception()
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+comm.barrier()
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout.count("ZeroDivisionError"), "[rank" in job.stdout) == (0, 2, False), job.stdout
+
+
 def test_any_timeout_is_waited_for():
     job = run_job("comm.split([0, 1, 2], 'row')", PDLA_TIMEOUT="inf")
     assert (job.returncode, job.stdout) == (0, "")
