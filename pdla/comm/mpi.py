@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -204,7 +205,7 @@ class MPIComm(Communicator):
                 polls += 1
                 pause(polls)
                 if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
-                    give_up(self._describe(call))
+                    give_up(self._describe(call), sys.exception())
                 if ready():
                     return
         finally:

@@ -62,6 +62,35 @@ for dup in comms[:: 1 if comm.rank else -1]:
     assert job.returncode != 0 and told in job.stdout, job.stdout
 
 
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_who_waits_at_the_end_of_a_with_block_tells_the_exception_that_left_it(shared):
+    """Where communicators are freed, for which others must come, or a message is waited for."""
+    job = run_job(
+        """
+import pdla
+with pdla.ProcessGrid((1, 2)) as outer:
+    with pdla.ProcessGrid(2, comm=outer["col"]) as inner:
+        A = pdla.ones((64, 64), inner, pdla.Layout("row"))
+        A @ A
+        patience(3.0)
+        try:
+            if comm.rank == 1:
+                raise ValueError("only here")
+        except ValueError:
+            if not pdla.config.settings.shared:
+                comm.barrier()
+            raise
+        A.norm()
+""",
+        ranks=2, PDLA_SHARED=shared,
+    )  # fmt: skip
+    place = "freeing a communicator on 'col'" if shared == "1" else "barrier on 'all'"
+    waits = f"[rank 1 of 2] has waited 3 s (PDLA_TIMEOUT) for other ranks in {place}"
+    assert job.returncode != 0 and waits in job.stdout, job.stdout
+    told = "[rank 1 of 2] it waits there after this error: Traceback"
+    assert (job.stdout.count(told), job.stdout.count("ValueError: only here")) == (1, 1), job.stdout
+
+
 @pytest.mark.parametrize(("work", "status", "told"), [("time.sleep(3); return 3", 3, ""), ("return 1 / 0", 1, "ZeroDivisionError")])
 def test_others_wait_for_a_command_of_one_process_until_it_ends(work, status, told):
     body = f"""
