@@ -186,11 +186,13 @@ class MPIComm(Communicator):
     # ------------------------------------------------------------------ waiting
 
     def _until(
-        self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None
+        self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None,
+        awaited: Callable[[], Sequence[int]] = tuple,
     ) -> None:  # fmt: skip
         """Wait until `ready` is true; pause(polls) is called between polls, with the number of polls so far.
 
-        ready   also lets MPI work on round_, if one is given
+        ready    also lets MPI work on round_, if one is given
+        awaited  gives the ranks that are waited for, where that is known
         Where no message is waited for MPI is polled for one: other ranks may wait for what MPI is still sending for this rank.
         """
         if ready():
@@ -205,7 +207,8 @@ class MPIComm(Communicator):
                 polls += 1
                 pause(polls)
                 if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
-                    give_up(self._describe(call), sys.exception())
+                    late = [*awaited()]
+                    give_up(self._describe(call) + (f", for {name(late)}" if late else ""), sys.exception())
                 if ready():
                     return
         finally:

@@ -12,6 +12,7 @@ from unit.test_harness import LONGEST, mpirun
 
 HEADER = """
 from dataclasses import replace
+import sys
 import numpy as np
 from pdla import config
 from pdla.comm import job, libmpi, mpi, world
@@ -43,6 +44,23 @@ stuck()
     for rank, call in enumerate(["bcast", "recv(tag=5)", "bcast"]):
         assert f"[rank {rank} of 3] has waited 3 s (PDLA_TIMEOUT) for other ranks in {call} on 'all'" in job.stdout
     assert job.stdout.count("in stuck") == 3
+
+
+def test_ranks_that_wait_in_shared_memory_tell_for_whom():
+    job = run_job(
+        """
+import pdla
+A = pdla.ones((64, 64), pdla.ProcessGrid(3), pdla.Layout("row"))
+A @ A
+patience(3.0)
+if comm.rank == 1:
+    sys.exit("nothing to do")
+A @ A
+"""
+    )
+    assert job.returncode != 0
+    for rank in (0, 2):
+        assert f"on 'all' (3 ranks, this is rank {rank} of them), for rank 1; its stack:" in job.stdout, job.stdout
 
 
 def test_ranks_that_free_communicators_in_different_orders_say_so_and_end_the_job():
