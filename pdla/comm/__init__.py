@@ -39,8 +39,9 @@ def as_communicator(comm: Any) -> Communicator:
 
 def from_fortran(handle: int) -> Communicator:
     """A pdla communicator from an MPI communicator as Fortran, or C's MPI_Comm_c2f, names it. Collective the first time."""
-    from pdla.comm import mpi
+    from pdla.comm import libmpi, mpi
 
+    libmpi.check_running()
     return mpi.wrap(mpi.MPI.Comm.f2py(handle))
 
 

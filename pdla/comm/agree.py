@@ -12,7 +12,7 @@ call; if not, the next one is an error, too, and so are all that follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
@@ -39,7 +39,12 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
             raise error
         return
     text = call if error is None else f"{_ERROR}{error}"
-    if comm.same(text):
+    try:
+        alike = comm.same(text)
+    except BaseException as interruption:  # raised by a signal's handler: the others, who may agree, go on with this call
+        failed(comm, f"the agreement on {call}", interruption)
+        raise
+    if alike:
         if error is not None:
             raise error
         return
@@ -137,9 +142,13 @@ def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
 
 def lost(comm: Communicator, fault: str) -> NoReturn:
     """Local: raise this now, and at every further call, as ranks are in different calls and have left both half done."""
-    text = f"{fault}; they cannot find together again, so let an exception end the job"
-    comm.failed = partial(_raise, text)
-    _raise(text)
+    astray(comm, fault)()
+
+
+def astray(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
+    """Local: raise this at every further call; gives what raises it."""
+    comm.failed = raises = partial(_raise, f"{fault}; they cannot find together again, so let an exception end the job")
+    return raises
 
 
 def _raise(fault: str) -> NoReturn:

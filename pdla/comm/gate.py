@@ -72,11 +72,14 @@ class Gate:
 
         sends  others may still wait for messages of this rank, which MPI moves in pieces, each when it is polled: no long sleeps
         """
-        self.comm._until(call, self._all_have_come, partial(self._pause, call, sends))
+        self.comm._until(call, self._all_have_come, partial(self._pause, call, sends), awaited=self._missing)
         self.window.Sync()
 
     def _all_have_come(self) -> bool:
         return min(self.turns) >= self.turn
+
+    def _missing(self) -> list[int]:
+        return [rank for rank, turn in enumerate(self.turns) if turn < self.turn]
 
     def _pause(self, call: str, sends: bool, polls: int) -> None:
         """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from pdla import config
+from pdla.comm import libmpi
 from pdla.comm.libmpi import MPI
 
 _HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
@@ -26,10 +27,15 @@ def say(text: str) -> None:
         os.write(2, line.encode(errors="backslashreplace"))
 
 
-def give_up(call: str) -> None:
-    """End the job, since this rank has waited too long; prints its stack first."""
+def give_up(call: str, passing: BaseException | None = None) -> None:
+    """End the job, since this rank has waited too long; prints its stack first.
+
+    passing  an exception of which the wait is a consequence, as at the end of a with-block: else nobody would see it
+    """
     say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
     faulthandler.dump_traceback(2)
+    if passing is not None:
+        say("it waits there after this error: " + "".join(traceback.format_exception(passing)))
     time.sleep(_PATIENCE)
     MPI.COMM_WORLD.Abort(1)
 
@@ -37,7 +43,7 @@ def give_up(call: str) -> None:
 @contextmanager
 def watched(call: str) -> Iterator[None]:
     """A with-block of blocking calls of MPI: `give_up` if they take longer than PDLA_TIMEOUT."""
-    timer = threading.Timer(min(config.settings.timeout, threading.TIMEOUT_MAX), give_up, [call])
+    timer = threading.Timer(min(config.settings.timeout, threading.TIMEOUT_MAX), give_up, [call, sys.exception()])
     if config.settings.timeout:
         timer.start()
     try:
@@ -47,7 +53,10 @@ def watched(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print this rank's exception, and end the job."""
+    """Print this rank's exception, and end the job. In a process that was forked from a rank only print it: that rank may go on."""
+    if libmpi.forked():
+        sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
+        return
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     say("".join(traceback.format_exception(kind, error, trace)))

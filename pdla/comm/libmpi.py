@@ -37,6 +37,11 @@ def _fork() -> None:
 os.register_at_fork(after_in_child=_fork)
 
 
+def forked() -> bool:
+    """Whether this process was forked from a rank, and so is none."""
+    return _forked
+
+
 def check_own() -> None:
     """NoMPIError in a process that was forked from a rank: it would take that rank's messages, and write to memory it shares."""
     if _forked:

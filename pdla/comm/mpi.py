@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device, libmpi
-from pdla.comm.agree import name, tell, who_said
+from pdla.comm.agree import astray, name, tell, who_said
 from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pieces
 from pdla.comm.board import Board
 from pdla.comm.common import mapped
@@ -52,15 +53,20 @@ class MPIComm(Communicator):
         # on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
         self._board: NodeBoard | None = None
-        self._under_way: dict[int, Round] = {}
+        self._under_way: dict[int, Any] = {}  # what MPI may still write to
 
     @property
     def identity(self) -> Any:
         return self.mpi.handle
 
     def in_step(self) -> None:
-        libmpi.check_running()
+        self._check_open()
         super().in_step()
+
+    def _check_open(self) -> None:
+        libmpi.check_running()
+        if self.mpi == MPI.COMM_NULL:
+            raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
 
     # ------------------------------------------------------------------ messages
 
@@ -70,7 +76,7 @@ class MPIComm(Communicator):
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
     def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        libmpi.check_running()
+        self._check_open()
         coming = [*recvs.items()]
         arrivals = self._post(f"{verb}(tag={tag})", tag, [*sends.items()], coming, {})
         return self._pending(verb, arrivals, coming, lambda: result)
@@ -180,11 +186,13 @@ class MPIComm(Communicator):
     # ------------------------------------------------------------------ waiting
 
     def _until(
-        self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None
+        self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None,
+        awaited: Callable[[], Sequence[int]] = tuple,
     ) -> None:  # fmt: skip
         """Wait until `ready` is true; pause(polls) is called between polls, with the number of polls so far.
 
-        ready   also lets MPI work on round_, if one is given
+        ready    also lets MPI work on round_, if one is given
+        awaited  gives the ranks that are waited for, where that is known
         Where no message is waited for MPI is polled for one: other ranks may wait for what MPI is still sending for this rank.
         """
         if ready():
@@ -199,7 +207,8 @@ class MPIComm(Communicator):
                 polls += 1
                 pause(polls)
                 if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
-                    give_up(self._describe(call))
+                    late = [*awaited()]
+                    give_up(self._describe(call) + (f", for {name(late)}" if late else ""), sys.exception())
                 if ready():
                     return
         finally:
@@ -213,8 +222,12 @@ class MPIComm(Communicator):
         self.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
         self._pause(polls)
 
-    def _wait(self, call: str, request: MPI.Request) -> None:
+    def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
+        """Wait for one request. Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler raises
+        meanwhile; mpi4py's Iallreduce does not keep it."""
+        self._under_way[id(request)] = request, memory
         self._until(call, request.Test, self._pause)
+        del self._under_way[id(request)]
 
     def _describe(self, call: str) -> str:
         return f"{call} on {self.axis!r} ({self.size} ranks, this is rank {self.rank} of them)"
@@ -223,14 +236,25 @@ class MPIComm(Communicator):
 
     def share(self, value: Any) -> list[Any]:
         payload = _pickled(value)
-        longest = self._together("share", len(payload))
-        mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
-        mine[: len(payload)] = np.frombuffer(payload, np.uint8)
-        self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]))
+        try:
+            everyone = self._gathered(payload)
+        except PdlaError:
+            raise
+        except BaseException as error:  # raised by a signal's handler: the others are in either half, which no agreement meets
+            astray(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({type(error).__name__}: {error})")
+            raise
         said = [pickle.loads(row.data) for row in everyone]  # which ignores the zeros behind the end of a pickle
         if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
             raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
         return said
+
+    def _gathered(self, payload: bytes) -> np.ndarray:
+        """Collective: the bytes of every rank, by rank, with zeros behind those that are shorter than the longest."""
+        longest = self._together("share", len(payload))
+        mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
+        mine[: len(payload)] = np.frombuffer(payload, np.uint8)
+        self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]), mine, everyone)
+        return everyone
 
     def same(self, text: str) -> bool:
         return self._meet(text, text)[0]
@@ -252,8 +276,6 @@ class MPIComm(Communicator):
 
         By messages, the minimum of the digests is the complement of the minimum of their complements only if all are equal.
         """
-        if self.mpi == MPI.COMM_NULL:
-            raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
         self.in_step()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
         if self._board is not None and self._board.window is not None:
@@ -261,7 +283,7 @@ class MPIComm(Communicator):
             return all(min(part) == max(part) for part in digests), max(sizes)
         mine = np.concatenate([digest, ~digest, [-size]])
         least = np.empty_like(mine)
-        self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN))
+        self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN), mine, least)
         return bool((least[:2] == ~least[2:4]).all()), -int(least[4])
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:

@@ -45,7 +45,7 @@ class NodeBoard(Turns):
                 raise PdlaError(
                     f"sharing memory: {wanted} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
                 )
-            window = MPI.Win.Allocate_shared(wanted if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
+            window = self._window(wanted)
             window.Lock_all(MPI.MODE_NOCHECK)
             shared: Any = window.Shared_query(0)[0]
             memory = np.frombuffer(shared, np.uint8)
@@ -55,6 +55,15 @@ class NodeBoard(Turns):
             self.comm.mpi.Barrier()
         self.window = window
         return memory[2 * apart :]
+
+    def _window(self, size: int) -> MPI.Win:
+        try:
+            return MPI.Win.Allocate_shared(size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
+        except MPI.Exception as error:  # on every rank, whichever lacks the memory
+            raise PdlaError(
+                f"sharing memory: MPI could not map {size} bytes on every rank, which may lie at a limit of a rank's memory or at "
+                f"{SHARED}; PDLA_SHARED=0 sends messages"
+            ) from error
 
     def _come(self) -> None:
         self.gate.come()

@@ -312,8 +312,14 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
     assert again is not ours and again.share(comm.rank) == list(range(comm.size))
     theirs.Free()
     assert again.mpi == ours.mpi == MPI.COMM_NULL
-    with pytest.raises(GridError, match="has been freed"):
-        agree(again, "a product")
+    x, out = np.zeros(3), np.zeros(3)
+    verbs = [
+        lambda: agree(again, "a product"), lambda: again.send(x, 0), lambda: again.recv(x, 0), lambda: again.bcast(x, 0),
+        lambda: again.allgather(x, [out] * comm.size), lambda: again.split([comm.rank], "alone"), lambda: again.share(1),
+    ]  # fmt: skip
+    for verb in verbs:
+        with pytest.raises(GridError, match="has been freed"):
+            verb()
     with pytest.raises(GridError, match="null communicator"):
         as_communicator(MPI.COMM_NULL)
 

@@ -80,7 +80,7 @@ def test_who_comes_last_wakes_those_who_sleep(pair, come, asleep, word, woken, m
 def test_meetings_in_any_order_with_turns_and_growing_memory(at_board, seed, monkeypatch):
     comm, same_for_all, own = at_board, np.random.default_rng(seed), np.random.default_rng(seed + 10 * at_board.rank)
     by_messages = []
-    monkeypatch.setattr(comm, "_wait", lambda call, request, wait=comm._wait: (by_messages.append(call), wait(call, request)))
+    monkeypatch.setattr(comm, "_wait", lambda call, *what, wait=comm._wait: (by_messages.append(call), wait(call, *what)))
     for step in range(60):
         odd, length, what = (int(x) for x in same_for_all.integers(0, (comm.size, 500, 6)))
         if own.random() < 0.2:

@@ -12,6 +12,7 @@ from unit.test_harness import LONGEST, mpirun
 
 HEADER = """
 from dataclasses import replace
+import sys
 import numpy as np
 from pdla import config
 from pdla.comm import job, libmpi, mpi, world
@@ -45,6 +46,23 @@ stuck()
     assert job.stdout.count("in stuck") == 3
 
 
+def test_ranks_that_wait_in_shared_memory_tell_for_whom():
+    job = run_job(
+        """
+import pdla
+A = pdla.ones((64, 64), pdla.ProcessGrid(3), pdla.Layout("row"))
+A @ A
+patience(3.0)
+if comm.rank == 1:
+    sys.exit("nothing to do")
+A @ A
+"""
+    )
+    assert job.returncode != 0
+    for rank in (0, 2):
+        assert f"on 'all' (3 ranks, this is rank {rank} of them), for rank 1; its stack:" in job.stdout, job.stdout
+
+
 def test_ranks_that_free_communicators_in_different_orders_say_so_and_end_the_job():
     job = run_job(
         """
@@ -60,6 +78,34 @@ for dup in comms[:: 1 if comm.rank else -1]:
     )
     told = "has waited 3 s (PDLA_TIMEOUT) for other ranks in freeing a communicator on 'all'"
     assert job.returncode != 0 and told in job.stdout, job.stdout
+
+
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_who_waits_at_the_end_of_a_with_block_tells_the_exception_that_left_it(shared):
+    """Where communicators are freed, for which others must come, or a message is waited for."""
+    job = run_job(
+        """
+import pdla
+with pdla.ProcessGrid((1, 2)) as outer:
+    with pdla.ProcessGrid(2, comm=outer["col"]) as inner:
+        A = pdla.ones((64, 64), inner, pdla.Layout("row"))
+        A @ A
+        patience(3.0)
+        try:
+            if comm.rank == 1:
+                raise ValueError("only here")
+        except ValueError:
+            if not pdla.config.settings.shared:
+                comm.barrier()
+            raise
+        A.norm()
+""",
+        ranks=2, PDLA_SHARED=shared,
+    )  # fmt: skip
+    place = "freeing a communicator on 'col'" if shared == "1" else "barrier on 'all'"
+    waits = f"[rank 1 of 2] has waited 3 s (PDLA_TIMEOUT) for other ranks in {place}"
+    assert job.returncode != 0 and waits in job.stdout, job.stdout
+    assert "[rank 1 of 2] it waits there after this error: Traceback" in job.stdout and "ValueError: only here" in job.stdout
 
 
 @pytest.mark.parametrize(("work", "status", "told"), [("time.sleep(3); return 3", 3, ""), ("return 1 / 0", 1, "ZeroDivisionError")])
@@ -205,6 +251,102 @@ for turn in range(3):
     assert job.returncode == 0, job.stdout
 
 
+INTERRUPTED = """
+import signal, time, pdla
+
+class Alarm(Exception): ...
+
+def ring(*_):
+    raise Alarm("time is up")
+
+def interrupted(call):  # on rank 0, while the other is late
+    signal.signal(signal.SIGALRM, ring)
+    comm.barrier()
+    if comm.rank == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+    else:
+        time.sleep(0.9)
+    try:
+        call()
+    except Alarm:
+        print("interrupted", flush=True)
+
+"""
+
+
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_who_goes_on_after_a_signal_amid_an_agreement_takes_nothing_of_that_call_for_the_next(shared):
+    job = run_job(
+        INTERRUPTED
+        + """
+A = pdla.ones((40, 40), pdla.ProcessGrid(2), pdla.Layout("row"))
+B, _ = 2 * A, A @ A
+interrupted(lambda: A.gather(0))
+try:
+    print("gathered", B.gather(0))
+except pdla.errors.PdlaError as error:
+    print(error, flush=True)
+""",
+        ranks=2, PDLA_SHARED=shared,
+    )  # fmt: skip
+    told = "rank 0: went on after an error amid the agreement on gather 40 x 40, "
+    assert (job.returncode, job.stdout.count("interrupted"), job.stdout.count(told)) == (0, 1, 2), job.stdout
+
+
+def test_who_goes_on_after_a_signal_amid_a_share_takes_nothing_of_it_for_something_else():
+    job = run_job(
+        INTERRUPTED
+        + """
+job.abort_on_exception()
+interrupted(lambda: comm.share(comm.rank))
+comm.barrier()
+print("gone on")
+""",
+        ranks=2, PDLA_TIMEOUT="120",
+    )  # fmt: skip
+    told = "AgreementError: rank 0 left a share on 'all' that others are in (Alarm: time is up); they cannot find together again"
+    assert job.returncode != 0 and told in job.stdout and "gone on" not in job.stdout, job.stdout
+
+
+def test_mpi_writes_to_no_memory_that_a_signal_amid_a_call_has_freed():
+    job = run_job(
+        INTERRUPTED
+        + """
+interrupted(comm.barrier)
+own = [np.zeros(5, np.int64) for _ in range(2000)]
+time.sleep(0.9)
+comm.barrier()
+assert not np.any(own)
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout) == (0, "interrupted\n"), job.stdout
+
+
+def test_memory_that_one_rank_may_not_map_is_an_error_on_every_rank_and_then_the_next_product_works():
+    job = run_job(
+        """
+import resource, pdla
+grid = pdla.ProcessGrid(2)
+A, C = (pdla.ones((2000, 2000), grid, pdla.Layout("row")) for _ in range(2))
+B = A.redistribute(pdla.Layout(None, "row"))
+plan = pdla.plan_matmul(A, B, schedule="shared")
+pages = int(open("/proc/self/statm").read().split()[0])
+if comm.rank == 1:
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**24, -1))
+try:
+    plan(A, B, out=C)
+except pdla.errors.PdlaError as error:
+    print(error, flush=True)
+resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+assert plan(A, B, out=C).norm() == 2000 * 2000
+""",
+        ranks=2,
+    )
+    told = "sharing memory: MPI could not map 32000384 bytes on every rank"
+    assert (job.returncode, job.stdout.count(told)) == (0, 2), job.stdout
+
+
 def test_threads_of_a_rank_may_look_for_room_in_any_order():
     """One that waits holds no lock of Python's that the other, or a watchdog, needs."""
     job = run_job(
@@ -236,15 +378,17 @@ def test_after_the_end_of_mpi_there_is_no_world():
     job = run_job(
         """
 import pdla
+handle = libmpi.MPI.COMM_WORLD.Dup().py2f()
 libmpi.MPI.Finalize()
-try:
-    pdla.world()
-except pdla.errors.NoMPIError as error:
-    print(error)
+for call in (pdla.world, lambda: pdla.comm.from_fortran(handle)):
+    try:
+        call()
+    except pdla.errors.NoMPIError as error:
+        print(error)
 """,
         ranks=1,
     )
-    assert (job.returncode, "MPI is not running" in job.stdout) == (0, True), job.stdout
+    assert (job.returncode, job.stdout.count("MPI is not running")) == (0, 2), job.stdout
 
 
 def test_matrices_that_outlive_mpi_say_so():
@@ -296,6 +440,27 @@ assert (A @ A).norm() == before
     for rank in range(2):
         said = [line for line in job.stdout.splitlines() if f": this process was forked from rank {rank}, and is no rank" in line]
         assert [line.partition(":")[0] for line in said] == ["world", "wrap", "product", "barrier", "send", "bcast", "made"]
+
+
+def test_an_uncaught_exception_in_a_thread_of_a_forked_process_ends_no_job():
+    job = run_job(
+        """
+import multiprocessing, threading
+
+def work():
+    thread = threading.Thread(target=lambda: 1 / 0)
+    thread.start()
+    thread.join()
+
+job.abort_on_exception()
+child = multiprocessing.get_context("fork").Process(target=work)
+child.start()
+child.join()
+comm.barrier()
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout.count("ZeroDivisionError"), "[rank" in job.stdout) == (0, 2, False), job.stdout
 
 
 def test_any_timeout_is_waited_for():
