@@ -23,7 +23,6 @@ from pdla.comm.base import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, Selection
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
 from pdla.matmul import making
@@ -123,23 +122,16 @@ class Window:
     def of(call: Call, i: int, grid: ProcessGrid) -> Window:
         desc, (row, col), (m, n) = call.descriptors[i], call.corners[i], call.shapes[i]
         whole = desc.layout(grid.axes)
-        rows, cols = (row - 1, row - 1 + m), (col - 1, col - 1 + n)
-        layout = whole.part(desc.shape, grid.sizes, rows, cols)
-        held = whole.indices(desc.shape, grid.sizes, grid.coords)
-        first = [_first(x.overlay(IndexSet.interval(*ends))[0]) for x, ends in zip(held, (rows, cols), strict=True)]
+        layout = whole.part(desc.shape, grid.sizes, (row - 1, row - 1 + m), (col - 1, col - 1 + n))
+        first = whole.local_shape((row - 1, col - 1), grid.sizes, grid.coords)  # of what lies above, and to the left
         nothing = np.broadcast_to(np.zeros((), call.dtype), local_shape((m, n), layout, grid)[::-1])
-        return Window(DistMatrix(nothing, (m, n), grid, layout, transposed=True), (first[0], first[1]))
+        return Window(DistMatrix(nothing, (m, n), grid, layout, transposed=True), first)
 
     def at(self, place: Place) -> DistMatrix:
         """sub(X), with its local block in the caller's memory; `place` is that of the whole matrix's local block."""
         x, (address, lld), size = self.like, place, self.like.dtype.itemsize
         base = at(address + (self.first[0] + self.first[1] * lld) * size, x.base.shape, x.dtype, (lld * size, size))
         return DistMatrix(base, x.shape, x.grid, x.layout, transposed=True)
-
-
-def _first(positions: Selection) -> int:
-    assert isinstance(positions, slice)
-    return positions.start
 
 
 TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": lambda X: X.T, "C": lambda X: X.H}

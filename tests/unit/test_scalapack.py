@@ -159,7 +159,7 @@ def test_contexts_that_are_none(context, message):
         assert to_descriptor(A, np.int32(3))[1] == 3
         with pytest.raises(LayoutError, match=message):
             to_descriptor(A, context)
-        with pytest.raises(ShapeError, match="A is a ndarray, not a DistMatrix"):
+        with pytest.raises(ShapeError, match="A is an ndarray, not a DistMatrix"):
             to_descriptor(A.stored, 3)
 
     pdla.run(1, program)
