@@ -1225,6 +1225,16 @@ def test_parameters_begin_normal_with_the_deviation_and_the_seed_that_are_given(
         assert abs((one * other).mean()) < 0.05, "one says nothing of the other"
 
 
+def test_a_layer_of_a_seed_and_a_name_begins_and_drops_alike_in_every_release():
+    def program(scheme):
+        linear, dropout = nn.Linear(scheme, 3, 2, scale=1, seed=3), nn.Dropout(scheme, 0.5, seed=3)
+        return linear.weight.value.local.round(8).tolist(), dropout.forward(scheme.shard(np.ones((2, 6)))).local.tolist()
+
+    weights, left = run(SERIAL, program)
+    assert weights == [[-0.38207436, -0.96126781], [-1.52069045, 0.96319839], [1.37916608, 1.00726403]]
+    assert left == [[0, 0, 0, 0, 2, 2], [2, 0, 2, 0, 2, 0]]
+
+
 def test_layers_of_one_seed_are_not_alike():
     """Neither their weights nor what they drop, where their names differ."""
 
