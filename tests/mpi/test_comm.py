@@ -607,6 +607,14 @@ def with_halls(placed):
     return placing
 
 
+def test_ranks_on_several_nodes_have_no_memory_in_common(with_halls):
+    near, far = with_halls(lambda r: 0), with_halls(lambda r: min(r, 1))
+    if near.size == 1:
+        pytest.skip("one rank is on one node")
+    assert near.board() is not None and near.common(64) is not None
+    assert far.board() is None and far.common(64) is None
+
+
 @every_place
 @pytest.mark.parametrize("sizes", [[5, 700], [2**20], [9, 2**20, 3, 3, 2**20 + 1, 2**21, 2**19, 1]], ids=str)
 @pytest.mark.parametrize("share", [lambda r: (r * r + r) % 5, lambda r: r % 2], ids=["some empty", "some bring none"])

@@ -10,7 +10,7 @@ import pytest
 import pdla
 from pdla import config
 from pdla.comm import futex
-from pdla.comm.agree import amid
+from pdla.comm.agree import agree, amid
 from pdla.comm.board import HALF
 from pdla.comm.gate import Gate, room
 from pdla.errors import AgreementError, PdlaError, ShapeError
@@ -96,16 +96,17 @@ def test_memory_is_made_and_given_back_while_messages_are_sent_on(comm, kept):
     own.close()
 
 
-@pytest.mark.parametrize("verb", [lambda comm: comm.barrier(), lambda comm: comm.share(1)])
-def test_a_rank_that_goes_on_after_an_error_is_an_error_where_ranks_meet(comm, verb):
+@pytest.mark.parametrize("verb", [lambda c: c.barrier(), lambda c: c.share(1), lambda c: c.bcast(np.zeros(9), c.rank).wait()])
+def test_a_rank_that_goes_on_after_an_error_asks_first(comm, verb):
+    """In a verb that is no round of messages, too."""
     if comm.size == 1:
         pytest.skip("one rank fails alike everywhere")
     own = comm.split(range(comm.size), "own")
     with suppress(MemoryError), amid(own, "a call"):
         if comm.rank == 1:
             raise MemoryError("no room")
-    with pytest.raises(PdlaError, match=r"^rank 1: went on after an error amid a call"):
-        verb(own)
+    with pytest.raises(PdlaError, match=r"^rank 1: went on after an error amid a call"), config.override(bcast="mpi"):
+        verb(own) if comm.rank == 1 else agree(own, "the next")
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -548,6 +548,8 @@ def test_datasets_that_are_not_there(tmp_path):
     assert "which dataset? Give dataset=name; the file has a, g/b" in load_error(path)
     for name in ("c", "g", "dangling"):
         assert f"no dataset {name!r}; the file has a, g/b" in load_error(path, dataset=name)
+    write(path, np.eye(3))
+    assert "no dataset 'c'; the file has matrix" in load_error(path, dataset="c"), "though it is the only one"
 
 
 @pytest.mark.parametrize("name", ["", "/", None, 3, "a\0b"])
