@@ -96,6 +96,24 @@ def test_memory_is_made_and_given_back_while_messages_are_sent_on(comm, kept):
     own.close()
 
 
+def test_memory_goes_with_its_communicator(comm):
+    own = comm.split(range(comm.size), "own")
+    turn(own, 64)
+    window = own.board().window
+    own.close()
+    assert not window  # it has been freed, not only forgotten
+
+
+def test_pieces_of_one_turn_are_none_of_the_next(at_board):
+    board = at_board.board()
+    for _ in range(2):
+        board.open(64)
+        assert board.told(at_board.rank) < 0
+        board.tell(3)
+        assert board.told(at_board.rank) == 3
+        board.leave()
+
+
 @pytest.mark.parametrize("verb", [lambda c: c.barrier(), lambda c: c.share(1), lambda c: c.bcast(np.zeros(9), c.rank).wait()])
 def test_a_rank_that_goes_on_after_an_error_asks_first(comm, verb):
     """In a verb that is no round of messages, too."""
