@@ -56,6 +56,17 @@ def dropped(scheme, passes=1, training=True):
     return [layer.forward(x, training=training).gather() for _ in range(passes)]
 
 
+def test_an_activation_that_one_rank_has_and_a_scheme_that_cuts_nothing():
+    """Serial cuts no tokens along "data" either."""
+    x = np.arange(24.0).reshape(6, 4)
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2,), axes=("data",), comm=comm)
+        return nn.Serial(grid).shard(x if comm.rank == 1 else None, root=1).local
+
+    assert all(np.array_equal(whole, x) for whole in pdla.run(2, program))
+
+
 @everywhere
 def test_what_is_dropped_is_the_same_everywhere(place):
     found = run(place, lambda scheme: dropped(scheme, 2))
