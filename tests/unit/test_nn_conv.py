@@ -426,6 +426,12 @@ def a_conv(scheme, **options):
             "sequences of 6 tokens whole",
         ),
         (tensor, lambda s: nn.Upsample(s, height=2, width=3).forward(np.zeros((6, 4))), ShapeError, "takes a DistMatrix"),
+        (
+            tensor,
+            lambda s: nn.Upsample(s, height=2, width=3).forward(s.shard(np.zeros((36, 4)), sequence=9)),
+            LayoutError,
+            "samples of 6 pixels whole",
+        ),
     ],
 )
 def test_wrong_use_is_an_error_on_every_rank(make, use, error, words):
