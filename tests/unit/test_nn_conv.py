@@ -398,6 +398,18 @@ def a_conv(scheme, **options):
     return nn.Conv2d(scheme, 4, 4, 3, height=2, width=3, **options)
 
 
+def test_a_convolution_keeps_whole_what_its_input_keeps_whole():
+    """Of three pairs of samples one rank has two, and its output."""
+
+    def program(comm):
+        scheme, x = tensor(comm), np.arange(144.0).reshape(36, 4)
+        pairs, samples = (a_conv(scheme).forward(scheme.shard(x, sequence=pixels)) for pixels in (12, 6))
+        np.testing.assert_allclose(pairs.gather(), samples.gather(), rtol=1e-12)  # products of other sizes round otherwise
+        return pairs.local.shape[0]
+
+    assert sorted(pdla.run(4, program)) == [12] * 2 + [24] * 2
+
+
 @pytest.mark.parametrize(
     ("make", "use", "error", "words"),
     [
