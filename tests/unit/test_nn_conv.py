@@ -398,14 +398,20 @@ def a_conv(scheme, **options):
     return nn.Conv2d(scheme, 4, 4, 3, height=2, width=3, **options)
 
 
-def test_a_convolution_keeps_whole_what_its_input_keeps_whole():
-    """Of three pairs of samples one rank has two, and its output."""
+@pytest.mark.parametrize("make", [a_conv, lambda scheme: nn.Upsample(scheme, height=2, width=3)], ids=["conv", "up"])
+def test_what_an_input_keeps_whole_stays_whole(make):
+    """Of three pairs of samples one rank has two, and what comes of them, there and back."""
 
     def program(comm):
-        scheme, x = tensor(comm), np.arange(144.0).reshape(36, 4)
-        pairs, samples = (a_conv(scheme).forward(scheme.shard(x, sequence=pixels)) for pixels in (12, 6))
-        np.testing.assert_allclose(pairs.gather(), samples.gather(), rtol=1e-12)  # products of other sizes round otherwise
-        return pairs.local.shape[0]
+        scheme, x, found = tensor(comm), np.arange(144.0).reshape(36, 4), []
+        for pixels in (6, 12):
+            layer = make(scheme)
+            y = layer.forward(scheme.shard(x, sequence=pixels))
+            dx = layer.backward(y)
+            found.append((y.gather(), dx.gather()))
+        for samples, pairs in zip(*found, strict=True):  # products of other sizes round otherwise
+            np.testing.assert_allclose(pairs, samples, rtol=1e-12, atol=1e-9)
+        return dx.local.shape[0]
 
     assert sorted(pdla.run(4, program)) == [12] * 2 + [24] * 2
 
