@@ -69,7 +69,6 @@ class World:
             self.check_deadlock()
             if self.failure is None:
                 self.wake[rank].wait()
-            self.waiting.pop(rank, None)
 
     def check_failure(self) -> None:
         if self.failure is not None:

@@ -101,7 +101,7 @@ class NodeBoard(Turns):
 
     def trim(self, most: int) -> None:
         if self.size > most * self.comm.size:
-            self.comm.barrier()  # after it no rank reads any more
+            self.comm.barrier()  # pdla's own, as in `_grow`
             with watched(self.comm._describe("giving back shared memory")):
                 self.free()
             self.size = 0

@@ -160,10 +160,10 @@ class Scheme:
         return self.first if kind == "first" else self.second
 
     def _tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
-        """Cuts of tokens along axes: into whole units along those that cut tokens in attention, or along all if there are shards to
-        divide; along others anywhere."""
+        """Cuts of tokens along axes: into whole units along those that cut tokens in attention, along others anywhere. (With shards
+        to divide there are no others: see __init__.)"""
         whole = cut_over(self.first.Y)[0]
-        return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole or self.shards > 1 else 1).expand())
+        return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole else 1).expand())
 
     def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
         """The layout of an activation: tokens in whole sequences, features in whole units."""

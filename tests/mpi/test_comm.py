@@ -54,6 +54,13 @@ def test_a_group_is_made_while_messages_are_sent_on(comm):
     made.close()
 
 
+def test_without_a_timeout_a_rank_waits_as_long_as_it_takes(comm):
+    with config.override(timeout=0.0):
+        if comm.rank == 0:
+            time.sleep(0.1)
+        comm.allreduce(np.ones(3)).wait()
+
+
 def laid(xp, how, shape, dtype="float64"):
     """An array of this shape that lies in memory so or so."""
     m, n = shape
@@ -267,7 +274,7 @@ def test_split_into_groups_in_an_order_of_their_own(comm):
     ranks = [r for r in range(comm.size) if r % 2 == comm.rank % 2][::-1]
     group = comm.split(ranks, "row")
     assert (group.rank, group.size, group.axis) == (ranks.index(comm.rank), len(ranks), "row")
-    assert group.share(comm.rank) == ranks
+    assert group.share(comm.rank) == ranks and group.shared_limit == comm.shared_limit
     np.testing.assert_array_equal(group.bcast(numbers(comm.rank, (3, 3)), 0).wait(), numbers(ranks[0], (3, 3)))
     assert group.identity != comm.identity
     group.close()
@@ -615,6 +622,14 @@ def with_halls(placed):
     return placing
 
 
+def test_ranks_on_several_nodes_have_no_memory_in_common(with_halls):
+    near, far = with_halls(lambda r: 0), with_halls(lambda r: min(r, 1))
+    if near.size == 1:
+        pytest.skip("one rank is on one node")
+    assert near.board() is not None and near.common(64) is not None
+    assert far.board() is None and far.common(64) is None
+
+
 @every_place
 @pytest.mark.parametrize("sizes", [[5, 700], [2**20], [9, 2**20, 3, 3, 2**20 + 1, 2**21, 2**19, 1]], ids=str)
 @pytest.mark.parametrize("share", [lambda r: (r * r + r) % 5, lambda r: r % 2], ids=["some empty", "some bring none"])
@@ -672,8 +687,10 @@ def test_long_broadcasts_between_nodes(far_apart, way, monkeypatch):
     broadcast_by(way, comm, monkeypatch)
     monkeypatch.setattr(config, "settings", replace(config.settings, bcast_chunk=3 * PIECE))
     x = np.arange(3 * PIECE, dtype=np.float32) * (comm.rank == 0)
-    comm.bcast(x, 0).wait()
+    with record() as ledger:
+        comm.bcast(x, 0).wait()
     np.testing.assert_array_equal(x, np.arange(3 * PIECE, dtype=np.float32))
+    assert ledger.bytes_from_far == (x.nbytes if comm.rank else 0)
 
 
 @pytest.mark.parametrize(("pieces", "says"), [(1, "sends less"), (2, "sends less"), (4, "sends more"), (20, "sends more")])
@@ -714,6 +731,19 @@ def test_messages_arrive_while_a_rank_computes(comm, progress):
         time.sleep(0.001)  # no call of this thread lets MPI work
     assert [out[-1] for out in outs] == [r + 1 for r in range(comm.size)]
     gathered.wait()
+    comm.barrier()
+
+
+def test_what_has_all_come_while_a_rank_computed_is_told_and_copied(comm, progress):
+    """Behind it nothing is on its way any more, and strided arrays have come to boxes of their own."""
+    outs = [laid(comm.xp, "gaps", (5, 3)) for _ in range(comm.size)]
+    gathered = comm.allgather(numbers(comm.rank, (5, 3)), outs)
+    give_up = time.monotonic() + 60
+    while any(round_.left for round_ in comm._under_way.values()) and time.monotonic() < give_up:
+        time.sleep(0.001)
+    assert sorted(gathered) == [r for r in range(comm.size) if r != comm.rank]
+    for r, out in enumerate(outs):
+        np.testing.assert_array_equal(out, numbers(r, (5, 3)))
     comm.barrier()
 
 

@@ -1,6 +1,7 @@
 """Ranks that share memory meet there: what they compare is right, however late each comes, and while the memory grows and goes."""
 
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import pdla
 from pdla import config
 from pdla.comm import futex
+from pdla.comm.agree import agree, amid
 from pdla.comm.board import HALF
 from pdla.comm.gate import Gate, room
 from pdla.errors import AgreementError, PdlaError, ShapeError
@@ -74,6 +76,55 @@ def test_who_comes_last_wakes_those_who_sleep(pair, come, asleep, word, woken, m
     here.turns[1], here.asleep[1] = come, asleep
     here.come()
     assert here.word[0] == word and addresses == [here.turns.obj.ctypes.data + room(2) - 64] * woken
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_memory_is_made_and_given_back_while_messages_are_sent_on(comm, kept):
+    """The last rank waits for what comes through the others, which are to wait for it in a call of MPI's."""
+    own = comm.split(range(comm.size), "own")
+    if kept:
+        turn(own, 64)
+    x = np.full(2**18, float(comm.rank == 0))
+    with config.override(bcast="chain"):
+        sent = comm.bcast(x, 0)
+    if comm.rank == comm.size - 1:
+        sent.wait()
+    own.board().trim(0) if kept else turn(own, 64)
+    if comm.rank < comm.size - 1:
+        sent.wait()
+    assert (x == 1).all()
+    own.close()
+
+
+def test_memory_goes_with_its_communicator(comm):
+    own = comm.split(range(comm.size), "own")
+    turn(own, 64)
+    window = own.board().window
+    own.close()
+    assert not window  # it has been freed, not only forgotten
+
+
+def test_pieces_of_one_turn_are_none_of_the_next(at_board):
+    board = at_board.board()
+    for _ in range(2):
+        board.open(64)
+        assert board.told(at_board.rank) < 0
+        board.tell(3)
+        assert board.told(at_board.rank) == 3
+        board.leave()
+
+
+@pytest.mark.parametrize("verb", [lambda c: c.barrier(), lambda c: c.share(1), lambda c: c.bcast(np.zeros(9), c.rank).wait()])
+def test_a_rank_that_goes_on_after_an_error_asks_first(comm, verb):
+    """In a verb that is no round of messages, too."""
+    if comm.size == 1:
+        pytest.skip("one rank fails alike everywhere")
+    own = comm.split(range(comm.size), "own")
+    with suppress(MemoryError), amid(own, "a call"):
+        if comm.rank == 1:
+            raise MemoryError("no room")
+    with pytest.raises(PdlaError, match=r"^rank 1: went on after an error amid a call"), config.override(bcast="mpi"):
+        verb(own) if comm.rank == 1 else agree(own, "the next")
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -208,6 +208,20 @@ def test_a_rank_that_goes_on_after_an_error_amid_messages_is_an_error_on_all(ver
     pdla.run(3, program)
 
 
+@pytest.mark.parametrize("verb", [lambda c: c.share(1), lambda c: c.barrier(), lambda c: c.split([c.rank], "new")])
+def test_a_rank_that_goes_on_after_an_error_asks_first(verb):
+    """In a verb that is no round of messages, too."""
+
+    def program(comm):
+        with suppress(MemoryError), amid(comm, "a call"):
+            if comm.rank == 1:
+                raise MemoryError("no room")
+        with pytest.raises(PdlaError, match=r"^rank 1: went on after an error amid a call"):
+            verb(comm) if comm.rank == 1 else agree(comm, "the next")
+
+    pdla.run(3, program)
+
+
 def test_messages_of_a_call_within_a_call_count_for_both():
     """Rank 0 fails before them, the others behind them: not at the same place."""
 

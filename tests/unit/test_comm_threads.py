@@ -239,6 +239,19 @@ def test_ranks_that_are_none_and_arrays_that_are_too_few(verb, told):
     run(3, program)
 
 
+def test_a_sender_may_change_what_it_has_waited_for():
+    def program(comm):
+        x = np.zeros(3)
+        if comm.rank == 0:
+            comm.send(x, 1).wait()
+            x[...] = 1
+        else:
+            time.sleep(0.02)  # meanwhile the sender waits
+            assert not comm.recv(x, 0).wait().any()
+
+    run(2, program)
+
+
 def test_verbs_under_way_together_are_told_apart():
     def program(comm):
         group = comm.split([r for r in range(4) if r % 2 == comm.rank % 2], "half")
@@ -357,6 +370,7 @@ def test_a_trace_can_be_saved(tmp_path):
 def test_a_deadlock_names_what_each_rank_waits_for():
     def program(comm):
         if comm.rank == 0:
+            time.sleep(0.02)  # the last to wait is the first to be named
             comm.recv(np.empty((2, 2)), 1, tag=5).wait()
         elif comm.rank == 1:
             comm.bcast(np.empty((2, 2)), 2).wait()
@@ -369,6 +383,7 @@ def test_a_deadlock_names_what_each_rank_waits_for():
     assert "rank 0 waits in recv(tag=5)" in text and "for rank 1" in text
     assert "rank 1 waits in bcast (call 0 on 'all', 3 ranks) for rank 2" in text
     assert "rank 2 waits in share" in text and "for ranks [0, 1]" in text
+    assert [line.split()[:2] for line in text.splitlines()[1:]] == [["rank", "0"], ["rank", "1"], ["rank", "2"]]
 
 
 def test_waiting_for_a_rank_that_has_ended_is_a_deadlock():

@@ -92,6 +92,25 @@ def test_seeds_differ_and_repeat():
     assert not (drawn(2**64 - 2) == drawn(-1)).any()
 
 
+@pytest.mark.parametrize(
+    ("how", "numbers"),
+    [
+        ({}, [0.7337459554446363, 0.9005742138336001, 0.930492527325139, 0.41048862999259594, 0.5679542897514284]),
+        (
+            {"distribution": "normal"},
+            [0.6241819657849793, 1.284830355191926, 1.4794692444976747, -0.2262882198470941, 0.17116831532223734],
+        ),
+        ({"distribution": "integers", "low": -100, "high": 100}, [-59, 47, -94, -61, -19]),
+        ({"distribution": "integers", "high": 100, "dtype": complex, "seed": 7}, [16 + 74j, 55 + 10j, 53 + 88j, 14 + 4j, 85 + 14j]),
+    ],
+    ids=["uniform", "normal", "integers", "complex"],
+)
+def test_a_seed_means_the_same_numbers_in_every_release(how, numbers):
+    """A program that names a seed is repeated by it years later: in the first tile, at its ends, and in the last."""
+    x = whole_of(lambda grid, layout: pdla.random((300, 200), grid, layout, **({"seed": 5} | how)), *PLACES[0])
+    assert x[[0, 1, 0, 128, 299], [0, 0, 128, 0, 199]].tolist() == numbers
+
+
 def test_random_says_what_it_can_do():
     def program(comm):
         grid = ProcessGrid((1, 2), order=[0, 1])

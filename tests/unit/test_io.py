@@ -504,6 +504,15 @@ def test_attributes_stay(tmp_path, x):
         assert all(np.array_equal(file["matrix"].attrs[name], value) for name, value in attributes.items())
 
 
+def test_other_names_of_a_dataset_are_of_what_is_saved_to_it(tmp_path):
+    path, x = tmp_path / "x.h5", numbers((5, 4))
+    write(path, x)
+    with h5py.File(path, "a") as file:
+        file["other"] = file["matrix"]
+    saved(2, path, 2 * x, dataset="/./matrix")
+    assert same(loaded(2, path, dataset="other"), 2 * x) and same(loaded(2, path, dataset="matrix"), 2 * x)
+
+
 def test_a_save_writes_to_no_other_file(tmp_path):
     path, other, x = tmp_path / "x.h5", tmp_path / "other.h5", numbers((5, 4))
     write(other, x)
@@ -548,6 +557,8 @@ def test_datasets_that_are_not_there(tmp_path):
     assert "which dataset? Give dataset=name; the file has a, g/b" in load_error(path)
     for name in ("c", "g", "dangling"):
         assert f"no dataset {name!r}; the file has a, g/b" in load_error(path, dataset=name)
+    write(path, np.eye(3))
+    assert "no dataset 'c'; the file has matrix" in load_error(path, dataset="c"), "though it is the only one"
 
 
 @pytest.mark.parametrize("name", ["", "/", None, 3, "a\0b"])

@@ -12,6 +12,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
+from pdla.comm import ring
 from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
 from pdla.matmul import gather, making, operands, summa, walk
@@ -882,3 +883,20 @@ def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found)
     assert any(bound > peak / 3 for bound, peak in found)
+
+
+def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
+    """There the ranks of a node share what they gather."""
+    monkeypatch.setattr(ring, "LONG", 0)
+
+    def program(comm):
+        comm.homes, comm.shared_limit = [0, 0, 0, 1, 1, 1], 2**30
+        plans = []
+        for shape, mnk in ((2, 3), (60, 50, 70)), ((1, 6), (30, 30, 300)):
+            grid, (m, n, k) = ProcessGrid(shape, comm=comm), mnk
+            sides = [Operand(size, LAYOUT, grid) for size in ((m, k), (k, n), (m, n))]
+            plans += making.lean(making.Task(*sides, np.dtype(float), making.Wish(memory_limit=1), Machine()))
+        return [(making._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
+
+    found, _ = pdla.dry_run(6, program)
+    assert all(0 <= bound <= peak for bound, peak in found) and any(bound > peak / 3 for bound, peak in found)

@@ -398,6 +398,24 @@ def a_conv(scheme, **options):
     return nn.Conv2d(scheme, 4, 4, 3, height=2, width=3, **options)
 
 
+@pytest.mark.parametrize("make", [a_conv, lambda scheme: nn.Upsample(scheme, height=2, width=3)], ids=["conv", "up"])
+def test_what_an_input_keeps_whole_stays_whole(make):
+    """Of three pairs of samples one rank has two, and what comes of them, there and back."""
+
+    def program(comm):
+        scheme, x, found = tensor(comm), np.arange(144.0).reshape(36, 4), []
+        for pixels in (6, 12):
+            layer = make(scheme)
+            y = layer.forward(scheme.shard(x, sequence=pixels))
+            dx = layer.backward(y)
+            found.append((y.gather(), dx.gather()))
+        for samples, pairs in zip(*found, strict=True):  # products of other sizes round otherwise
+            np.testing.assert_allclose(pairs, samples, rtol=1e-12, atol=1e-9)
+        return dx.local.shape[0]
+
+    assert sorted(pdla.run(4, program)) == [12] * 2 + [24] * 2
+
+
 @pytest.mark.parametrize(
     ("make", "use", "error", "words"),
     [
@@ -426,6 +444,12 @@ def a_conv(scheme, **options):
             "sequences of 6 tokens whole",
         ),
         (tensor, lambda s: nn.Upsample(s, height=2, width=3).forward(np.zeros((6, 4))), ShapeError, "takes a DistMatrix"),
+        (
+            tensor,
+            lambda s: nn.Upsample(s, height=2, width=3).forward(s.shard(np.zeros((36, 4)), sequence=9)),
+            LayoutError,
+            "samples of 6 pixels whole",
+        ),
     ],
 )
 def test_wrong_use_is_an_error_on_every_rank(make, use, error, words):

@@ -56,6 +56,17 @@ def dropped(scheme, passes=1, training=True):
     return [layer.forward(x, training=training).gather() for _ in range(passes)]
 
 
+def test_an_activation_that_one_rank_has_and_a_scheme_that_cuts_nothing():
+    """Serial cuts no tokens along "data" either."""
+    x = np.arange(24.0).reshape(6, 4)
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2,), axes=("data",), comm=comm)
+        return nn.Serial(grid).shard(x if comm.rank == 1 else None, root=1).local
+
+    assert all(np.array_equal(whole, x) for whole in pdla.run(2, program))
+
+
 @everywhere
 def test_what_is_dropped_is_the_same_everywhere(place):
     found = run(place, lambda scheme: dropped(scheme, 2))
@@ -1223,6 +1234,16 @@ def test_parameters_begin_normal_with_the_deviation_and_the_seed_that_are_given(
         assert abs(one.std() - 1) < 0.05 and abs(one.mean()) < 0.05
         assert abs((abs(one) > 2).mean() - 0.0455) < 0.01, "normal"
         assert abs((one * other).mean()) < 0.05, "one says nothing of the other"
+
+
+def test_a_layer_of_a_seed_and_a_name_begins_and_drops_alike_in_every_release():
+    def program(scheme):
+        linear, dropout = nn.Linear(scheme, 3, 2, scale=1, seed=3), nn.Dropout(scheme, 0.5, seed=3)
+        return linear.weight.value.local.round(8).tolist(), dropout.forward(scheme.shard(np.ones((2, 6)))).local.tolist()
+
+    weights, left = run(SERIAL, program)
+    assert weights == [[-0.38207436, -0.96126781], [-1.52069045, 0.96319839], [1.37916608, 1.00726403]]
+    assert left == [[0, 0, 0, 0, 2, 2], [2, 0, 2, 0, 2, 0]]
 
 
 def test_layers_of_one_seed_are_not_alike():
