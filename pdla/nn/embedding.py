@@ -80,9 +80,8 @@ class Embedding(Layer):
         block[there] = w.stored.T[places]
         at.release(self.weight)
         at.keep(self, ids)
-        with tagged(f"{self.name} forward"):
-            coming = begun(settled(DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx), meeting.X, w.dtype))
-        x = yield from coming
+        addends = DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx)
+        x = yield from begun(settled(addends, meeting.X, w.dtype), f"{self.name} forward")
         return x if self.positions is None else (yield from self.positions._forward(x, at))
 
     def _backward(self, dx: DistMatrix, at: Shard) -> Steps[None]:
@@ -90,9 +89,7 @@ class Embedding(Layer):
         meeting = self._meeting(at)
         if self.positions is not None:
             dx = yield from self.positions._backward(dx, at)
-        with tagged(f"{self.name} backward"):
-            coming = begun(gathered(dx, meeting.x))
-        seen = yield from coming
+        seen = yield from begun(gathered(dx, meeting.x), f"{self.name} backward")
         places, there, _ = self._places(ids, meeting, at)
         rows = _add_at(places, seen.stored[there])
         with tagged(f"{self.name} backward"):

@@ -48,9 +48,7 @@ class Norm(Layer):
         check_activation(self, x, self.features, self.gain.value.dtype, self.spec)
 
     def _summed(self, sums: Any, x: DistMatrix) -> Steps[Any]:
-        with tagged(f"{self.name} sums"):
-            coming = begun(summed(sums, x.grid, cols_of(x.layout)))
-        return (yield from coming)
+        return begun(summed(sums, x.grid, cols_of(x.layout)), f"{self.name} sums")
 
     def _learn(self, dy: DistMatrix, normal: Any, at: Shard) -> None:
         """Add to the gradients of gain and offset."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.ledger import tagged
+from pdla.comm.ledger import tag
 from pdla.cuts import block_bounds
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
@@ -92,8 +92,8 @@ class Trip:
 
     def _begin(self, parameter: Parameter) -> None:
         if parameter not in self.coming and parameter not in self.here:
-            with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
-                self.coming[parameter] = begun(gathered(parameter.value, parameter.used))
+            name = f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"
+            self.coming[parameter] = begun(gathered(parameter.value, parameter.used), name)
 
     def gathered(self, parameter: Parameter) -> DistMatrix:
         """The parameter in the layout in which it is used. It has travelled while the one before it was used, so this waits for it
@@ -128,7 +128,7 @@ class Trip:
         if count + 1 == self.scheme.shards * parameter.layers:
             self.settle()
             del self.addends[parameter]
-            self.debts.append((parameter, begun(settled(addends, value.layout, value.dtype))))
+            self.debts.append((parameter, begun(settled(addends, value.layout, value.dtype), tag())))
 
     def settle(self) -> None:
         """Wait for the sums over ranks that are under way, and set the gradients to them."""
