@@ -16,9 +16,9 @@ from pdla.array.dtypes import dtype_of
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import PdlaError, ShapeError, kind_of
-from pdla.layout import Layout
+from pdla.layout import Layout, axes_of
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
@@ -131,7 +131,7 @@ class Positions(Layer):
         yield from ()
         with tagged(f"{self.name} positions"):
             places = at.rows(dy.layout, dy.shape[0]) % self.sequence
-            at.trip.add(self.table, rows_of(dy.layout), _add_at(places, dy.stored))
+            at.trip.add(self.table, axes_of(dy.layout.rows), _add_at(places, dy.stored))
         return dy
 
 

@@ -12,10 +12,10 @@ from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
 from pdla.errors import ShapeError
-from pdla.layout import Layout
+from pdla.layout import Layout, axes_of
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, counts, sequence_of
@@ -154,7 +154,7 @@ class Linear(Layer):
         meeting = self.meeting(x)
         if self.bias is not None:
             with tagged(f"{self.name} bias"):
-                at.trip.add(self.bias, rows_of(dy.layout), add_sums(sums))
+                at.trip.add(self.bias, axes_of(dy.layout.rows), add_sums(sums))
         if self.panels:
             self.weight.gradient = self.panels.dw(x, dy, meeting)
             return self.panels.dx(dy, self.weight.value, meeting)
