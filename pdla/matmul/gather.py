@@ -130,17 +130,17 @@ def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
     multiplied, since fewer groups pass over C fewer times. Where little comes meanwhile they stay thin, so that little is left to
     be multiplied when the last has come.
     """
-    there = sorted(tiles.items(), key=lambda one: int(one[1].starts[0]))
-    left = sum(len(part) for _, part in there)
-    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in there) else left
+    in_order = sorted(tiles.items(), key=lambda tile: int(tile[1].starts[0]))
+    left = sum(len(part) for _, part in in_order)
+    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in in_order) else left
     groups: list[list[tuple[int, IndexSet]]] = [[]]
     size = 0
-    for one in there:
+    for rank, part in in_order:
         if size >= width and left >= THIN:
             groups.append([])
             width, size = max(THIN, pace * size), 0
-        groups[-1].append(one)
-        size, left = size + len(one[1]), left - len(one[1])
+        groups[-1].append((rank, part))
+        size, left = size + len(part), left - len(part)
     return [(tuple(r for r, _ in group), joined([part for _, part in group])) for group in groups]
 
 
