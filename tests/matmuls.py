@@ -15,6 +15,13 @@ def exact(shape, grid, layout, dtype=float, seed=0):
     return pdla.random(shape, grid, layout, dtype=dtype, seed=seed, distribution="integers", low=-4, high=5)
 
 
+def numbers(shape, dtype="float64", seed=0):
+    """The same as a NumPy array, complex where the dtype is."""
+    draw = np.random.default_rng([seed, *shape])
+    x = draw.integers(-3, 4, shape)
+    return (x + 1j * draw.integers(-3, 4, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+
+
 def op(X, how):
     if how == "N":
         return X

@@ -86,8 +86,8 @@ class Pair:
 def bootstrap(old: list[float], new: list[float]) -> Ratio:
     """The ratio of medians and its percentile interval (Efron 1979), with the same draws at every call."""
     draw = np.random.default_rng(0)
-    one, two = (np.median(draw.choice(seconds, (RESAMPLES, len(seconds))), axis=1) for seconds in (old, new))
-    low, high = np.quantile(two / one, [(1 - SURE) / 2, (1 + SURE) / 2])
+    olds, news = (np.median(draw.choice(seconds, (RESAMPLES, len(seconds))), axis=1) for seconds in (old, new))
+    low, high = np.quantile(news / olds, [(1 - SURE) / 2, (1 + SURE) / 2])
     return Ratio(median(new) / median(old), float(low), float(high))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import pdla
 from pdla import nn
-from pdla.bench.estimate import Move, Seconds, Sizes, block, divisors, gather, length, placements, reduced, seconds, settle
+from pdla.bench.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
 from pdla.bench.plural import plural
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout, axes_of
@@ -89,7 +89,7 @@ class Choice:
     def scheme(self, comm: Any) -> nn.Scheme:
         return getattr(nn, self.name)(pdla.ProcessGrid(self.shape, self.axes, comm, order="C"), **dict(self.options))
 
-    def placed(self, sizes: dict[str, int]) -> Choice:
+    def placed(self, sizes: Sizes) -> Choice:
         """The same with the axes in another order."""
         return replace(self, axes=tuple(sizes), shape=tuple(sizes.values()))
 
@@ -218,8 +218,7 @@ def guess(choice: Choice, net: Net, machine: Machine) -> Candidate[Choice]:
     need."""
     moved = tuple(moves(choice, net))
     work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
-    told = ((seconds(moved, work, sizes, machine, net.itemsize), sizes) for sizes in placements(choice.sizes, machine.node))
-    best, sizes = min(told, key=lambda one: one[0].promise)
+    best, sizes = fastest(moved, work, choice.sizes, machine, net.itemsize)
     whole = Seconds(*(net.layers * part for part in (best.work, best.near, best.far, best.saved)))
     return Candidate(choice.placed(sizes), whole, net.layers * _held(choice, net))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import pdla
 from pdla.bench.case import LAYOUT
-from pdla.bench.estimate import Move, block, divisors, gather, length, placements, seconds, settle
+from pdla.bench.estimate import Move, block, divisors, fastest, gather, length, settle
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
@@ -171,23 +171,22 @@ def _does(table: Table) -> tuple:
 
 def moves(product: Product, table: Table) -> Iterator[Move]:
     """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
-    (a, b, c), met, sizes = product.shapes, table.roles, table.sizes
-    yield from gather(a, table.A, met.A, sizes)
-    yield from gather(b, table.B, met.B, sizes)
-    yield from settle(c, met.C, table.C, sizes)
+    (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
+    yield from gather(a, table.A, chosen.A, sizes)
+    yield from gather(b, table.B, chosen.B, sizes)
+    yield from settle(c, chosen.C, table.C, sizes)
 
 
 def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
     """The table with its axes in the order in which messages take least time, and its closed forms."""
-    moved, sizes, met = tuple(moves(product, table)), table.sizes, table.roles
-    dimensions = (product.m, met.A.rows), (product.n, met.B.cols), (product.k, met.A.cols)
+    moved, sizes, chosen = tuple(moves(product, table)), table.sizes, table.roles
+    dimensions = (product.m, chosen.A.rows), (product.n, chosen.B.cols), (product.k, chosen.A.cols)
     m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
     work = machine.gemm(m, n, k, product.dtype)
-    told = ((seconds(moved, work, placed, machine, product.itemsize), placed) for placed in placements(sizes, machine.node))
-    best, placed = min(told, key=lambda one: one[0].promise)
+    best, placed = fastest(moved, work, sizes, machine, product.itemsize)
     first = sizes["k"] if "l" in sizes else table.box.k  # where there is no second axis of sums, C is summed once
     begun = boxes.messages(product.m, product.n, product.k, table.box, inf, first) * (machine.call + machine.far_latency)
-    held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, (table.A, table.B, table.C), strict=True))
+    held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
     return Candidate(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
 
 

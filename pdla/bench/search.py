@@ -68,19 +68,19 @@ def search(candidates: Iterable[Candidate[C]], run: Callable[[C], R], count: int
 
     A candidate whose work or bytes alone take longer than the slowest of the `count` found is not run: it cannot be one of them.
     """
-    ranked = sorted(candidates, key=lambda one: one.seconds.promise)
+    ranked = sorted(candidates, key=lambda candidate: candidate.seconds.promise)
     best: list[R] = []
     runs = too_large = too_slow = 0
     smallest = inf
-    for one in ranked:
-        if one.size > memory:
+    for candidate in ranked:
+        if candidate.size > memory:
             too_large += 1
-            smallest = min(smallest, one.size)
-        elif len(best) == count and one.seconds.least >= best[-1].seconds:
+            smallest = min(smallest, candidate.size)
+        elif len(best) == count and candidate.seconds.least >= best[-1].seconds:
             too_slow += 1
         elif runs < most:
             runs += 1
-            result = run(one.choice)
+            result = run(candidate.choice)
             if result.size <= memory:
                 insort(best, result, key=lambda result: result.seconds)
                 del best[count:]

@@ -220,9 +220,7 @@ class Communicator(ABC):
         ranks = (whose[i] for i in arrivals)
         if current() is None:
             return Pending(ranks, result)
-        received, far = sum(x.nbytes for _, x in recvs), 0
-        if self.nodes > 1:
-            far = sum(x.nbytes for source, x in recvs if self._far(source))
+        received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._far(source))
         return Pending(ranks, result, (verb, self.axis, received, len(recvs), way, far))
 
     def bcast(self, x: Array, root: int) -> Pending:
@@ -423,16 +421,17 @@ class Communicator(ABC):
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
         """Send x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("send", to=to)
-        return self._message("send", _checked(tag), {to: x}, {}, x)
+        return self._pending("send", self._tagged("send", _checked(tag), [(to, x)], []), [], lambda: x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
         """Receive out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
         self._one_of("recv", source=source)
-        return self._message("recv", _checked(tag), {}, {source: out}, out)
+        coming = [(source, out)]
+        return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, lambda: out)
 
     @abstractmethod
-    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        """A send or a recv: a message that is matched by its tag, not by the number of the call."""
+    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+        """As `_exchange`, for the one message of a send or a recv, which is matched by its tag, not by the number of the call."""
 
     def barrier(self) -> None:
         """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""

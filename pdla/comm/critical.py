@@ -172,10 +172,10 @@ class Lane(Clock):
     def worked(self, start: float, end: float) -> Iterator[Step]:
         """The work between two moments, the last step first; steps that reach beyond a moment are cut there."""
         for i in range(bisect_left(self.work, end, key=lambda step: step.start) - 1, -1, -1):
-            one = self.work[i]
-            if one.end <= start:
+            step = self.work[i]
+            if step.end <= start:
                 return
-            yield replace(one, start=max(start, one.start), end=min(end, one.end))
+            yield replace(step, start=max(start, step.start), end=min(end, step.end))
 
 
 @dataclass(frozen=True)
@@ -265,15 +265,15 @@ def _carried(letter: Letter, until: float) -> Iterator[Step]:
     """The steps of a message that arrives at `until`, and of those that it queued behind, last first."""
     moves = True
     for passage in _queue(letter):
-        one, lane = passage.letter, passage.lane
+        queued, lane = passage.letter, passage.lane
         if moves and passage.kind == "handling":
-            moves, handled = False, max(one.set_out, min(until, lane.moment(passage.ends)))
-            yield from _moved("latency", one, lane, handled, until)
+            moves, handled = False, max(queued.set_out, min(until, lane.moment(passage.ends)))
+            yield from _moved("latency", queued, lane, handled, until)
             until = handled
-        begins = max(one.set_out, min(until, lane.moment(passage.begins)))
-        yield from _moved(passage.kind, one, lane, begins, until)
+        begins = max(queued.set_out, min(until, lane.moment(passage.begins)))
+        yield from _moved(passage.kind, queued, lane, begins, until)
         until = begins
-    yield from _moved("latency", one, lane, one.set_out, until)
+    yield from _moved("latency", queued, lane, queued.set_out, until)
 
 
 def _moved(kind: str, letter: Letter, lane: Lane, start: float, end: float) -> Iterator[Step]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from functools import cached_property
 from sys import maxsize
@@ -148,8 +148,8 @@ class DryComm(Communicator):
         """How many ranks are on other nodes."""
         return sum(home != self.homes[self.rank] for home in self.homes)
 
-    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
-        return self._round(verb, sends, recvs, lambda: result)
+    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+        return self._exchange(verb, sends, recvs, {})
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
         if ranks is None:

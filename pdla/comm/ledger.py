@@ -231,12 +231,12 @@ class held:
             self.ledger._hold(-self.size)
 
 
-def note(what: str, axis: str, size: int, messages: int) -> None:
+def note_read(axis: str, size: int, messages: int) -> None:
     """Record bytes that came without a verb: this rank reads them in shared memory."""
     ledger = _open.get()
     if ledger is not None:
         at = now()
-        ledger.events.append(Event(what, axis, size, messages, start=at, end=at, tag=_tag.get()))
+        ledger.events.append(Event("read", axis, size, messages, start=at, end=at, tag=_tag.get()))
 
 
 class timed:

@@ -13,7 +13,7 @@ import pickle
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -75,11 +75,9 @@ class MPIComm(Communicator):
     ) -> Iterator[int]:
         return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
 
-    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         self._check_open()
-        coming = [*recvs.items()]
-        arrivals = self._post(f"{verb}(tag={tag})", tag, [*sends.items()], coming, {})
-        return self._pending(verb, arrivals, coming, lambda: result)
+        return self._post(f"{verb}(tag={tag})", tag, sends, recvs, {})
 
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None

@@ -25,7 +25,6 @@ from pdla.array import blas, chosen, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.base import Array, Communicator, Landed, Onward, Pieces
 from pdla.comm.board import Board
-from pdla.comm.pending import Pending
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
 MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows
@@ -209,13 +208,10 @@ class ThreadComm(Communicator):
             self.world.bytes_copied[self.me] += x.nbytes
             self.world.notify(self.ranks[source])
 
-    def _message(self, verb: str, tag: int, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Array) -> Pending:
+    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         """The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
-        (peer,) = [*sends, *recvs]
-        number = next(self._tags[verb, tag, peer])
-        coming = [*recvs.items()]
-        arrivals = self._post(f"{verb}(tag={tag})", (tag, number), [*sends.items()], coming, {})
-        return self._pending(verb, arrivals, coming, lambda: result)
+        ((peer, _),) = [*sends, *recvs]
+        return self._post(f"{verb}(tag={tag})", (tag, next(self._tags[verb, tag, peer])), sends, recvs, {})
 
     def share(self, value: Any) -> list[Any]:
         return self._shared("share", value, "share")

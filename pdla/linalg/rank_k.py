@@ -20,7 +20,7 @@ from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.agree import agreed, amid
 from pdla.comm.kept import kept
-from pdla.comm.ledger import buffer, held, note, timed
+from pdla.comm.ledger import buffer, held, note_read, timed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -123,7 +123,7 @@ def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> li
         return _products(A, script, _fetch(A, script), alpha, hermitian)
     with _seen(A) as everything:
         if script.fetch.recvs:
-            note("read", A.grid.comm.axis, script.fetch.words * A.dtype.itemsize, len(script.fetch.recvs))
+            note_read(A.grid.comm.axis, script.fetch.words * A.dtype.itemsize, len(script.fetch.recvs))
         return _products(A, script, everything, alpha, hermitian)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.base import Communicator
-from pdla.comm.ledger import buffer, buffers, held, note
+from pdla.comm.ledger import buffer, buffers, held, note_read
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, shares_meeting
 from pdla.linalg.stairs import Block, Stairs, meeting, pack, unpack
@@ -170,7 +170,7 @@ class Way:
             try:
                 board.seal()
                 if self.recvs:
-                    note("read", comm.axis, self.words * dtype.itemsize, len(self.recvs))
+                    note_read(comm.axis, self.words * dtype.itemsize, len(self.recvs))
                 for peer, coming in self.recvs.items():
                     yield peer, room(peer, comm.rank, _words(coming))
             finally:

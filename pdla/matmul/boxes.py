@@ -233,15 +233,15 @@ class Search:
     machine: Machine
     lean: float
 
-    def prices(self, pm: Any, pn: Any, pk: Any, first: Any = None) -> np.ndarray:
+    def prices(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
         """The prices of boxes; see Boxes.of."""
-        there = Boxes.of(self.m, self.n, self.k, pm, pn, pk, first)
-        return self._priced(there, there.words, there.messages(self.lean))
+        boxes = Boxes.of(self.m, self.n, self.k, pm, pn, pk, first)
+        return self._priced(boxes, boxes.words, boxes.messages(self.lean))
 
-    def _priced(self, there: Boxes, received: Any, begun: Any) -> np.ndarray:
+    def _priced(self, boxes: Boxes, received: Any, begun: Any) -> np.ndarray:
         work, bound = self.m * self.n * self.k / self.ranks, received_lower_bound(self.m, self.n, self.k, self.ranks)
-        over = there.bm * there.bn * there.bk / max(work, 1 / self.ranks)
-        return price(self.ranks, over, received, begun, there.pk > 1, bound, work, self.machine)
+        over = boxes.bm * boxes.bn * boxes.bk / max(work, 1 / self.ranks)
+        return price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
 
     def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> Iterator[tuple[Box, float]]:
         """Of the few boxes that might be cheapest if C's faces were cut evenly: the same with some ranks less along k, where they
@@ -249,8 +249,8 @@ class Search:
         many = np.flatnonzero(sides[2] >= circulant.MANY)
         if not len(many):
             return
-        there = Boxes.of(self.m, self.n, self.k, *(side[many] for side in sides))
-        least = self._priced(there, there.words - there.summed + there.bm * there.bn, 0)  # without a message
+        boxes = Boxes.of(self.m, self.n, self.k, *(side[many] for side in sides))
+        least = self._priced(boxes, boxes.words - boxes.summed + boxes.bm * boxes.bn, 0)  # without a message
         for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < GAIN * prices.min()))]]:
             pm, pn, most = (int(side[i]) for side in sides)
             rows = np.arange(1, min(most, LONGEST) + 1)

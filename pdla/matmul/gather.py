@@ -72,35 +72,44 @@ class Script:
         grid = a.grid
         if grid.coords is None:
             return Script(axes, ({}, {}), {})
+        shape = a.shape[0], b.shape[1]
         whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
-        held = roles.C.indices((a.shape[0], b.shape[1]), grid.sizes, grid.coords)
+        held = roles.C.indices(shape, grid.sizes, grid.coords)
         sides = zip((a, b), (roles.A, roles.B), axes, whole, strict=True)
         tiles = [blocks(X, to, along) if along else {0: all_} for X, to, along, all_ in sides]
         rooms = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
         places: list[Joined] = [(), ()]
-        copies = _copies(roles)
         for side, X in enumerate((a, b)):
-            along_k, across = 1 - side, side  # dimensions of the operand. A's tiles pass over columns of C, B's over its rows
-            comm = grid[axes[side]] if axes[side] else None
-            if comm is None or X.transposed:
-                continue
-            # By an even share of C, so that all ranks which gather it together decide alike: in a hall they share its memory.
-            size, nest = ((a.shape[0], roles.C.rows), (b.shape[1], roles.C.cols))[along_k]
-            passes = size // prod(grid.sizes[axis] for axis in axes_of(nest))
-            if not _thin(tiles[side], whole[side], along_k, passes):
-                continue
-            # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
-            # is multiplied (see run), so that one group loses nothing.
-            nodes = 1 if copies else comm.nodes
-            if side == 0 and nodes == 1:  # columns of A take extra memory and a copy, which pays only where a network is slower
-                continue
-            kept = whole[side][across]
-            pace = _pace(len(held[0]), len(held[1]), len(kept), comm, a.dtype, machine)
-            together = _groups({r: tile[along_k] for r, tile in tiles[side].items()}, nodes, pace)
-            tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
-            places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
+            if axes[side] and (together := _together(X, side, grid[axes[side]], tiles[side], whole[side], roles, shape, machine)):
+                along_k, kept = 1 - side, whole[side][side]
+                tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
+                places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
         shapes = [{i: as_stored(X, *tile) for i, tile in there.items()} for X, there in zip((a, b), tiles, strict=True)]
         return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(rooms), tuple(places))
+
+
+def _together(
+    X: DistMatrix, side: int, comm: Communicator | None, tiles: Blocks, whole: tuple[IndexSet, IndexSet], roles: Roles,
+    shape: tuple[int, int], machine: Machine,
+) -> Groups:  # fmt: skip
+    """The groups in which the tiles of A (side 0) or B (side 1), which are gathered over comm, are joined; empty: they are not.
+
+    shape  C's
+    """
+    along_k, grid = 1 - side, X.grid  # A's tiles pass over columns of C, B's over its rows
+    if comm is None or X.transposed:
+        return []
+    # By an even share of C, so that all ranks which gather it together decide alike: in a hall they share its memory.
+    passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
+    # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
+    # is multiplied (see run), so that one group loses nothing.
+    nodes = 1 if _copies(roles) else comm.nodes
+    # Columns of A take extra memory and a copy, which pays only where a network is slower.
+    if not _thin(tiles, whole, along_k, passes) or (side == 0 and nodes == 1):
+        return []
+    rows, cols = roles.C.indices(shape, grid.sizes, grid.coords)
+    pace = _pace(len(rows), len(cols), len(whole[side]), comm, X.dtype, machine)
+    return _groups({r: tile[along_k] for r, tile in tiles.items()}, nodes, pace)
 
 
 def _copies(roles: Roles) -> bool:
@@ -130,17 +139,17 @@ def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
     multiplied, since fewer groups pass over C fewer times. Where little comes meanwhile they stay thin, so that little is left to
     be multiplied when the last has come.
     """
-    there = sorted(tiles.items(), key=lambda one: int(one[1].starts[0]))
-    left = sum(len(part) for _, part in there)
-    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in there) else left
+    in_order = sorted(tiles.items(), key=lambda tile: int(tile[1].starts[0]))
+    left = sum(len(part) for _, part in in_order)
+    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in in_order) else left
     groups: list[list[tuple[int, IndexSet]]] = [[]]
     size = 0
-    for one in there:
+    for rank, part in in_order:
         if size >= width and left >= THIN:
             groups.append([])
             width, size = max(THIN, pace * size), 0
-        groups[-1].append(one)
-        size, left = size + len(one[1]), left - len(one[1])
+        groups[-1].append((rank, part))
+        size, left = size + len(part), left - len(part)
     return [(tuple(r for r, _ in group), joined([part for _, part in group])) for group in groups]
 
 

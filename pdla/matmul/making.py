@@ -77,11 +77,11 @@ class Task:
             native = self.A.layout, self.B.layout, c
         else:
             grid = self._grid(way.table, way.order)
-            native, walked = (way.table.A, way.table.B, way.table.C), walked or way.table.walked
+            native, walked = way.table.layouts, walked or way.table.walked
         a, b, c = (layout.summed for layout in native)
         steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
         C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
-        width = self.wish.panel or config.settings.panel or max(PANEL, -(-_walked(q.mnk, steps) // MOST_PANELS))
+        width = self.wish.panel or config.settings.panel or max(PANEL, -(-steps.length(q.mnk) // MOST_PANELS))
         limit = inf if self.wish.memory_limit is None else self.wish.memory_limit
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
@@ -104,11 +104,11 @@ def make(task: Task) -> Plan:
     return task.plan(found[0], planner.runners_up(found, task.dtype.itemsize))
 
 
-def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, met: roles.Roles, panel: int) -> Plan:
+def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
     """SUMMA's plan for operands on one grid, with given roles of its axes."""
     task = Task(A, B, C, dtype, Wish(panel=panel), Machine.chosen())
-    words = roles.price((A.layout, B.layout, C.layout), (met.A, met.B, met.C), task.question.mnk, A.grid.sizes)
-    return task.plan(Way("summa", "summa", met, None, None, words, 0.0, 0.0))
+    words = roles.price((A.layout, B.layout, C.layout), chosen.layouts, task.question.mnk, A.grid.sizes)
+    return task.plan(Way("summa", "summa", chosen, None, None, words, 0.0, 0.0))
 
 
 def lean(task: Task) -> Iterator[Plan]:
@@ -167,7 +167,7 @@ def _least(plan: Plan) -> int:
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
-    faces = (plan.roles.A, plan.roles.B, plan.roles.C) if plan.schedule in AT_ONCE else (plan.walk.A, plan.walk.B, plan.walk.C)
+    faces = plan.roles.layouts if plan.schedule in AT_ONCE else (plan.walk.A, plan.walk.B, plan.walk.C)
     stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
     first = dict.fromkeys(sizes, 0)
 
@@ -191,7 +191,7 @@ def _under_way(plan: Plan) -> int:
     """Elements of SUMMA's panels on the grid's first rank: of each matrix that moves the panel that is worked on, and those under
     way."""
     (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
-    width, first = min(plan.panel, walk.first_met(walked, (m, n, k), sizes)), dict.fromkeys(sizes, 0)
+    width, first = min(plan.panel, walk.first_common(walked, (m, n, k), sizes)), dict.fromkeys(sizes, 0)
     moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.WALKED[walked.dimension], strict=True)
     across = (
         X.local_shape(shape, sizes, first)[1 - which]
@@ -205,14 +205,9 @@ def _thinnest(plan: Plan) -> Plan:
     """The plan with the narrowest panels that are tried: about MOST_PANELS, a rank's indices cut evenly."""
     if plan.schedule != "summa":
         return plan
-    met = walk.first_met(plan.walk, plan.mnk, plan.grid.sizes)
-    pieces = max(1, MOST_PANELS * met // max(1, _walked(plan.mnk, plan.walk)))
-    return replace(plan, panel=min(plan.panel, PANEL, max(1, -(-met // pieces))))
-
-
-def _walked(mnk: tuple[int, int, int], steps: walk.Walk) -> int:
-    """How long the dimension is that panels are cut from."""
-    return mnk["mnk".index(steps.dimension)]
+    common = walk.first_common(plan.walk, plan.mnk, plan.grid.sizes)
+    pieces = max(1, MOST_PANELS * common // max(1, plan.walk.length(plan.mnk)))
+    return replace(plan, panel=min(plan.panel, PANEL, max(1, -(-common // pieces))))
 
 
 def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:

@@ -334,8 +334,8 @@ class Plan:
 
     def _in_step(self, streams, a: DistMatrix, b: DistMatrix):
         """Collective: Cannon's streams; where their parts do not line up on some rank, with one operand gathered first."""
-        walked, n = self.walk, {"m": a.shape[0], "n": b.shape[1], "k": a.shape[1]}[self.walk.dimension]
-        if cannon.in_step(walked, n, tuple(self.grid.sizes.items())):
+        walked = self.walk
+        if cannon.in_step(walked, walked.length(self.mnk), tuple(self.grid.sizes.items())):
             return streams
         by_n = walked.dimension == "n"
         still = replace(walked, axes_b=(), B=self.roles.B) if by_n else replace(walked, axes_a=(), A=self.roles.A)
@@ -406,7 +406,7 @@ class Plan:
 
     def _way_of(self, i: int) -> str:
         """The layouts that A, B or C (0, 1 or 2) goes through: as given, native, and as the local products take it."""
-        given, native, needed = (self.A, self.B, self.C)[i].layout, self.native[i], (self.roles.A, self.roles.B, self.roles.C)[i]
+        given, native, needed = (self.A, self.B, self.C)[i].layout, self.native[i], self.roles.layouts[i]
         steps = [given] if self.stays[i] else [given, native]
         steps += [] if steps[-1] == needed else [needed]
         return " -> ".join(map(repr, steps if i < 2 else reversed(steps)))

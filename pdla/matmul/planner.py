@@ -143,7 +143,7 @@ def _tables(
 
 
 def _suited(q: Sizes, table: Table) -> str:
-    return q.schedule((table.A, table.B, table.C), table.roles, table.sizes)
+    return q.schedule(table.layouts, table.roles, table.sizes)
 
 
 def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: bool) -> Iterable[tuple[int, int, int]]:
@@ -167,18 +167,17 @@ def _native_price(q: Sizes, table: Table, order: Order = None) -> float:
 
 
 def _table_weighed(q: Sizes, table: Table, order: Order) -> float:
-    given = (table.A, table.B, table.C)
-    return _weighed(q, table.schedule, table.words(*q.mnk), given, table.roles, table.sizes, order)
+    return _weighed(q, table.schedule, table.words(*q.mnk), table.layouts, table.roles, table.sizes, order)
 
 
 def _weighed(
-    q: Sizes, schedule: str, words: float, given: tuple, met: roles.Roles, sizes: Mapping[str, int], order: Order
+    q: Sizes, schedule: str, words: float, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
     """The words by which a product is priced: those that a rank receives, of which those from other nodes count more. Where ranks
     share memory, half the words that it copies: a word in a message is copied twice, as it is sent and as it is received."""
     if not q.readable and q.homes is None:
         return words
-    lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
+    lying, layouts = lying_so(given, sizes), chosen.layouts
     if q.readable:
         return roles.copied(lying, layouts, q.mnk, sizes, q.seen if schedule == "shared" else None) / 2
     shape = tuple(sizes.values())
@@ -230,19 +229,18 @@ class KeptOf:
 
     def __init__(self, q: Question) -> None:
         self.q = q
-        self.sides = [None if X is None else Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in (q.A, q.B, q.C)]
+        self.sides = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
         self.known: dict[tuple, Kept] = {}
         self.found: dict[tuple, np.ndarray] = {}
 
     def __call__(self, table: Table) -> list[Kept]:
-        operands = [(self.q.A, table.A), (self.q.B, table.B)] + ([(self.q.C, table.C)] if self.q.C else [])
-        return [self._one(i, X, table, layout) for i, (X, layout) in enumerate(operands)]
+        return [self._one(i, X, table, table.layouts[i]) for i, X in enumerate(self.q.operands)]
 
     def _one(self, i: int, X: Lying, table: Table, layout: Layout) -> Kept:
-        key, user = (i, table.shape, table.axes, layout), self.sides[i]
-        if key not in self.known and user is not None:
+        key = i, table.shape, table.axes, layout
+        if key not in self.known:
             native = Side(X.shape, layout, table.axes, table.shape)
-            self.known[key] = Kept(user, native, X.place.order, self.q.ranks)
+            self.known[key] = Kept(self.sides[i], native, X.place.order, self.q.ranks)
         return self.known[key]
 
     def words(self, kept: Kept, order: np.ndarray, back: bool) -> np.ndarray:
@@ -286,7 +284,7 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
 
 def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
     """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
-    pairs = [(X, layout) for X, layout in ((q.A, table.A), (q.B, table.B), (q.C, table.C)) if X is not None]
+    pairs = zip(q.operands, table.layouts, strict=False)
     return all(X.layout == layout and X.place.filled_so(table.axes, table.shape, order) for X, layout in pairs)
 
 
@@ -295,8 +293,7 @@ def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[
     each = kept(table)
     to = [kept.words(matrix, order, False) for matrix in each]
     back = [kept.words(matrix, order, True) for matrix in each]
-    lying = [X for X in (q.A, q.B, q.C) if X is not None]
-    stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, lying, strict=True)]
+    stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
     arriving = to[0] * (not stay[0]) + to[1] * (not stay[1])
     if q.C is None:
         return arriving, np.zeros(1), (stay[0], stay[1], True)
@@ -308,7 +305,7 @@ def _by_node(
 ) -> float:
     """The words of conversions as they are priced: those from other nodes count machine.distance times."""
     assert q.homes is not None
-    far = [one.far(order, q.homes) for one in kept(table)]
+    far = [matrix.far(order, q.homes) for matrix in kept(table)]
     far_there = far[0][0] * (not stays[0]) + far[1][0] * (not stays[1])
     far_back = far[2][1] * (not stays[2]) if q.C is not None else np.zeros(1)
     more = q.machine.distance - 1
@@ -338,9 +335,9 @@ def _relabelled(q: Question, found: list[Way]) -> list[Way]:
     return again
 
 
-def runners_up(found: Sequence[Way], itemsize: int, count: int = 3) -> tuple[str, ...]:
-    """The next cheapest ways, in words; of those with one algorithm, schedule and grid shape, the cheapest."""
+def runners_up(found: Sequence[Way], itemsize: int) -> tuple[str, ...]:
+    """The three next cheapest ways, in words; of those with one algorithm, schedule and grid shape, the cheapest."""
     seen: dict[tuple, str] = {}
     for way in found:
         seen.setdefault((way.algorithm, way.schedule, way.table and way.table.shape), way.in_words(itemsize))
-    return tuple(seen.values())[1 : count + 1]
+    return tuple(seen.values())[1:4]

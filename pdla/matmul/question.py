@@ -107,10 +107,10 @@ class Sizes:
     def _lean(self) -> float:
         return boxes.lean(*self.mnk, self.ranks, self.machine)
 
-    def schedule(self, given: tuple, met: roles.Roles, sizes: Mapping[str, int]) -> str:
+    def schedule(self, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
         """The schedule for operands in the layouts `given`: "shared" where ranks can read in place and memory allows; else "gather"
         where little is gathered and summed; else "summa". What is redistributed before does not count: panels do not help it."""
-        lying, layouts = lying_so(given, sizes), (met.A, met.B, met.C)
+        lying, layouts = lying_so(given, sizes), chosen.layouts
         read, own = roles.gathered(lying, layouts, self.mnk, sizes, self.seen)
         if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes, self.seen)[0]:
             return "shared"
@@ -164,5 +164,10 @@ class Question(Sizes):
         return super().in_two and (self.C is None or len(self.C.place.axes) == 4)
 
     @property
+    def operands(self) -> tuple[Lying, ...]:
+        """A, B and, where its layout is given, C."""
+        return (self.A, self.B) if self.C is None else (self.A, self.B, self.C)
+
+    @property
     def one_grid(self) -> bool:
-        return self.A.place == self.B.place and (self.C is None or self.C.place == self.A.place)
+        return all(X.place == self.A.place for X in self.operands)

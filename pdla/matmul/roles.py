@@ -38,6 +38,10 @@ class Roles:
     B: Layout
     C: Layout
 
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        return self.A, self.B, self.C
+
     def __str__(self) -> str:
         return ", ".join(f"{axis} carries {'a copy' if role == '-' else role}" for axis, role in self.carries)
 
@@ -64,7 +68,7 @@ def choose(
                 best = words, Roles(tuple(zip(axes, carried, strict=True)), *layouts)
     assert best is not None
     chosen = best[1]
-    return chosen, price((A, B, C), (chosen.A, chosen.B, chosen.C), (m, n, k), size)
+    return chosen, price((A, B, C), chosen.layouts, (m, n, k), size)
 
 
 def cutting(X: Layout, size: Mapping[str, int]) -> Layout:

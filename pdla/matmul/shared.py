@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from pdla.comm.board import Board
-from pdla.comm.ledger import held, note, take
+from pdla.comm.ledger import held, note_read, take
 from pdla.comm.workspace import aligned
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
@@ -244,7 +244,7 @@ class Turn:
                 board.seal()
                 for faces in (script.A, script.B):
                     if faces is not None and faces.read.peers:
-                        note("read", faces.read.axes, faces.read.size, faces.read.peers)
+                        note_read(faces.read.axes, faces.read.size, faces.read.peers)
                 if c is not None:
                     multiply(self.left.xp, left, right, c, alpha, beta)
             finally:  # a rank that goes on after a failure here must not be a turn behind the others

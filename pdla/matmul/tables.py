@@ -52,6 +52,10 @@ class Table:
         return dict(zip(self.axes, self.shape, strict=True))
 
     @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        return self.A, self.B, self.C
+
+    @property
     def box(self) -> Box:
         return boxes.of(self.carries, self.sizes)
 
@@ -147,8 +151,8 @@ class Table:
     @property
     def straight(self) -> Table:
         """The same table, where A and B are brought to the layouts in which they are multiplied, so that none is gathered there."""
-        met = self.roles
-        return replace(self, A=met.A, B=met.B)
+        roles = self.roles
+        return replace(self, A=roles.A, B=roles.B)
 
 
 @dataclass(frozen=True)

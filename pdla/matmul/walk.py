@@ -40,6 +40,10 @@ class Walk:
         found = zip(matrices, WALKED[self.dimension], strict=True)
         return [((X.rows, X.cols)[which], axes) for (X, axes), which in found if which is not None]
 
+    def length(self, mnk: tuple[int, int, int]) -> int:
+        """How many indices the walked dimension has."""
+        return mnk["mnk".index(self.dimension)]
+
 
 def _cuts(layout: Layout, dimension: int, sizes: Mapping[str, int]):
     return effective((layout.rows, layout.cols)[dimension], sizes)
@@ -97,18 +101,17 @@ def choose(
 def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """The width of the widest panel there can be: the most indices of the walked dimension that a share by the one and a share by
     the other matrix that has it have in common."""
-    n, nests = mnk["mnk".index(walked.dimension)], [nest for nest, _ in walked.sides]
+    n, nests = walked.length(mnk), [nest for nest, _ in walked.sides]
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
-        return first_met(walked, mnk, sizes)
+        return first_common(walked, mnk, sizes)
     xs, ys = (shares(n, nest, sizes, axes_of(nest), {}) for nest in nests)
     return max((meeting.width for meeting in meetings(xs, ys)), default=0)
 
 
-def first_met(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
+def first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
     """How many indices of the walked dimension the grid's first rank holds of both matrices that have it: if panels may be so wide,
     its widest has no fewer."""
-    n = mnk["mnk".index(walked.dimension)]
-    x, y = (share(n, nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest, _ in walked.sides)
+    x, y = (share(walked.length(mnk), nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest, _ in walked.sides)
     return x.overlay(y)[2]
 
 

@@ -1,4 +1,4 @@
-"""Activations: which axes cut them, and the checks of a layer's arguments."""
+"""Activations, and the checks of a layer's arguments."""
 
 from __future__ import annotations
 
@@ -9,22 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pdla.errors import LayoutError, ShapeError, kind_of
-from pdla.layout import Layout, shares
+from pdla.layout import Layout, axes_of, shares
 from pdla.matrix import DistMatrix
 from pdla.nn.scheme import counts, sequence_of
 
 if TYPE_CHECKING:
     from pdla.nn.layer import Layer
-
-
-def rows_of(layout: Layout) -> tuple[str, ...]:
-    """The axes that cut an activation's tokens."""
-    return tuple(cut.axis for cut in layout.rows)
-
-
-def cols_of(layout: Layout) -> tuple[str, ...]:
-    """The axes that cut an activation's features."""
-    return tuple(cut.axis for cut in layout.cols)
 
 
 def like(x: DistMatrix, block: Any) -> DistMatrix:
@@ -35,16 +25,16 @@ def like(x: DistMatrix, block: Any) -> DistMatrix:
 # ---------------------------------------------------------------------------------------------- checks
 
 
-def check_like(x: Any, model: DistMatrix, name: str, what: str) -> None:
-    """Raise unless x has the shape, dtype, grid and layout of `model`, and is no view. Errors call x `name`, the model `what`."""
-    if not isinstance(x, DistMatrix):
-        raise ShapeError(f"{name} is {kind_of(x)}, not a DistMatrix laid out as {what}, {model!r}")
-    if x.shape != model.shape or x.dtype != model.dtype:
-        raise ShapeError(f"{name} is {x.shape} {x.dtype}, {what} {model.shape} {model.dtype}")
-    if x.grid != model.grid or x.layout != model.layout:
-        raise LayoutError(f"{name} lies as {x.layout!r} on {x.grid!r}, {what} as {model.layout!r} on {model.grid!r}")
-    if x.transposed or x.conjugated:
-        raise LayoutError(f"{name} is a transposed or conjugated view; give its copy()")
+def check_gradient(dy: Any, y: DistMatrix) -> None:
+    """Raise unless dy has the shape, dtype, grid and layout of y, a layer's output, and is no view."""
+    if not isinstance(dy, DistMatrix):
+        raise ShapeError(f"dy is {kind_of(dy)}, not a DistMatrix laid out as the layer's output, {y!r}")
+    if dy.shape != y.shape or dy.dtype != y.dtype:
+        raise ShapeError(f"dy is {dy.shape} {dy.dtype}, the layer's output {y.shape} {y.dtype}")
+    if dy.grid != y.grid or dy.layout != y.layout:
+        raise LayoutError(f"dy lies as {dy.layout!r} on {dy.grid!r}, the layer's output as {y.layout!r} on {y.grid!r}")
+    if dy.transposed or dy.conjugated:
+        raise LayoutError("dy is a transposed or conjugated view; give its copy()")
 
 
 def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec: str, unit: int = 1) -> None:
@@ -116,7 +106,7 @@ def check_whole(layer: Layer, x: DistMatrix, given: Layout | None = None) -> Non
 
     def held(layout: Layout, scale: Fraction | int = 1) -> list[int]:
         cuts = layout.rows
-        return [len(tokens) for tokens in shares(int(x.shape[0] * scale), cuts, x.grid.sizes, rows_of(layout), {})]
+        return [len(tokens) for tokens in shares(int(x.shape[0] * scale), cuts, x.grid.sizes, axes_of(cuts), {})]
 
     if any(tokens % layer.sequence for tokens in held(x.layout)):
         raise LayoutError(

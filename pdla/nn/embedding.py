@@ -16,9 +16,9 @@ from pdla.array.dtypes import dtype_of
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import PdlaError, ShapeError, kind_of
-from pdla.layout import Layout
+from pdla.layout import Layout, axes_of
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear, weights
 from pdla.nn.scheme import Meeting, Scheme
@@ -80,9 +80,8 @@ class Embedding(Layer):
         block[there] = w.stored.T[places]
         at.release(self.weight)
         at.keep(self, ids)
-        with tagged(f"{self.name} forward"):
-            coming = begun(settled(DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx), meeting.X, w.dtype))
-        x = yield from coming
+        addends = DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx)
+        x = yield from begun(settled(addends, meeting.X, w.dtype), f"{self.name} forward")
         return x if self.positions is None else (yield from self.positions._forward(x, at))
 
     def _backward(self, dx: DistMatrix, at: Shard) -> Steps[None]:
@@ -90,9 +89,7 @@ class Embedding(Layer):
         meeting = self._meeting(at)
         if self.positions is not None:
             dx = yield from self.positions._backward(dx, at)
-        with tagged(f"{self.name} backward"):
-            coming = begun(gathered(dx, meeting.x))
-        seen = yield from coming
+        seen = yield from begun(gathered(dx, meeting.x), f"{self.name} backward")
         places, there, _ = self._places(ids, meeting, at)
         rows = _add_at(places, seen.stored[there])
         with tagged(f"{self.name} backward"):
@@ -134,7 +131,7 @@ class Positions(Layer):
         yield from ()
         with tagged(f"{self.name} positions"):
             places = at.rows(dy.layout, dy.shape[0]) % self.sequence
-            at.trip.add(self.table, rows_of(dy.layout), _add_at(places, dy.stored))
+            at.trip.add(self.table, axes_of(dy.layout.rows), _add_at(places, dy.stored))
         return dy
 
 

@@ -19,7 +19,7 @@ from pdla.create import from_global
 from pdla.errors import GridError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_like, check_reals, check_sequences
+from pdla.nn.activation import check_gradient, check_reals, check_sequences
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, together
 from pdla.nn.trip import Parameter, Shard, Trip
@@ -203,7 +203,7 @@ class Layer:
             if trip is None:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             assert y is not None
-            check_like(dy, y, "dy", "the layer's output")
+            check_gradient(dy, y)
         shards, self._trip, self._left, self._shards = self._shards, None, None, []
         for parameter in self.all_parameters():
             parameter.gradient = None  # after an error in this pass, there is none to step by

@@ -12,10 +12,10 @@ from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
 from pdla.errors import ShapeError
-from pdla.layout import Layout
+from pdla.layout import Layout, axes_of
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, counts, sequence_of
@@ -154,7 +154,7 @@ class Linear(Layer):
         meeting = self.meeting(x)
         if self.bias is not None:
             with tagged(f"{self.name} bias"):
-                at.trip.add(self.bias, rows_of(dy.layout), add_sums(sums))
+                at.trip.add(self.bias, axes_of(dy.layout.rows), add_sums(sums))
         if self.panels:
             self.weight.gradient = self.panels.dw(x, dy, meeting)
             return self.panels.dx(dy, self.weight.value, meeting)
@@ -164,34 +164,26 @@ class Linear(Layer):
 
     def _y(self, x: DistMatrix, meeting: Meeting, at: Shard) -> Steps[DistMatrix]:
         """X W, summed over the ranks that have addends."""
-        with tagged(f"{self.name} forward"):
-            coming = begun(gathered(x, meeting.x))
+        name = f"{self.name} forward"
+        coming = begun(gathered(x, meeting.x), name)
         at.trip.ask(self.weight)
         seen = yield from coming
-        with tagged(f"{self.name} forward"):
-            made = begun(product(self._spread(seen, meeting), at.trip.gathered(self.weight), meeting.y, at))
-        addends = yield from made
-        with tagged(f"{self.name} forward"):
-            y_coming = begun(settled(addends, meeting.Y, x.dtype))
+        addends = yield from begun(product(self._spread(seen, meeting), at.trip.gathered(self.weight), meeting.y, at), name)
+        y_coming = begun(settled(addends, meeting.Y, x.dtype), name)
         at.release(self.weight)
         at.keep(self, seen if self.scheme.keep else x)
         return (yield from y_coming)
 
     def _dx(self, dy: DistMatrix, x: DistMatrix, meeting: Meeting, at: Shard) -> Steps[DistMatrix]:
         """dX: dY W^T, summed over the ranks that have addends; meanwhile X^T dY is added to W's gradient."""
-        with tagged(f"{self.name} backward"):
-            coming = begun(gathered(dy, Layout(meeting.y.rows, meeting.y.cols)))
-            x_coming = begun(gathered(x, meeting.x))
+        name, layout = f"{self.name} backward", Layout(meeting.y.rows, meeting.w.rows, meeting.dx.partial)
+        coming, x_coming = begun(gathered(dy, meeting.y.summed), name), begun(gathered(x, meeting.x), name)
         at.trip.ask(self.weight)
         dy = yield from coming
-        with tagged(f"{self.name} backward"):
-            layout = Layout(meeting.y.rows, meeting.w.rows, meeting.dx.partial)
-            made = begun(product(dy, at.trip.gathered(self.weight).T, layout, at))
-        addends = yield from made
-        with tagged(f"{self.name} backward"):
-            dx_coming = begun(settled(self._folded(addends, meeting), meeting.X, dy.dtype))
+        addends = yield from begun(product(dy, at.trip.gathered(self.weight).T, layout, at), name)
+        dx_coming = begun(settled(self._folded(addends, meeting), meeting.X, dy.dtype), name)
         at.release(self.weight)
         x = yield from x_coming
-        with tagged(f"{self.name} backward"):
+        with tagged(name):
             at.trip.add(self.weight, meeting.dw.partial, add_product(self._spread(x, meeting).T, dy))
         return (yield from dx_coming)

@@ -11,8 +11,9 @@ from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
+from pdla.layout import axes_of
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_floats, cols_of, like, rows_of
+from pdla.nn.activation import check_floats, like
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described
 from pdla.nn.steps import finish, summed
@@ -55,7 +56,7 @@ class CrossEntropy:
             return finish(self._steps(logits, targets, counted))
 
     def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):
-        x, grid, xp, across = logits.stored, logits.grid, logits.xp, cols_of(logits.layout)
+        x, grid, xp, across = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)
         rows, cols = logits.indices
         mine = targets[rows.indices()].astype(np.int64)
         places = _places(cols, logits.shape[1])[mine]
@@ -68,7 +69,7 @@ class CrossEntropy:
         counted_here = np.flatnonzero(mine >= 0)
         loss = xp.empty((1,), summing(x.dtype))
         loss[...] = (np.log(sums[0]) - sums[1])[counted_here].astype(loss.dtype, copy=False).sum() / counted
-        loss = yield from summed(loss, grid, rows_of(logits.layout))
+        loss = yield from summed(loss, grid, axes_of(logits.layout.rows))
         self._kept = like(logits, powers), sums[0], places, mine < 0, counted
         return float(loss[0])
 

@@ -15,8 +15,9 @@ from pdla.array.composed import summing, widened
 from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.indices import IndexSet
+from pdla.layout import axes_of
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_number, check_whole, cols_of, like, rows_of
+from pdla.nn.activation import check_activation, check_counts, check_number, check_whole, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import add_sums, vector
 from pdla.nn.scheme import Scheme, counts
@@ -48,17 +49,15 @@ class Norm(Layer):
         check_activation(self, x, self.features, self.gain.value.dtype, self.spec)
 
     def _summed(self, sums: Any, x: DistMatrix) -> Steps[Any]:
-        with tagged(f"{self.name} sums"):
-            coming = begun(summed(sums, x.grid, cols_of(x.layout)))
-        return (yield from coming)
+        return begun(summed(sums, x.grid, axes_of(x.layout.cols)), f"{self.name} sums")
 
     def _learn(self, dy: DistMatrix, normal: Any, at: Shard) -> None:
         """Add to the gradients of gain and offset."""
         along, sums = dy.xp.column_sums(dy.stored, normal)
         with tagged(f"{self.name} gradients"):
-            at.trip.add(self.gain, rows_of(dy.layout), add_sums(along))
+            at.trip.add(self.gain, axes_of(dy.layout.rows), add_sums(along))
             if self.offset is not None:
-                at.trip.add(self.offset, rows_of(dy.layout), add_sums(sums))
+                at.trip.add(self.offset, axes_of(dy.layout.rows), add_sums(sums))
 
 
 class TokenNorm(Norm):

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 from itertools import count
 from typing import Any, TypeVar
 
-from pdla.comm.ledger import tag, tagged
+from pdla.comm.ledger import tagged
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, extra_axes, places_of
 from pdla.matmul.operands import gathering
@@ -48,10 +48,10 @@ def together(passes: Iterable[Steps[T]]) -> list[T]:
     return [results[number] for number in sorted(results)]
 
 
-def begun(steps: Steps[T]) -> Steps[T]:
-    """Drive a pass to where it first waits, its messages under way. Gives the rest of it, which records under the present tag."""
-    name = tag()
-    ended, result = _step(steps)
+def begun(steps: Steps[T], name: str) -> Steps[T]:
+    """Drive a pass to where it first waits, its messages under way. Gives the rest of it. Both are recorded under this name."""
+    with tagged(name):
+        ended, result = _step(steps)
 
     def rest() -> Steps[T]:
         over, value = ended, result

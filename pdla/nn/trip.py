@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cached_property
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.ledger import tagged
+from pdla.comm.ledger import tag
 from pdla.cuts import block_bounds
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
-from pdla.layout import Layout, share, shares
+from pdla.layout import Layout, axes_of, share, shares
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_whole, rows_of
+from pdla.nn.activation import check_whole
 from pdla.nn.scheme import sequence_of
 from pdla.nn.steps import Steps, begun, finish, gathered, settled
 from pdla.redistribute import local_shape
@@ -62,7 +63,7 @@ class Trip:
         self.ahead = 1
         self.coming: dict[Parameter, Steps[DistMatrix]] = {}
         self.here: dict[Parameter, DistMatrix] = {}
-        self.uses: dict[Parameter, int] = {}
+        self.uses = Counter[Parameter]()
         self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
         self.debts: list[tuple[Parameter, Steps[DistMatrix]]] = []
 
@@ -88,12 +89,12 @@ class Trip:
                 self._begin(self.order[after])
 
     def _wanted(self, parameter: Parameter) -> bool:
-        return not self.uses.get(parameter) and (self.ahead == 1 or parameter.turned)
+        return not self.uses[parameter] and (self.ahead == 1 or parameter.turned)
 
     def _begin(self, parameter: Parameter) -> None:
         if parameter not in self.coming and parameter not in self.here:
-            with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
-                self.coming[parameter] = begun(gathered(parameter.value, parameter.used))
+            name = f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"
+            self.coming[parameter] = begun(gathered(parameter.value, parameter.used), name)
 
     def gathered(self, parameter: Parameter) -> DistMatrix:
         """The parameter in the layout in which it is used. It has travelled while the one before it was used, so this waits for it
@@ -108,7 +109,7 @@ class Trip:
     def release(self, parameter: Parameter, keeping: bool) -> None:
         """One shard is done with the parameter in this direction. After the last one the gathered copy is dropped, unless it is
         kept for the backward pass."""
-        self.uses[parameter] = self.uses.get(parameter, 0) + 1
+        self.uses[parameter] += 1
         keep = self.scheme.keep and self.ahead == 1 and keeping
         if self.uses[parameter] % self.scheme.shards == 0 and not keep:
             self.here.pop(parameter, None)
@@ -128,7 +129,7 @@ class Trip:
         if count + 1 == self.scheme.shards * parameter.layers:
             self.settle()
             del self.addends[parameter]
-            self.debts.append((parameter, begun(settled(addends, value.layout, value.dtype))))
+            self.debts.append((parameter, begun(settled(addends, value.layout, value.dtype), tag())))
 
     def settle(self) -> None:
         """Wait for the sums over ranks that are under way, and set the gradients to them."""
@@ -204,6 +205,6 @@ class Shard:
         trip, layout = self.trip, self.trip.layout
         if trip.scheme.shards == 1:
             return trip.tokens
-        held = shares(trip.tokens, layout.rows, trip.scheme.grid.sizes, rows_of(layout), {})
+        held = shares(trip.tokens, layout.rows, trip.scheme.grid.sizes, axes_of(layout.rows), {})
         spans = [self.bounds(len(tokens), self.unit(layout)) for tokens in held]
         return sum(stop - start for start, stop in spans)

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from matmuls import numbers
 
 from pdla.array import blas, meta, namespace, numpy, strips
 from pdla.array.meta import Meta
@@ -13,13 +14,6 @@ from pdla.array.meta import Meta
 DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble", ">f8"]
 HOWS = ["C", "F", "gaps", "steps", "backwards", "between bytes", "same rows"]
 SIZES = [(4, 5, 3), (1, 1, 1), (1, 6, 4), (6, 1, 4), (5, 3, 1), (7, 8, 9)]
-
-
-def numbers(shape, dtype="float64", seed=0):
-    """Small integers, complex ones where the dtype is: every product of them is exact."""
-    draw = np.random.default_rng([seed, *shape])
-    x = draw.integers(-3, 4, shape)
-    return (x + 1j * draw.integers(-3, 4, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
 
 
 def laid(x, how):

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from matmuls import numbers
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
@@ -13,13 +14,6 @@ from pdla.array.meta import Meta
 from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
 from pdla.scalapack import Descriptor, from_descriptor, pblas, to_descriptor
 from pdla.scalapack.pblas import DTYPES, Call, Context
-
-
-def numbers(shape, dtype, seed):
-    """Small integers, complex ones where the dtype is."""
-    draw = np.random.default_rng([seed, *shape])
-    x = draw.integers(-3, 4, shape)
-    return (x + 1j * draw.integers(-3, 4, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
 
 
 def numroc(n, first, block, me, source, parts):

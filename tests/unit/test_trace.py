@@ -16,7 +16,7 @@ from clocks import Ahead
 import pdla
 from pdla.comm.clock import current as current_clock
 from pdla.comm.clock import now
-from pdla.comm.ledger import note
+from pdla.comm.ledger import note_read
 from pdla.model.machine import Machine
 
 EVENT = {"name", "cat", "pid", "tid", "ts"}
@@ -99,7 +99,7 @@ def test_what_is_read_in_shared_memory_is_an_event_of_its_moment_and_purpose():
     """Else a trace would begin with it at 0, on a clock that is days ahead."""
     with pdla.record() as ledger, pdla.tagged("fc1"):
         before = now()
-        note("read", "row", 24, 2)
+        note_read("row", 24, 2)
     (event,) = ledger.events
     assert before <= event.start <= event.end <= now()
     assert (event.what, event.axis, event.bytes, event.messages, event.tag) == ("read", "row", 24, 2, "fc1")
