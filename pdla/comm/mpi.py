@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -53,7 +54,8 @@ class MPIComm(Communicator):
         # on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
         self._board: NodeBoard | None = None
-        self._under_way: dict[int, Any] = {}  # what MPI may still write to
+        self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
+        self._waits: dict[int, Any] = {}  # the same of the requests that `_wait` waits for
 
     @property
     def identity(self) -> Any:
@@ -131,10 +133,25 @@ class MPIComm(Communicator):
 
     def _arrivals(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
         """Begin to wait for a round that has been posted; gives the numbers of `landings` in order of arrival."""
-        self._under_way[id(round_)] = round_
+        arrivals = self._complete(call, round_, landings)
+        self._under_way[id(round_)] = round_, ref(arrivals)
         if self._progress is not None:
             self._progress.begin(round_)
-        return self._complete(call, round_, landings)
+        self._let_go()
+        return arrivals
+
+    def _let_go(self) -> None:
+        """End the rounds that MPI is done with and nobody waits for, as their Pending was dropped: their memory would be kept."""
+        for round_, arrivals in [*self._under_way.values()]:
+            if arrivals() is None:
+                round_.advance()
+                if not round_.left:
+                    self._end(round_)
+
+    def _end(self, round_: Round) -> None:
+        del self._under_way[id(round_)]
+        if self._progress is not None:
+            self._progress.finish(round_)
 
     def _complete(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
         while round_.left or round_.come:
@@ -145,9 +162,7 @@ class MPIComm(Communicator):
                 i, number = round_.come.popleft()
                 if landings[i].land(number):
                     yield i
-        del self._under_way[id(round_)]
-        if self._progress is not None:
-            self._progress.finish(round_)
+        self._end(round_)
 
     def bcast(self, x: Array, root: int) -> Pending:
         """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
@@ -223,9 +238,9 @@ class MPIComm(Communicator):
     def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
         """Wait for one request. Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler raises
         meanwhile; mpi4py's Iallreduce does not keep it."""
-        self._under_way[id(request)] = request, memory
+        self._waits[id(request)] = request, memory
         self._until(call, request.Test, self._pause)
-        del self._under_way[id(request)]
+        del self._waits[id(request)]
 
     def _describe(self, call: str) -> str:
         return f"{call} on {self.axis!r} ({self.size} ranks, this is rank {self.rank} of them)"

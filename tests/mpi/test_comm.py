@@ -481,7 +481,7 @@ def test_where_each_sends_to_each_few_messages_are_on_their_way_at_once(far_apar
     if comm.xp.name == "numpy":
         going = sum(n > 0 for r, n in enumerate(sizes) if r != comm.rank)
         later = 0 if empty else max(0, going - 2)
-        assert all((len(round_.sends), len(round_.onward)) == (going - later, later) for round_ in comm._under_way.values())
+        assert all((len(round_.sends), len(round_.onward)) == (going - later, later) for round_, _ in comm._under_way.values())
     if comm.rank == 0:
         comm.barrier()
     for one in reversed(pending):
@@ -840,6 +840,25 @@ def test_what_has_been_sent_on_is_let_go_of(comm):
     comm._until("test", lambda: round_.advance() and not round_.left)
     MPI.Request.Wait(sent_on)
     assert after.all() and memory() is None
+    comm.barrier()
+
+
+@pytest.mark.parametrize("threads", [False, True], ids=["alone", "beside progress"])
+def test_verbs_that_nobody_waits_for_are_let_go_of_when_they_have_ended(comm, request, threads):
+    if threads:
+        request.getfixturevalue("progress")
+    kept, memory = comm.shift(np.ones(5), np.zeros(5)), []
+    for _ in range(20):
+        out = np.zeros(5)
+        memory.append(weakref.ref(out))
+        comm.shift(np.ones(5), out)
+        del out
+    for _ in range(3):  # what comes later comes behind
+        comm.shift(np.ones(5), np.zeros(5)).wait()
+    assert len(comm._under_way) == (comm.size > 1) and not any(one() is not None for one in memory)
+    assert kept.wait().all() and not comm._under_way
+    if threads:
+        assert not comm._progress.wanted.is_set()
     comm.barrier()
 
 

@@ -63,6 +63,7 @@ def test_workspace_with_conversions_is_what_the_plan_promises(comm, mnk):
 
 needs_proc = pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak of memory that can be set back")
 needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
+needs_memory = pytest.mark.skipif(not config.settings.shared, reason="PDLA_SHARED=0")
 
 
 def fail(*_):
@@ -122,6 +123,7 @@ def test_memory_that_others_have_taken_is_an_error_on_every_rank(comm, monkeypat
 
 
 @needs_a_board
+@needs_memory
 def test_shared(comm):
     """In memory that the ranks share: small turns, large ones, and the plan that auto makes."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
@@ -296,6 +298,7 @@ def test_ranks_that_came_last_and_overlooked_each_other_go_on(comm, monkeypatch)
 
 
 @needs_a_board
+@needs_memory
 def test_a_rank_that_waits_in_shared_memory_lets_messages_through(comm):
     """A message too long to be sent at once is to reach a rank that already waits in a product."""
     if comm.size == 1:

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.mpi,
     pytest.mark.skipif(config.settings.array != "numpy", reason="devices do not see the host's memory"),
 ]
-
+needs_memory = pytest.mark.skipif(not config.settings.shared, reason="PDLA_SHARED=0")
 
 OURS = "/dev/shm/pdla-"
 
@@ -51,6 +51,7 @@ def taken(comm):
     return sum(held.values()), names
 
 
+@needs_memory
 def test_products_are_exact_and_take_no_workspace(comm):
     grid = square(comm)
     A, B = exact((61, 70), grid, LAYOUT, seed=1), exact((70, 45), grid, LAYOUT, seed=2)
@@ -101,6 +102,7 @@ def test_turns_of_every_kind_follow_one_another(comm):
     assert sum(comm.share(wrong)) == 0
 
 
+@needs_memory
 def test_memory_goes_with_the_last_array_over_it(comm):
     grid, size = square(comm), 2048
     gc.collect()
@@ -124,6 +126,7 @@ def test_memory_goes_with_the_last_array_over_it(comm):
     assert still - before >= 8 * size * size and after - before < 4 * size * size
 
 
+@needs_memory
 def test_more_than_there_is_is_refused_before_any_is_taken(comm):
     before = taken(comm)[0]
     size = 2 * os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
@@ -134,6 +137,7 @@ def test_more_than_there_is_is_refused_before_any_is_taken(comm):
     assert after - before < 2**26 and not named
 
 
+@needs_memory
 @pytest.mark.parametrize(
     ("where", "call", "number"),
     [(os, "posix_fallocate", errno.ENOSPC), (os, "open", errno.EACCES), (mmap, "mmap", errno.ENOMEM)],
