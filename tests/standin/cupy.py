@@ -43,7 +43,8 @@ def _up(x):
 
 def _known(dtype):
     """The dtype; ValueError if CuPy does not have it."""
-    if not dtype.isnative or dtype.char in "gG":
+    foreign = dtype.kind == "V" and dtype.type is not np.void and dtype.name != "bfloat16"
+    if not dtype.isnative or dtype.char in "gG" or foreign:
         raise ValueError(f"Unsupported dtype {dtype}")
     return dtype
 
