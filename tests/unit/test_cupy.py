@@ -17,6 +17,7 @@ from pdla.array import chosen, composed, namespace
 from pdla.array import numpy as host
 from pdla.array.draw import Draw
 from pdla.array.quantile import normal
+from pdla.bench import peak, split
 from pdla.bench.cli import main
 from pdla.errors import AgreementError, DeviceError, ShapeError
 from pdla.indices import IndexSet
@@ -917,6 +918,33 @@ def test_idle_ranks_have_arrays_of_the_same_kind_as_others():
 def test_what_has_no_device_arrays(words, capsys):
     assert main([*words, "--array", "cupy"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.skipif(GPU, reason="an event may be seen late even where nothing is before it")
+def test_clocks_of_the_benchmark_are_read_when_the_device_is_done(monkeypatch):
+    idle = []
+
+    def program(comm, timed):
+        x, y = (xp.empty((4, 4), "float64") for _ in range(2))
+        xp.copies([(x, y)])
+        timed(comm, lambda: xp.copies([(y, x)]))
+
+    def clock():
+        idle.append(xp.mark().done)
+        return 0.0
+
+    monkeypatch.setattr(split, "now", clock)
+    monkeypatch.setattr(peak, "time", SimpleNamespace(perf_counter=clock))
+    for timed in (split.measured, peak.elapsed):
+        with config.override(array="cupy"):
+            pdla.run(1, program, timed)
+    assert idle == [True] * 4
+
+
+def test_the_peak_is_that_of_blocks_that_take_a_while(monkeypatch):
+    monkeypatch.setattr(peak, "_product", lambda comm, side, dtype: 2e-12 * side**3)
+    monkeypatch.setattr(peak, "LARGEST", 200)
+    assert pdla.run(1, peak.peak, "float64")[0] == pytest.approx(1e12)
 
 
 def test_without_cupy(monkeypatch):
