@@ -37,7 +37,7 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
         kind = dtype_of(dtype)
-        check_numbers(call, kind)
+        check_numbers(call, kind, grid.comm.xp)
         if grid.comm.xp.name != "meta":
             _check_room(call, local_shape(whole, layout, grid), kind)
     return whole, kind
@@ -87,7 +87,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
         layout.check(shape, grid.sizes)
         expected = local_shape(shape, layout, grid)
         block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
-        check_numbers("from_local", block.dtype)
+        check_numbers("from_local", block.dtype, namespace(block))
         _check_unmasked("from_local", local)
         if grid.active and block.shape != expected:
             raise ShapeError(
@@ -171,9 +171,11 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
 def whole_array(call: str, comm: Communicator, array: Any) -> Any:
     """A user's array, in this machine's byte order (one from a file may have the other); ShapeError unless it is of numbers."""
     _check_unmasked(call, array)
-    foreign = isinstance(array, np.ndarray) and not array.dtype.isnative
-    whole = _array(call, array.astype(array.dtype.newbyteorder("=")) if foreign else array, comm.xp.asarray)
-    check_numbers(call, whole.dtype)
+    if isinstance(array, np.ndarray):
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        check_numbers(call, array.dtype, comm.xp)
+    whole = _array(call, array, comm.xp.asarray)
+    check_numbers(call, whole.dtype, comm.xp)
     return whole
 
 
@@ -259,7 +261,7 @@ def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
     imaginary parts and fractions, and wrap integers around."""
     _check_unmasked("from_function: f", found)
     numbers = _array("from_function: f", found, np.asarray)
-    check_numbers("from_function: f", numbers.dtype)
+    check_numbers("from_function: f", numbers.dtype, namespace(numbers))
     if numbers.dtype.kind == "c" and kind.kind != "c":
         raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {kind}: give dtype=complex, or f's .real")
     if not has_fractions(kind) and not np.can_cast(numbers.dtype, kind):

@@ -199,10 +199,11 @@ class DistMatrix:
         return self.astype(self.dtype)
 
     def astype(self, dtype: Any) -> DistMatrix:
-        """A new matrix of another dtype. Raises ShapeError for a dtype that is not one of numbers, and LayoutError for partial sums
-        whose addends may add up to something else in it (floats cut off to integers, integers of another width)."""
+        """A new matrix of another dtype. Raises ShapeError for a dtype that is not one of numbers, or of which CuPy has no arrays;
+        LayoutError for partial sums whose addends may add up to something else in it (floats cut off to integers, integers of
+        another width)."""
         dtype = dtype_of(dtype)
-        check_numbers("astype", dtype)
+        check_numbers("astype", dtype, self.xp)
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)
         self.xp.copy(made, self.local.astype(dtype, copy=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from numbers import Number
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -41,10 +42,18 @@ def promoted(*dtypes: np.dtype) -> np.dtype:
         raise ShapeError(f"matrices of {names}: NumPy has no dtype for both, so bring them to one by astype") from None
 
 
-def check_numbers(call: str, dtype: np.dtype) -> None:
-    """ShapeError unless elements of this dtype are numbers. call: what the text begins with."""
+def check_numbers(call: str, dtype: np.dtype, xp: ModuleType) -> None:
+    """ShapeError unless elements of this dtype are numbers, and `xp`, a module of arrays, has arrays of them: CuPy has none of long
+    doubles, of 8-bit floats, or in the other byte order. call: what the text begins with."""
     if not numeric(dtype):
         raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
+    try:
+        xp.empty((0, 0), dtype)
+    except ValueError:
+        raise ShapeError(
+            f"{call}: elements of dtype {dtype}, of which {xp.name} has no arrays: give float64, complex128, or another dtype "
+            "of NumPy's in this byte order that is not of long doubles; or set PDLA_ARRAY=numpy"
+        ) from None
 
 
 def is_number(x: Any) -> bool:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pdla import config
 from pdla.array import blas, composed
-from pdla.array.blas import squares
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -284,6 +284,11 @@ def _gemm(a: Meta, b: Meta, c: Meta, count: int = 1) -> None:
     meter = metered.get()
     if meter is not None:
         meter.gemm(c.shape[-2], c.shape[-1], a.shape[-1], c.dtype, count)
+
+
+def squares(a: Meta, c: Meta) -> bool:
+    """Whether arrays with data would be squared: those that PDLA_ARRAY names."""
+    return config.settings.array == "numpy" and blas.squares(a, c)
 
 
 def square(a: Meta, c: Meta, alpha: complex) -> None:

@@ -12,12 +12,14 @@ import pdla
 from pdla.model.machine import operations
 
 REPEATS = 6
-LARGEST, SMALLEST = 1024, 128  # sides of a block
+LARGEST, SMALLEST = 1024, 128  # sides of a block, the first that is tried
+SHORTEST = 1e-3  # seconds of a product: blocks that a device multiplies sooner do not show what it can do, and are made larger
 FLOPS = 8e9  # by all ranks together in one repeat: a tenth of a second on two cores
 
 
 def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
     """Collective: seconds from the moment when all ranks are ready until the last one has done the work."""
+    comm.xp.finish()
     comm.barrier()
     start = time.perf_counter()
     work()
@@ -28,10 +30,16 @@ def elapsed(comm: pdla.Communicator, work: Callable[[], Any]) -> float:
 def peak(comm: pdla.Communicator, dtype: Any) -> float:
     """Collective: FLOP/s of all ranks together, each multiplying square blocks of its own; the best of a few repeats."""
     side = int(min(LARGEST, max(SMALLEST, (FLOPS / operations(1, 1, 1, dtype) / comm.size) ** (1 / 3))))
+    while (seconds := _product(comm, side, dtype)) < SHORTEST:
+        side *= 2
+    return comm.size * operations(side, side, side, dtype) / seconds
+
+
+def _product(comm: pdla.Communicator, side: int, dtype: Any) -> float:
+    """Collective: seconds of a product of square blocks on every rank at the same time, the same on all ranks."""
     xp = comm.xp
     a, b, c = (xp.asarray(np.ones((side, side), dtype)) for _ in range(3))
-    seconds = [elapsed(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:]
-    return comm.size * operations(side, side, side, dtype) / min(seconds)
+    return min([elapsed(comm, lambda: xp.gemm(a, b, c)) for _ in range(REPEATS + 1)][1:])
 
 
 class Peaks:

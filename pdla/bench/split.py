@@ -155,9 +155,11 @@ def foretold(ranks: int, machine: Machine, make: Callable[[pdla.Communicator], W
 
 def _run(comm: pdla.Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
     with pdla.record() as ledger:
+        comm.xp.finish()
         comm.barrier()
         begin = now()
         work()
+        comm.xp.finish()
         end = now()
     return ledger, Part.of(comm.rank, ledger.events, begin, end, kept)
 

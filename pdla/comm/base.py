@@ -106,7 +106,7 @@ class Communicator(ABC):
         """Called before an agreement or a message: if this rank has gone on after an error amid messages (agree.py), ask whether
         all ranks have. If that raises, the next call asks again."""
         if self.above is not None:
-            Communicator.in_step(self.above)  # of this class, as that one may have been closed
+            Communicator.in_step(self.above)  # not MPIComm's, which checks that it is open: this one may outlive it
         if (asks := self.failed) is not None:
             self.failed = None
             try:

@@ -396,11 +396,16 @@ def _agree_on_settings(comm: MPI.Comm) -> None:
             raise AgreementError(f"PDLA_{setting.upper()} differs between ranks: {values}")
 
 
+_number: list[int] = []  # this process's, on its node, in the first communicator: in others, too, its arrays are on that device
+
+
 def _arrays(comm: MPI.Comm, homes: list[int]) -> ModuleType:
     """Collective: the array module that PDLA_ARRAY names; DeviceError, on every rank, where a rank cannot use it."""
     rank, xp, fault = comm.Get_rank(), numpy, ""
+    if not _number:
+        _number.append(homes[:rank].count(homes[rank]))
     try:
-        xp = chosen(homes[:rank].count(homes[rank]))
+        xp = chosen(_number[0])
     except DeviceError as error:
         fault = str(error)
     everyone = comm.allgather(fault)

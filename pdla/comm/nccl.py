@@ -110,6 +110,7 @@ class NCCLComm(MPIComm):
         del self._held[id(events)]
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> NCCLComm | None:
+        self._check_open()
         with self.xp.beside("messages", self.xp.mark()):
             idle = self.xp.mark()
         self._until(f"split({axis!r})", partial(getattr, idle, "done"))  # a NCCL communicator can be split only when it is idle

@@ -33,12 +33,11 @@ def _large(size: int) -> MPI.Datatype:
     return MPI.Datatype.Create_struct([1, 1], [0, chunks * _CHUNK], parts).Commit()
 
 
-def _spec(x: Any) -> list[Any]:
-    """An array without gaps as an argument of mpi4py's calls. It is sent as bytes, since some dtypes have no MPI type or buffer
-    format: given a count and an MPI type, mpi4py asks for neither."""
-    if x.nbytes > _INT_MAX and MPI.Get_version() < (4, 0):
-        return [x, 1, _large(x.nbytes)]
-    return [x, x.nbytes, MPI.BYTE]
+def _spec(raw: Any) -> list[Any]:
+    """An array of bytes as an argument of mpi4py's calls."""
+    if raw.nbytes > _INT_MAX and MPI.Get_version() < (4, 0):
+        return [raw, 1, _large(raw.nbytes)]
+    return [raw, raw.nbytes, MPI.BYTE]
 
 
 def step(nbytes: int, least: int) -> int:
@@ -50,13 +49,15 @@ def pieces(x: Any, least: int) -> list[list[Any]]:
     """The bytes of a C-contiguous array, in the pieces in which it travels, as arguments of mpi4py's calls. The last piece is
     shorter than the others, and may be empty: so a receive for an array of another length does not fit the pieces that come.
 
+    Why bytes: some dtypes have no MPI type or buffer format, mpi4py refuses an empty view whose rows lie apart on a device, and
+    CuPy counts elements where it should count bytes, if CUPY_ENABLE_UMP lets it give buffers.
+
     Why pieces: between nodes MPI asks for a long message's data by a short message that queues behind the data going the other
     way, so that each direction of a pair would wait for a whole message of the other.
     """
-    length = step(x.nbytes, least)
+    length, raw = step(x.nbytes, least), x.reshape(-1).view(np.uint8)
     if not length:
-        return [_spec(x)]
-    raw = x.reshape(-1).view(np.uint8)
+        return [_spec(raw)]
     return [_spec(raw[lo : lo + length]) for lo in range(0, raw.size + 1, length)]
 
 

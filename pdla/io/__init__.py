@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from uuid import uuid4
 
+from pdla.array.dtypes import check_numbers
 from pdla.comm.agree import agree, agreed, amid
 from pdla.errors import FileError, LayoutError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
@@ -58,6 +59,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
         before = _version(path)
         shape, dtype = form.header(path, dataset)
         layout.check(shape, grid.sizes)
+        check_numbers(f"load {path}", dtype, comm.xp)
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
     with together(comm, path):

@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.array.dtypes import dtype_of
+from pdla.array.dtypes import check_numbers, dtype_of
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import PdlaError, ShapeError, kind_of
@@ -108,6 +108,7 @@ class Positions(Layer):
             check_counts("Positions", features=features)
             kind = dtype_of(dtype)
             check_floats(f"{name} positions", kind)
+            check_numbers(f"{name} positions", kind, scheme.grid.comm.xp)
             check_number("Positions", "scale", scale)
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name

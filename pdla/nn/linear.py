@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing, widened
-from pdla.array.dtypes import dtype_of
+from pdla.array.dtypes import check_numbers, dtype_of
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
@@ -31,6 +31,7 @@ def weights(
     with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
         kind = dtype_of(dtype)
         check_floats(name, kind)
+        check_numbers(name, kind, scheme.grid.comm.xp)
         check_number(name, "scale", scale)
     meeting = scheme.meeting(table, 1, units)
     value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")

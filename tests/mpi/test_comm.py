@@ -211,10 +211,18 @@ def test_messages_too_long_for_an_old_mpi(comm, monkeypatch):
     monkeypatch.setattr(rounds.MPI, "Get_version", lambda: (3, 1))
     for size in (1000, 1001, 5 << 20, (3 << 20) + 7):
         x, out = numbers(comm.rank, (size,), "int8"), np.zeros(size, "int8")
-        assert rounds._spec(x)[1] == (1 if size > 1000 else 1000)
+        assert rounds.pieces(x, 0)[0][1] == (1 if size > 1000 else 1000)
         comm.shift(x, out).wait()
         np.testing.assert_array_equal(out, numbers((comm.rank - 1) % comm.size, (size,), "int8"))
         np.testing.assert_array_equal(comm.bcast(x, 0).wait(), numbers(0, (size,), "int8"))
+
+
+def test_mpi_is_given_bytes(comm):
+    from pdla.comm import rounds
+
+    for shape in ((), (0, 3), (5, 4)):
+        ((raw, count, kind),) = rounds.pieces(comm.xp.empty(shape, "float64"), 0)
+        assert (raw.dtype, raw.size, count, kind) == (np.uint8, raw.nbytes, 8 * int(np.prod(shape)), rounds.MPI.BYTE)
 
 
 @pytest.mark.skipif(config.settings.array != "numpy", reason="devices have no such dtypes")

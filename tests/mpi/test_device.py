@@ -120,6 +120,14 @@ def test_a_message_to_oneself(comm, xp):
     np.testing.assert_array_equal(out, sequence(comm.rank, (40, 30)))
 
 
+def test_an_empty_view_of_wider_rows(comm, xp):
+    """mpi4py takes strides such as its, of an array that is not NumPy's, for gaps."""
+    x, out = (laid(xp, "C", (4, 10))[:, :0] for _ in range(2))
+    coming, going = comm.recv(out, (comm.rank - 1) % comm.size), comm.send(x, (comm.rank + 1) % comm.size)
+    assert coming.wait() is out
+    going.wait()
+
+
 def test_groups_talk_in_turn(comm, xp):
     group = comm.split([r for r in range(comm.size) if r % 2 == comm.rank % 2][::-1], "col")
     outer, inner = laid(xp, "C", (40, 30)), laid(xp, "C", (40, 30))

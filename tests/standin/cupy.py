@@ -43,7 +43,8 @@ def _up(x):
 
 def _known(dtype):
     """The dtype; ValueError if CuPy does not have it."""
-    if not dtype.isnative or dtype.char in "gG":
+    foreign = dtype.kind == "V" and dtype.type is not np.void and dtype.name != "bfloat16"
+    if not dtype.isnative or dtype.char in "gG" or foreign:
         raise ValueError(f"Unsupported dtype {dtype}")
     return dtype
 
@@ -110,7 +111,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
             os.abort()
         seen = np.zeros_like(self._raw) if MPI == "zeros" else self._raw
         self.seen = seen
-        return {**seen.__array_interface__, "version": 3, "strides": None if self.flags.c_contiguous else self.strides}
+        return {**seen.__array_interface__, "version": 3, "strides": seen.strides}  # as in DLPack: an empty view's are no array's
 
     def __array__(self, *args, **kwargs):
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Please use `.get()`")

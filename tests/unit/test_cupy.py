@@ -5,6 +5,7 @@ from importlib.resources import files
 from itertools import product
 from types import SimpleNamespace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from devices import GPU, cupy_namespace
@@ -16,8 +17,9 @@ from pdla.array import chosen, composed, namespace
 from pdla.array import numpy as host
 from pdla.array.draw import Draw
 from pdla.array.quantile import normal
+from pdla.bench import peak, split
 from pdla.bench.cli import main
-from pdla.errors import AgreementError, DeviceError
+from pdla.errors import AgreementError, DeviceError, ShapeError
 from pdla.indices import IndexSet
 
 xp = cupy_namespace()
@@ -850,6 +852,55 @@ def test_a_block_that_lies_elsewhere_than_matrices_is_refused(array, says):
         pdla.run(2, program)
 
 
+MAKERS = {
+    "zeros": lambda dtype, *on: pdla.zeros((4, 4), *on, dtype=dtype),
+    "eye": lambda dtype, *on: pdla.eye(4, *on, dtype=dtype),
+    "random": lambda dtype, *on: pdla.random((4, 4), *on, dtype=dtype, distribution="integers", high=3),
+    "from_function": lambda dtype, *on: pdla.from_function(lambda i, j: i + j, (4, 4), *on, dtype=dtype),
+    "astype": lambda dtype, *on: pdla.zeros((4, 4), *on).astype(dtype),
+    "from_global": lambda dtype, *on: pdla.from_global(np.zeros((4, 4), dtype), *on),
+    "x": lambda dtype, grid, _: nn.Linear(nn.Megatron1D(grid), 4, 4, name="x", dtype=dtype),
+    "x positions": lambda dtype, grid, _: nn.Positions(nn.Megatron1D(grid), 4, sequence=2, name="x", dtype=dtype),
+}
+
+
+@pytest.mark.parametrize(("dtype", "makers"), [
+    ("longdouble", [*MAKERS][:6]), (np.clongdouble, [*MAKERS][:6]), (ml_dtypes.float8_e4m3fn, [*MAKERS][:6]),
+    (">i2", [*MAKERS][:5]), (">f8", [*MAKERS][:5] + [*MAKERS][6:]),
+])  # fmt: skip
+def test_dtypes_of_which_there_are_no_device_arrays(dtype, makers):
+    for call in makers:
+        with config.override(array="cupy"), pytest.raises(ShapeError, match=f"^{call}: .* has no arrays: give float64"):
+            pdla.run(2, lambda comm, call=call: MAKERS[call](dtype, pdla.ProcessGrid(2), Layout("row")))
+
+
+def test_files_of_which_there_are_no_device_arrays(tmp_path):
+    """Those in the other byte order become matrices in this machine's, as NumPy's arrays do."""
+    x = np.arange(16.0).reshape(4, 4)
+    for dtype in (">f8", "longdouble"):
+        np.save(tmp_path / f"{dtype}.npy", x.astype(dtype))
+
+    def program(comm, dtype):
+        return pdla.load(tmp_path / f"{dtype}.npy", pdla.ProcessGrid(2), Layout("row")).gather()
+
+    with config.override(array="cupy"):
+        same(pdla.run(2, program, ">f8")[0], x)
+        with pytest.raises(ShapeError, match=r"^load .*longdouble\.npy: .* has no arrays: give float64"):
+            pdla.run(2, program, "longdouble")
+
+
+def test_dry_runs_count_the_flops_of_triangles_as_devices_compute_them():
+    def program(comm):
+        grid = pdla.ProcessGrid((1, 2))
+        with pdla.record() as ledger:
+            pdla.syrk(pdla.zeros((37, 31), grid, Layout("row", "col")))
+        return ledger.flops
+
+    for array in ("cupy", "numpy"):
+        with config.override(array=array):
+            assert pdla.run(2, program) == [pdla.dry_run(2, program, rank=rank)[0] for rank in range(2)]
+
+
 def test_idle_ranks_have_arrays_of_the_same_kind_as_others():
     whole = np.arange(24.0).reshape(4, 6)
 
@@ -867,6 +918,33 @@ def test_idle_ranks_have_arrays_of_the_same_kind_as_others():
 def test_what_has_no_device_arrays(words, capsys):
     assert main([*words, "--array", "cupy"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.skipif(GPU, reason="an event may be seen late even where nothing is before it")
+def test_clocks_of_the_benchmark_are_read_when_the_device_is_done(monkeypatch):
+    idle = []
+
+    def program(comm, timed):
+        x, y = (xp.empty((4, 4), "float64") for _ in range(2))
+        xp.copies([(x, y)])
+        timed(comm, lambda: xp.copies([(y, x)]))
+
+    def clock():
+        idle.append(xp.mark().done)
+        return 0.0
+
+    monkeypatch.setattr(split, "now", clock)
+    monkeypatch.setattr(peak, "time", SimpleNamespace(perf_counter=clock))
+    for timed in (split.measured, peak.elapsed):
+        with config.override(array="cupy"):
+            pdla.run(1, program, timed)
+    assert idle == [True] * 4
+
+
+def test_the_peak_is_that_of_blocks_that_take_a_while(monkeypatch):
+    monkeypatch.setattr(peak, "_product", lambda comm, side, dtype: 2e-12 * side**3)
+    monkeypatch.setattr(peak, "LARGEST", 200)
+    assert pdla.run(1, peak.peak, "float64")[0] == pytest.approx(1e12)
 
 
 def test_without_cupy(monkeypatch):

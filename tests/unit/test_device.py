@@ -74,6 +74,21 @@ def test_products_by_nccl(tmp_path):
     assert done.stderr.count("arrays go by NCCL") == 1
 
 
+@pytest.mark.skipif(GPU, reason="the devices at hand may be fewer")
+def test_a_rank_keeps_its_device_in_every_communicator():
+    """In a part of the job it has another number, and its matrices would be on one device, what multiplies them on another."""
+    program = """
+import cupy, pdla
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+pdla.ProcessGrid(4)
+pdla.ProcessGrid(2, comm=world.Split(world.rank // 2, -world.rank))
+assert cupy.cuda.Device().number == world.rank, cupy.cuda.Device().number
+"""
+    done = job(4, ("-c", program), PDLA_GPU_MPI="off", STANDIN_DEVICES="4")
+    assert done.returncode == 0, done.stderr
+
+
 NCCL_OR_NOT = """
 import logging
 logging.basicConfig(level=logging.INFO)
