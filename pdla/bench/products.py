@@ -11,7 +11,7 @@ import numpy as np
 
 import pdla
 from pdla.bench.case import LAYOUT
-from pdla.bench.estimate import Move, block, divisors, gather, length, placements, seconds, settle
+from pdla.bench.estimate import Move, block, divisors, gather, length, placements, scatter, seconds
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
@@ -19,6 +19,7 @@ from pdla.matmul.planner import NAMED, ON_GRID
 from pdla.matmul.tables import Table
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine, operations
+from pdla.redistribute import sums
 
 BOXES = 32  # that are looked at, the cheapest
 MOST = 24  # dry runs in a search
@@ -174,7 +175,12 @@ def moves(product: Product, table: Table) -> Iterator[Move]:
     (a, b, c), met, sizes = product.shapes, table.roles, table.sizes
     yield from gather(a, table.A, met.A, sizes)
     yield from gather(b, table.B, met.B, sizes)
-    yield from settle(c, met.C, table.C, sizes)
+    layout = met.C.summed
+    panels = table.schedule != "gather" and table.walked != "k"
+    for axis, by_rows in sums(c, met.C, table.C, tuple(sizes.items())):
+        rows, cols = ((axis,), ()) if by_rows else ((), (axis,))
+        before, layout = layout, Layout((*layout.rows, *rows), (*layout.cols, *cols))
+        yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels)
 
 
 def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:

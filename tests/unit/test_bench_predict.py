@@ -98,6 +98,27 @@ def test_messages_are_those_of_the_sums_that_the_grid_has(node):
     assert products.guess(of, table, machine).seconds.begun == pytest.approx(found.messages * (machine.call + machine.far_latency))
 
 
+@pytest.mark.parametrize("sizes", [(1, 17, 10**6), (2000, 3, 10**5), (2000, 2000, 10**6)])
+def test_short_sums_of_many_ranks_come_in_steps(sizes):
+    """Where a step takes long, a sum that is priced as if all addends came by themselves would take longer than the run."""
+    machine, of = replace(MIXED, call=1e-3, node=0), Product(*sizes)
+    for table in products.tables(of, 64, machine):
+        if table.box.k >= 32:
+            guess = products.guess(of, table, machine)
+            found = products.cost(of, guess.choice, 64, machine)
+            assert found.received == 8 * sum(move.words for move in products.moves(of, table)), guess.choice
+            assert guess.seconds.least <= found.seconds, guess.choice
+
+
+def test_short_sums_of_many_ranks_of_a_network_come_in_steps():
+    machine, net = replace(MIXED, call=1e-3, node=0), replace(SMALL, batch=37)
+    for choice in networks.choices(37, net):
+        guess = networks.guess(choice, net, machine)
+        step = networks.step(guess.choice, net, machine)
+        assert step.received == 4 * net.layers * sum(move.words for move in networks.moves(choice, net)), choice
+        assert guess.seconds.least <= step.seconds, choice
+
+
 @pytest.mark.parametrize("machine", [FREE, SLOW, MIXED, AROUND], ids=["free", "slow", "mixed", "around"])
 @pytest.mark.parametrize("net", [SMALL, RAGGED], ids=["even", "ragged"])
 def test_no_run_is_faster_or_smaller_than_its_closed_form(net, machine, monkeypatch):
