@@ -192,7 +192,8 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     told = ((seconds(moved, work, placed, machine, product.itemsize), placed) for placed in placements(sizes, machine.node))
     best, placed = min(told, key=lambda one: one[0].promise)
     first = sizes["k"] if "l" in sizes else table.box.k  # where there is no second axis of sums, C is summed once
-    begun = boxes.messages(product.m, product.n, product.k, table.box, inf, first) * (machine.call + machine.far_latency)
+    latency = machine.delay(far=0 < machine.node < prod(table.shape))
+    begun = boxes.messages(product.m, product.n, product.k, table.box, inf, first) * (machine.call + latency)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, (table.A, table.B, table.C), strict=True))
     return Candidate(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
 

@@ -19,6 +19,7 @@ from pdla.bench.products import Product
 from pdla.bench.search import Candidate, Found, search
 from pdla.bench.stop import Stop
 from pdla.comm import ring
+from pdla.matmul import boxes
 from pdla.model.machine import Machine
 
 SMALL = Net(hidden=64, heads=8, sequence=8, batch=16, layers=2)
@@ -96,6 +97,15 @@ def test_messages_are_those_of_the_sums_that_the_grid_has(node):
     found = products.cost(of, products.guess(of, table, machine).choice, 144, machine)
     assert found.messages == (2 + 2 * 5 if node == 1 else 2 + 35)
     assert products.guess(of, table, machine).seconds.begun == pytest.approx(found.messages * (machine.call + machine.far_latency))
+
+
+@pytest.mark.parametrize(("node", "far"), [(0, False), (8, False), (4, True)])
+def test_messages_within_a_node_are_priced_as_such(node, far):
+    machine, of = replace(MIXED, node=node), Product(40, 30, 50)
+    for table in products.tables(of, 8, machine):
+        if table.schedule == "gather" and prod(table.shape) == 8:
+            begun = boxes.messages(*of.shapes[2], of.k, table.box, np.inf)
+            assert products.guess(of, table, machine).seconds.begun == pytest.approx(begun * (machine.call + machine.delay(far)))
 
 
 @pytest.mark.parametrize("sizes", [(1, 17, 10**6), (2000, 3, 10**5), (2000, 2000, 10**6)])
