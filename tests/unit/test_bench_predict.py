@@ -331,6 +331,7 @@ def test_idle_ranks_are_told(capsys):
         (["--memory", "none"], "'none'"),
         (["--memory", "-1"], "-1"),
         (["--machine", "nowhere"], "a100x4"),
+        (["--machine", ""], "no machine ''"),
         ([*OPTIONS, "--json", "/nowhere/out.json"], "/nowhere/out.json"),
     ],
 )
