@@ -129,6 +129,6 @@ def add_machine(to: argparse.ArgumentParser) -> None:
 def machine(name: str | None) -> Machine:
     """The machine of that name or TOML file; None: that of PDLA_MACHINE. Raises Stop where there is none."""
     try:
-        return Machine.load(name) if name else Machine.chosen()
+        return Machine.chosen() if name is None else Machine.load(name)
     except (OSError, ValueError) as error:
-        raise refuse(f"--machine: {error}" if name else str(error)) from error
+        raise refuse(str(error) if name is None else f"--machine: {error}") from error

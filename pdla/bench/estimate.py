@@ -1,7 +1,8 @@
 """Closed forms: what the first rank of a grid holds, receives and computes, without a run. For choosing what to run.
 
-The first rank has the largest block of every cut. The words it receives are exact, except that Cannon's may be more. Of its work
-only products and sums over ranks are counted. A run takes at least the time of that work, and at least that of its bytes on a link.
+The first rank has the largest block of every cut. The words it receives are exact, except that Cannon's may be more, and those
+of short sums along several axes at once may be less. Of its work only products and sums over ranks are counted. A run takes at
+least the time of that work, and at least that of its bytes on a link.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from functools import lru_cache
 from itertools import permutations, product
 from math import isqrt, prod
 
-from pdla.comm import ring
+from pdla.comm import circulant, ring
 from pdla.cuts import Block, Cut
-from pdla.layout import Layout, Shape
+from pdla.layout import Layout, Shape, axes_of
 from pdla.model.machine import Machine
 
 Sizes = Mapping[str, int]  # ranks along each axis; along the last they are consecutive
@@ -98,23 +99,48 @@ def gather(shape: Shape, held: Layout, needed: Layout, sizes: Sizes) -> Iterator
         yield Move(axes, whole - block(shape, held, sizes), whole=whole)
 
 
-def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes) -> Iterator[Move]:
-    """Addends summed: scattered along the axes that cut the sum, the same on all ranks along the others."""
+def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
+    """Addends summed: scattered at once along the axes that cut the sum, the same on all ranks along the others."""
     partial = [axis for axis in addends.partial if sizes[axis] > 1]
     cut = tuple(axis for axis in wanted.axes if axis in partial)
     whole = tuple(axis for axis in partial if axis not in cut)
-    words = block(shape, wanted, sizes)
     if cut:
-        others = prod(sizes[axis] for axis in cut) - 1
-        yield Move(cut, others * words, others * words, others)
-    yield from reduced(words, whole, sizes)
+        yield scatter(shape, addends, wanted, cut, sizes, itemsize)
+    yield from reduced(block(shape, wanted, sizes), whole, sizes, itemsize)
 
 
-def reduced(words: int, axes: tuple[str, ...], sizes: Sizes) -> Iterator[Move]:
+def scatter(
+    shape: Shape, addends: Layout, wanted: Layout, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False
+) -> Move:
+    """Addends of a block summed along axes, each rank getting its part of it in `wanted`; panels: one by one, not in steps."""
+    ranks = prod(sizes[axis] for axis in axes)
+    if panels or not circulant.pays(itemsize * block(shape, addends, sizes), ranks):
+        words = (ranks - 1) * block(shape, wanted, sizes)
+        return Move(axes, words, words, ranks - 1)
+    units, each = _units(shape, wanted, axes[0], sizes) if len(axes) == 1 else (ranks, block(shape, wanted, sizes))
+    counts, (least, longer) = [count for _, count in circulant.skips(ranks)], divmod(units, ranks)
+    come = sum(count * least + min(count, longer) for count in counts) if least else circulant.most_addends(ranks, units)
+    return Move(axes, come * each, come * each, len(counts))
+
+
+def _units(shape: Shape, layout: Layout, axis: str, sizes: Sizes) -> tuple[int, int]:
+    """How many units a layout's cut along an axis divides, and the words of each."""
+    nests = (shape[0], layout.rows, shape[1], layout.cols), (shape[1], layout.cols, shape[0], layout.rows)
+    n, nest, across, others = next(one for one in nests if axis in axes_of(one[1]))
+    at = axes_of(nest).index(axis)
+    cut = nest[at]
+    assert isinstance(cut, Block)
+    return -(-length(n, nest[:at], sizes) // cut.unit), cut.unit * length(across, others, sizes)
+
+
+def reduced(words: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int) -> Iterator[Move]:
     """An all-reduce of so many words along axes: each rank sums its share, and gathers the others'."""
     axes = tuple(axis for axis in axes if sizes[axis] > 1)
-    if axes:
-        ranks = prod(sizes[axis] for axis in axes)
+    ranks = prod(sizes[axis] for axis in axes)
+    if axes and circulant.pays(itemsize * words, ranks):
+        steps = [part for _, count in circulant.skips(ranks) if (part := count * words // ranks)]
+        yield Move(axes, sum(steps) + words - words // ranks, sum(steps), len(steps), words)
+    elif axes:
         own = -(-words // ranks)
         yield Move(axes, (ranks - 1) * own + words - own, (ranks - 1) * own, ranks - 1, words)
 

@@ -191,26 +191,26 @@ def moves(choice: Choice, net: Net) -> Iterator[Move]:
             yield from gather((m, k), at.X, at.x, sizes)
             yield from gather((k, n), at.W, at.w, sizes)
         yield from gather((m, n), at.Y, at.y.summed, sizes)
-        yield from settle((m, n), at.y, at.Y, sizes)
-        yield from settle((m, k), at.dx, at.X, sizes)
-        yield from settle((k, n), at.dw, at.W, sizes)
-        yield from _vector(n, at.Y, sizes)
+        yield from settle((m, n), at.y, at.Y, sizes, net.itemsize)
+        yield from settle((m, k), at.dx, at.X, sizes, net.itemsize)
+        yield from settle((k, n), at.dw, at.W, sizes, net.itemsize)
+        yield from _vector(n, at.Y, sizes, net.itemsize)
     for _ in ("before attention", "before the MLP"):
         yield from _norm(_linears(choice.name, choice.options, net)[0][0].X, net, sizes)
 
 
-def _vector(n: int, lies: Layout, sizes: Sizes) -> Iterator[Move]:
+def _vector(n: int, lies: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
     """The gradient of a parameter (1, n), such as a bias: summed over the tokens of an activation laid out as `lies`."""
-    yield from reduced(length(n, lies.cols, sizes), axes_of(lies.rows), sizes)
+    yield from reduced(length(n, lies.cols, sizes), axes_of(lies.rows), sizes, itemsize)
 
 
 def _norm(lies: Layout, net: Net, sizes: Sizes) -> Iterator[Move]:
     """A LayerNorm's sums over features, two forward and two at once backward, and the gradients of gain and offset."""
     tokens = length(net.tokens, lies.rows, sizes)
     for words in (tokens, tokens, 2 * tokens):
-        yield from reduced(words, axes_of(lies.cols), sizes)
+        yield from reduced(words, axes_of(lies.cols), sizes, net.itemsize)
     for _ in ("gain", "offset"):
-        yield from _vector(net.hidden, lies, sizes)
+        yield from _vector(net.hidden, lies, sizes, net.itemsize)
 
 
 def guess(choice: Choice, net: Net, machine: Machine) -> Candidate[Choice]:

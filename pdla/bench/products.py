@@ -11,7 +11,7 @@ import numpy as np
 
 import pdla
 from pdla.bench.case import LAYOUT
-from pdla.bench.estimate import Move, block, divisors, fastest, gather, length, settle
+from pdla.bench.estimate import Move, block, divisors, fastest, gather, length, scatter
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
@@ -19,6 +19,7 @@ from pdla.matmul.planner import NAMED, ON_GRID
 from pdla.matmul.tables import Table
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine, operations
+from pdla.redistribute import sums
 
 BOXES = 32  # that are looked at, the cheapest
 MOST = 24  # dry runs in a search
@@ -174,7 +175,12 @@ def moves(product: Product, table: Table) -> Iterator[Move]:
     (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
     yield from gather(a, table.A, chosen.A, sizes)
     yield from gather(b, table.B, chosen.B, sizes)
-    yield from settle(c, chosen.C, table.C, sizes)
+    layout = chosen.C.summed
+    panels = table.schedule != "gather" and table.walked != "k"
+    for axis, by_rows in sums(c, chosen.C, table.C, tuple(sizes.items())):
+        rows, cols = ((axis,), ()) if by_rows else ((), (axis,))
+        before, layout = layout, Layout((*layout.rows, *rows), (*layout.cols, *cols))
+        yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels)
 
 
 def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
@@ -185,7 +191,8 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     work = machine.gemm(m, n, k, product.dtype)
     best, placed = fastest(moved, work, sizes, machine, product.itemsize)
     first = sizes["k"] if "l" in sizes else table.box.k  # where there is no second axis of sums, C is summed once
-    begun = boxes.messages(product.m, product.n, product.k, table.box, inf, first) * (machine.call + machine.far_latency)
+    latency = machine.delay(far=0 < machine.node < prod(table.shape))
+    begun = boxes.messages(product.m, product.n, product.k, table.box, inf, first) * (machine.call + latency)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
     return Candidate(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
 

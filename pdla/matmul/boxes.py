@@ -81,7 +81,7 @@ def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     fits = pk // small <= LONGEST
     small = small[fits] if fits.any() else small
     rows = np.concatenate([small, pk // small])
-    words = Boxes(bm, bn, 0, 1, 1, pk, rows).in_two(rows, pk // rows)
+    words = Boxes(float(bm), float(bn), 0, 1, 1, pk, rows).in_two(rows, pk // rows)  # floats, as NumPy's integers end at 2^63
     messages = np.where(words <= ABOUT * words.min(), rows + pk // rows, np.inf)
     best = int(rows[np.lexsort((words, messages))[0]])
     return best, pk // best

@@ -79,7 +79,8 @@ class Machine:
             raise ValueError(f"{path}: {error}") from error
         known = {one.name: str(one.type) for one in fields(Machine)}
         for key, value in figures.items():
-            if key not in known or not _fits(value, known[key]) or (key in _RATES and value == 0):
+            fits = key in known and _fits(value, known[key])
+            if not fits or (key in _RATES and value == 0) or (key == "overlap" and value > 1):
                 raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}")
         return Machine(**figures)
 
@@ -185,7 +186,7 @@ def _chosen(name: str) -> Machine:
 
 _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
 _FORM = (
-    f"finite figures of 0 or more, {', '.join(_RATES)} above 0, node a whole number; "
+    f"finite figures of 0 or more, {', '.join(_RATES)} above 0, node a whole number, overlap up to 1; "
     "reached = [[size, share], ...], above 0, sizes growing"
 )
 

@@ -19,6 +19,7 @@ from pdla.bench.products import Product
 from pdla.bench.search import Candidate, Found, search
 from pdla.bench.stop import Stop
 from pdla.comm import ring
+from pdla.matmul import boxes
 from pdla.model.machine import Machine
 
 SMALL = Net(hidden=64, heads=8, sequence=8, batch=16, layers=2)
@@ -96,6 +97,36 @@ def test_messages_are_those_of_the_sums_that_the_grid_has(node):
     found = products.cost(of, products.guess(of, table, machine).choice, 144, machine)
     assert found.messages == (2 + 2 * 5 if node == 1 else 2 + 35)
     assert products.guess(of, table, machine).seconds.begun == pytest.approx(found.messages * (machine.call + machine.far_latency))
+
+
+@pytest.mark.parametrize(("node", "far"), [(0, False), (8, False), (4, True)])
+def test_messages_within_a_node_are_priced_as_such(node, far):
+    machine, of = replace(MIXED, node=node), Product(40, 30, 50)
+    for table in products.tables(of, 8, machine):
+        if table.schedule == "gather" and prod(table.shape) == 8:
+            begun = boxes.messages(*of.shapes[2], of.k, table.box, np.inf)
+            assert products.guess(of, table, machine).seconds.begun == pytest.approx(begun * (machine.call + machine.delay(far)))
+
+
+@pytest.mark.parametrize("sizes", [(1, 17, 10**6), (2000, 3, 10**5), (2000, 2000, 10**6)])
+def test_short_sums_of_many_ranks_come_in_steps(sizes):
+    """Where a step takes long, a sum that is priced as if all addends came by themselves would take longer than the run."""
+    machine, of = replace(MIXED, call=1e-3, node=0), Product(*sizes)
+    for table in products.tables(of, 64, machine):
+        if table.box.k >= 32:
+            guess = products.guess(of, table, machine)
+            found = products.cost(of, guess.choice, 64, machine)
+            assert found.received == 8 * sum(move.words for move in products.moves(of, table)), guess.choice
+            assert guess.seconds.least <= found.seconds, guess.choice
+
+
+def test_short_sums_of_many_ranks_of_a_network_come_in_steps():
+    machine, net = replace(MIXED, call=1e-3, node=0), replace(SMALL, batch=37)
+    for choice in networks.choices(37, net):
+        guess = networks.guess(choice, net, machine)
+        step = networks.step(guess.choice, net, machine)
+        assert step.received == 4 * net.layers * sum(move.words for move in networks.moves(choice, net)), choice
+        assert guess.seconds.least <= step.seconds, choice
 
 
 @pytest.mark.parametrize("machine", [FREE, SLOW, MIXED, AROUND], ids=["free", "slow", "mixed", "around"])
@@ -300,6 +331,7 @@ def test_idle_ranks_are_told(capsys):
         (["--memory", "none"], "'none'"),
         (["--memory", "-1"], "-1"),
         (["--machine", "nowhere"], "a100x4"),
+        (["--machine", ""], "no machine ''"),
         ([*OPTIONS, "--json", "/nowhere/out.json"], "/nowhere/out.json"),
     ],
 )

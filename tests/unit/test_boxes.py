@@ -291,6 +291,9 @@ def test_a_million_ranks():
 def test_a_block_of_more_bytes_than_there_are_addresses_is_a_memory_error():
     with pytest.raises(MemoryError, match="no array of 731644239 x 1099511627776 fits any memory"):
         pdla.predict_matmul(0, 2**40, 731644239, 1)
+    longest = 2**63 - 1
+    with pytest.raises(MemoryError, match="no array of 4611686018427387904 x 4611686018427387904 fits any memory"):
+        pdla.predict_matmul(longest, longest, longest, 4)
 
 
 def test_no_rank_is_idle_for_messages_that_take_no_time_beside_the_work():

@@ -168,7 +168,7 @@ def test_machines_are_files(tmp_path):
     assert Machine.load(path).reached == ((8.0, 0.5), (64.5, 0.75))
     shares = ("0.5", "[1, 2]", "[[8, 0.5, 1]]", "[[8, 0]]", '[["8", 0.5]]', "[[8, 0.5], [8, 0.6]]", "[[8, 0.5], [4, 0.6]]")
     never = ("flops = 0", "single = 0.0", "half = 0", "memory = 0", "bandwidth = 0", "network = 0", "flops = inf", "latency = nan")
-    kinds = ("speed = 1.0", "flops = -1.0", 'flops = "fast"', "name = 3", "node = 1.5", "node = true")
+    kinds = ("speed = 1.0", "flops = -1.0", 'flops = "fast"', "name = 3", "node = 1.5", "node = true", "overlap = 1.5")
     for wrong in (*kinds, *never, *(f"reached = {share}" for share in shares)):
         path.write_text(wrong)
         with pytest.raises(ValueError, match=wrong.split()[0]):
