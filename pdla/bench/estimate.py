@@ -38,7 +38,7 @@ class Seconds:
     """Seconds of the work, sums of received addends included, and of the bytes from ranks of the same node and of other nodes.
 
     saved  of the seconds from other nodes, where all-gathers go around the nodes; panels do not
-    begun  what each message, and each product that follows one, takes however small it is; partly hidden
+    begun  what messages, and the products that follow them, take however small they are; partly hidden
     """
 
     work: float

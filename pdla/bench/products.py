@@ -11,9 +11,10 @@ import numpy as np
 
 import pdla
 from pdla.bench.case import LAYOUT
-from pdla.bench.estimate import Move, block, divisors, fastest, gather, length, scatter
+from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
 from pdla.bench.search import Candidate, Found, search
-from pdla.layout import Layout
+from pdla.comm import circulant
+from pdla.layout import Layout, axes_of
 from pdla.matmul import boxes, roles
 from pdla.matmul.planner import NAMED, ON_GRID
 from pdla.matmul.tables import Table
@@ -190,11 +191,26 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
     work = machine.gemm(m, n, k, product.dtype)
     best, placed = fastest(moved, work, sizes, machine, product.itemsize)
-    first = sizes["k"] if "l" in sizes else table.box.k  # where there is no second axis of sums, C is summed once
-    latency = machine.delay(far=0 < machine.node < prod(table.shape))
-    begun = boxes.messages(product.m, product.n, product.k, table.box, inf, first) * (machine.call + latency)
+    begun = sum(_begun(move, product, table, placed, machine) for move in moved)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
     return Candidate(Choice(table, tuple(placed)), replace(best, begun=begun), held * product.itemsize)
+
+
+def _begun(move: Move, product: Product, table: Table, placed: Sizes, machine: Machine) -> float:
+    """Seconds that a move's messages, and the products that follow them, take however small they are. Messages that are sent at
+    once are under way together; those of steps, one after another."""
+    others, columns = prod(placed[axis] for axis in move.axes) - 1, {*axes_of(table.A.cols), *axes_of(table.B.cols)}
+    in_steps = move.steps < others if move.added else circulant.pays(product.itemsize * move.whole, others + 1)
+    messages = others.bit_length() if in_steps else others
+    if move.added:
+        products = 0
+    elif table.schedule != "gather":
+        products = messages
+    else:  # tiles that lie side by side are multiplied each by itself
+        products = others + 1 if columns.intersection(move.axes) else int(in_steps)
+    delay = machine.delay(far=neighbours(move.axes, placed, machine.node) <= others)
+    return messages * machine.gap + (messages if in_steps else 1) * delay + products * machine.call
+
 
 
 # ---------------------------------------------------------------------------------------------- dry runs

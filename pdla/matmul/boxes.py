@@ -63,13 +63,13 @@ def words(m: int, n: int, k: int, box: Box) -> float:
     return float(_one(m, n, k, box).words)
 
 
-def messages(m: int, n: int, k: int, box: Box, lean: float, first: int | None = None) -> float:
-    """Messages that a rank receives, as they are priced. lean: see the function.  first: see Boxes; None: what split gives."""
-    return float(_one(m, n, k, box, first).messages(lean))
+def messages(m: int, n: int, k: int, box: Box, lean: float) -> float:
+    """Messages that a rank receives, as they are priced. lean: see the function."""
+    return float(_one(m, n, k, box).messages(lean))
 
 
-def _one(m: int, n: int, k: int, box: Box, first: int | None = None) -> Boxes:
-    return Boxes.of(m, n, k, *box, first=first or split(ceil(m / box.m), ceil(n / box.n), box.k)[0])
+def _one(m: int, n: int, k: int, box: Box) -> Boxes:
+    return Boxes.of(m, n, k, *box, first=split(ceil(m / box.m), ceil(n / box.n), box.k)[0])
 
 
 @lru_cache(maxsize=4096)
