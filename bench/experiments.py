@@ -136,7 +136,7 @@ def emulated(told: dict[str, Any]) -> Machine:
     return replace(
         core.shared(Machine(**told["calibrated"]), told["crowd"]), **network, network=rate, injection=rate, node=PER_HOST,
         overlap=1.0, name=f"{HOSTS} emulated hosts of {PER_HOST} ranks, links of {told['rate']}", source="bench/experiments.py",
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------------------------------- measured

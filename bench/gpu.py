@@ -193,7 +193,7 @@ def fill(xp, n):
     for dtype in ("float32", "float64"):
         for distribution, high, theirs in (
             ("uniform", 1, cupy.random.random), ("integers", 10, cupy.random.random), ("normal", 1, cupy.random.standard_normal),
-        ):  # fmt: skip
+        ):
             draw = Draw(n, np.dtype(dtype), 0, distribution, 0, high)
             plain = seconds(xp.finish, lambda theirs=theirs, dtype=dtype: theirs((n, n), dtype))
             ours = seconds(xp.finish, lambda draw=draw: xp.drawn(held, held, draw))

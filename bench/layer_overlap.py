@@ -52,7 +52,7 @@ def silent():
     return patch.multiple(
         ThreadComm, allgather=lambda comm, x, outs, verb="", hall=None: done(outs),
         reduce_scatter=lambda comm, parts, out, verb="", op="": done(out),
-    )  # fmt: skip
+    )
 
 
 def slept(seconds):

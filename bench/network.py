@@ -117,7 +117,7 @@ def under_open_mpi(hosts: int, ranks: int, command: list[str]) -> int:
     wanted = {
         "plm_rsh_agent": cluster.launcher(), "plm_rsh_no_tree_spawn": 1, "btl": "tcp,vader,self", "pml": "ob1",
         "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0", "mpi_yield_when_idle": 1,
-    }  # fmt: skip
+    }
     options = [word for name, value in wanted.items() for word in ("--mca", name, value)]
     environment = OPEN_MPI | core_type()
     for name in (*environment, "PYTHONPATH", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):

@@ -132,7 +132,7 @@ def rounds(given: argparse.Namespace, run: list[Job], rows: list[Row], absent: d
 def machine() -> dict[str, object]:
     return {
         "cpu": [processor()], "cores": CORES, "load": os.getloadavg(), "python": platform.python_version(), "time": time.ctime(),
-    }  # fmt: skip
+    }
 
 
 def main() -> int:

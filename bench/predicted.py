@@ -47,7 +47,7 @@ CASES = {
        for algorithm in ("summa", "gather") for n in (512, 1024, 2048) for dtype in ("float64", "float32")},
     **{f"{kind.__name__} layer of {hidden} {dtype}": (layer, kind, hidden, dtype)
        for kind in (nn.Megatron1D, nn.Summa2D, nn.Tensor3D) for hidden in (256, 512) for dtype in ("float64", "float32")},
-}  # fmt: skip
+}
 
 
 def predicted(case, ranks, machine):

@@ -18,7 +18,7 @@ from pdla.bench.arguments import natural
 
 SQUARES = [8 << step for step in range(8)]
 THIN = [shape for t in (8, 16, 32, 64, 128) for n in (128, 256, 512, 1024)
-        for shape in ((n, n, t), (t, n, n), (n, t, n), (n, t, t), (t, t, n))]  # fmt: skip
+        for shape in ((n, n, t), (t, n, n), (n, t, n), (n, t, t), (t, t, n))]
 STACK, TURNS = 1 << 21, 7
 SIZES = {
     "cube root of mnk": lambda m, n, k: np.cbrt(m * n * k),

@@ -43,6 +43,6 @@ __all__ = [
     "einsum", "errors", "eye", "from_function", "from_global", "from_local", "gemm", "hemm", "herk", "load", "matmul",
     "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn", "ones", "plan_matmul", "predict_matmul",
     "random", "record", "run", "save", "stack", "symm", "syrk", "syrk_words", "tagged", "tiled_order", "world", "zeros",
-]  # fmt: skip
+]
 
 __version__ = "0.1.0"

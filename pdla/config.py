@@ -14,7 +14,7 @@ ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables 
 LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
     "PMI", "PRTE_", "HYDI", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM", "PALS",
     "OMPI_COMM", "OMPI_UNIVERSE", "OMPI_MCA_ess", "OMPI_MCA_orte", "MV2_COMM",
-)  # fmt: skip
+)
 OWN = ("timeout", "threads", "progress", "tf32")  # settings that may differ between ranks
 
 

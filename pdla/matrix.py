@@ -63,7 +63,7 @@ class DistMatrix:
         vars(self).update(
             base=base, common=common, gaps=gaps, shape=shape, grid=grid, layout=layout, transposed=transposed,
             conjugated=conjugated and base.dtype.kind == "c", xp=namespace(base),
-        )  # fmt: skip
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "local" and value is self.local:

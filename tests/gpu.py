@@ -31,11 +31,11 @@ ROOT = Path(__file__).parents[1]
 NEEDED = [
     "mpich", "mpi4py>=4.1", "pytest>=8.4", "pytest-mpi", "hypothesis", "jsonschema", "ml_dtypes", "h5py", "opt_einsum", "rich",
     "scipy", "threadpoolctl", "setuptools>=77",
-]  # fmt: skip
+]
 LEAN = [
     "mpich", "mpi4py>=4.1", "setuptools>=77", "pytest>=8.4", "pluggy", "iniconfig", "pygments", "packaging", "pytest-mpi",
     "jsonschema", "jsonschema-specifications", "referencing", "rpds-py", "attrs", "typing-extensions",
-]  # fmt: skip
+]
 RANKS = (1, 2, 4, 8)
 LONGEST = 3600  # seconds of a step
 TAIL = 4000  # characters kept of what a step says

@@ -188,4 +188,4 @@ CASES = {
         cnn("Megatron-LM, 2 shards", "Megatron1D", (GROUP,), shards=2, unmeasured=UNCLAIMED),
         cnn("Tensor3D, 1 shard", "Tensor3D", (4, 8), unmeasured=UNCLAIMED),
     )
-}  # fmt: skip
+}

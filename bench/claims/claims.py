@@ -53,7 +53,7 @@ def _weak() -> list[Claim]:
             WEAK_TESSERACT_OWN if size == OWN else WEAK_TESSERACT, slower[other, size], value, (which,),
         )
         for size in (OWN, SAME) for (which, other), value in values.items()
-    ]  # fmt: skip
+    ]
 
 
 CLAIMS = (
@@ -78,7 +78,7 @@ BESIDE = (
         "", "Tesseract over 2-D, panels by binomial trees", f"{STRONG_TESSERACT}, binomial trees",
         f"{STRONG_2D}, binomial trees", None, FORWARD,
     ),
-)  # fmt: skip
+)
 
 
 # ---------------------------------------------------------------------------------------------- ratios

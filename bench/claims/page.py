@@ -18,7 +18,7 @@ TEMPLATE = Path(__file__).with_name("experiments.md")
 MARKS = {  # of the picture: marker, colour, size
     "claimed": ("|", "#222222", 16), "predicted at full size": ("o", "#2f6fed", 6),
     "measured, scaled down": ("s", "#f6a04d", 6), "predicted for that": ("x", "#b5651d", 6),
-}  # fmt: skip
+}
 
 
 def compact(told: Results) -> str:
@@ -83,7 +83,7 @@ MADE = {
     "claims": tables.claims_table, "beside": tables.beside_table, "summary": summary, "conclusions": conclusions,
     "errors": tables.errors, "why": tables.why_table, "placement": tables.placement_table, "best": tables.best_table,
     "measured": tables.measured_table,
-}  # fmt: skip
+}
 
 
 def render(told: Results, machines: Mapping[str, Any]) -> str:
@@ -103,7 +103,7 @@ def _set_up(told: Results) -> dict[str, str]:
         "rate": told.get("rate", NOT_RUN), "repeats": str(told.get("repeats", NOT_RUN)), "cluster": tables.why_unmeasured(told),
         "wire": str(told.get("measured", {}).get("wire", NOT_RUN)),
         "cnn_parameters": f"{told['parameters'] / 1e9:.1f} billion parameters",
-    }  # fmt: skip
+    }
 
 
 def _problems() -> dict[str, str]:

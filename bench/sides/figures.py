@@ -185,4 +185,4 @@ def exported(rows: Iterable[Row]) -> list[dict[str, Any]]:
         }
         for row in rows
         for (module, variant), side in row.sides.items()
-    ]  # fmt: skip
+    ]

@@ -69,7 +69,7 @@ def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], sp
             "holders": held_by, "seconds": taken.seconds, "link_bytes": taken.bytes, "volume": side.volume,
         }
         for (name, variant), side, same, space, held_by, taken in lines
-    ]  # fmt: skip
+    ]
 
 
 def main(spec: dict[str, Any]) -> None:

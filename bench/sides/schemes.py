@@ -38,7 +38,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 AXES: dict[str, tuple[Callable[..., nn.Scheme], tuple[str, ...]]] = {
     "serial": (nn.Serial, ROW), "megatron1d": (nn.Megatron1D, ROW), "summa2d": (nn.Summa2D, SQUARE),
     "tesseract": (nn.Tesseract, CUBE), "cube3d": (nn.Cube3D, CUBE), "tensor3d": (nn.Tensor3D, SQUARE),
-}  # fmt: skip
+}
 
 
 def fitting(name: str, comm: Any) -> nn.Scheme:

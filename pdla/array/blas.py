@@ -152,7 +152,7 @@ def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
     _routine(ROUTINES[char], config.settings.blas)(
         how_b[0], how_a[0], size, size + 4, size + 8, scalar,
         _address(b), size + 12, _address(a), size + 16, scalar + both.itemsize, _address(c), size + 20,
-    )  # fmt: skip
+    )
 
 
 def squares(a: Any, c: Any) -> bool:
@@ -170,7 +170,7 @@ def square(a: np.ndarray, c: np.ndarray, alpha: complex) -> None:
     _routine(SQUARES[c.dtype.char], config.settings.blas)(
         b"U", b"T" if how == b"N" else b"N", size, size + 4, scalar,
         _address(a), size + 8, scalar + both.itemsize, _address(c), size + 12,
-    )  # fmt: skip
+    )
 
 
 def _address(x: np.ndarray) -> int:

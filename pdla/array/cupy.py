@@ -322,7 +322,7 @@ def _cublas(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
             handle, turn[how_b[0]], turn[how_a[0]], c.shape[1], c.shape[0], a.shape[1],
             at, b.data.ptr, factors, how_b[1], a.data.ptr, factors, how_a[1],
             at + both.itemsize, c.data.ptr, sums, into[1], getattr(cublas, computed), cublas.CUBLAS_GEMM_DEFAULT,
-        )  # fmt: skip
+        )
     return True
 
 

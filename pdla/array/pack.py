@@ -17,7 +17,7 @@ _MOST = 32  # the most rectangles in a launch of pack.cu
 WORDS = {1: "pack_1", 2: "pack_2", 4: "pack_float32_float32", 8: "pack_float64_float64", 16: "pack_complex128_complex128"}
 _CASTS = ("float32", "float64"), ("complex64", "complex128")  # each to each, within a family
 _FIELDS = ("from", "to", "rows", "cols", "from_row", "from_col", "to_row", "to_col",
-           "from_rows", "from_cols", "to_rows", "to_cols", "turned", "tiles")  # fmt: skip
+           "from_rows", "from_cols", "to_rows", "to_cols", "turned", "tiles")
 _RECTANGLES = np.dtype([("of", [(field, np.int64) for field in _FIELDS], _MOST), ("count", np.int64)])
 
 

@@ -78,7 +78,7 @@ def measured(comm: Communicator) -> Machine:
         node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
         name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{cores} {plural(cores, 'core')} of {processor()}",
         source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}",
-    )  # fmt: skip
+    )
     return comm.share(_rounded(machine))[0]
 
 

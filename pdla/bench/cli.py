@@ -47,7 +47,7 @@ ALONE = {
 }  # a command that one process runs: its module, which has add and run, and its help
 COMMON = {
     "threads": "--threads", "array": "--array", "dry_run": "--dry-run", "ranks": "-P", "json": "--json", "machine": "--machine",
-}  # options that may stand before a command  # fmt: skip
+}  # options that may stand before a command
 # Those of COMMON that a command has, and those that it reads only to say why it has no use for them. Others have all.
 MEANT = {"predict": ("ranks", "json", "machine"), "scale": ("json", "machine"), "compare": (), "report": ()}
 REFUSES = {"info": ("dry_run", "ranks"), "calibrate": ("dry_run", "ranks", "json")}

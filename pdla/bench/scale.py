@@ -41,7 +41,7 @@ def add(to: Parser) -> None:
     counts = (
         ("from", "RANKS", 1, "the fewest ranks"), ("to", "RANKS", 10**6, "the most ranks"),
         ("factor", "N", 4, "factor from one number of ranks to the next"),
-    )  # fmt: skip
+    )
     for name, metavar, default, what in counts:
         how = f"{what} (default {default})"
         to.add_argument(f"--{name}", dest=f"{name}_", metavar=metavar, type=rank_count, default=default, help=how)

@@ -213,7 +213,7 @@ class Communicator(ABC):
     def _pending(
         self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
         owners: Sequence[int] = (),
-    ) -> Pending:  # fmt: skip
+    ) -> Pending:
         """A Pending for a round that has been started, with its event if a ledger is open. owners[i]: the rank whose piece recvs[i]
         is, where pieces come by way of other ranks."""
         whose = owners or [source for source, _ in recvs]

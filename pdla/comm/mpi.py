@@ -201,7 +201,7 @@ class MPIComm(Communicator):
     def _until(
         self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None,
         awaited: Callable[[], Sequence[int]] = tuple,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Wait until `ready` is true; pause(polls) is called between polls, with the number of polls so far.
 
         ready    also lets MPI work on round_, if one is given

@@ -101,7 +101,7 @@ class NCCLComm(MPIComm):
 
     def _arrive(
         self, call: str, events: Sequence[Any], groups: Sequence[Group], landings: Sequence[device.Landing]
-    ) -> Iterator[int]:  # fmt: skip
+    ) -> Iterator[int]:
         for event, group in zip(events, groups, strict=True):
             self._until(call, partial(getattr, event, "done"))
             for i in group.there:

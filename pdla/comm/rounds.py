@@ -72,7 +72,7 @@ class Round:
         self, recvs: list[MPI.Request], expected: list[tuple[int, int, int]], sends: list[MPI.Request],
         onward: Mapping[int, list[Send]], packing: Sequence[tuple[Any, Send]] = (), by_piece: Collection[int] = (),
         landed: Callable[[int], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """expected: for each of recvs (number of the message, number of the piece, its bytes; -1: not to be checked), in order.
 
         onward    number of a message -> the sends to be made when it has come, in this order

@@ -10,4 +10,4 @@ from pdla.linalg.vector import matvec, matvec_words
 __all__ = [
     "Stack", "batched_matmul", "einsum", "hemm", "herk", "matvec", "matvec_words", "multi_dot", "stack", "symm", "syrk",
     "syrk_words",
-]  # fmt: skip
+]

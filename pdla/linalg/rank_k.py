@@ -40,7 +40,7 @@ ALL = slice(None)
 def syrk(
     A: DistMatrix, *, alpha: complex = 1, beta: complex = 0, out: DistMatrix | None = None, lower: bool = True,
     layout: Layout | None = None, mirror: bool = False,
-) -> DistMatrix:  # fmt: skip
+) -> DistMatrix:
     """One triangle of C = alpha A A^T + beta C; collective over A's grid, idle ranks too. A is never written to.
 
     A       n x k in any layout and dtype; for A^T A give A.T (nothing moves)
@@ -61,7 +61,7 @@ def syrk(
 def herk(
     A: DistMatrix, *, alpha: float = 1, beta: float = 0, out: DistMatrix | None = None, lower: bool = True,
     layout: Layout | None = None, mirror: bool = False,
-) -> DistMatrix:  # fmt: skip
+) -> DistMatrix:
     """One triangle of C = alpha A A^H + beta C, alpha and beta real; see syrk. Real matrices: the same as syrk.
 
     The diagonal of C comes out real, exactly; imaginary parts that it had are not read.

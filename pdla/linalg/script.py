@@ -118,7 +118,7 @@ class Script:
             Way.of(grid.comm, held_by(A.layout, A.shape, grid), Wanting(asked, asking)), isinstance(deal, Stay),
             [] if place is None else [_tile(there, block) for block in deal.tiles(n, place)],
             *_summing(n, deal, grid, place), Way.of(grid.comm, Holding(given, computed, computing), wanted, below=0),
-        )  # fmt: skip
+        )
 
 
 def _tile(held: Block, block: Block) -> Tile:

@@ -36,7 +36,7 @@ class Stack:
     def __init__(
         self, blocks: Sequence[Any], shape: tuple[int, int, int], grid: ProcessGrid, layout: Layout, axis: str | None,
         dtype: np.dtype, transposed: bool = False, conjugated: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.blocks = tuple(blocks)  # as stored: transposed where `transposed`
         self.shape, self.grid, self.layout, self.axis, self.dtype = shape, grid, layout, axis, dtype
         self.transposed, self.conjugated = transposed, conjugated

@@ -21,7 +21,7 @@ from pdla.redistribute import summed
 def symm(
     A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
     out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
-) -> DistMatrix:  # fmt: skip
+) -> DistMatrix:
     """C = alpha A B + beta C (side="left") or alpha B A + beta C (side="right"), A symmetric; collective, idle ranks too.
 
     A      n x n in any layout. Only one triangle of it is read, with the diagonal: the lower one or, with lower=False, the upper
@@ -37,7 +37,7 @@ def symm(
 def hemm(
     A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
     out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
-) -> DistMatrix:  # fmt: skip
+) -> DistMatrix:
     """As symm, for a Hermitian A: the imaginary parts of its diagonal are not read."""
     return _product("hemm", A, B, side, lower, alpha, beta, out, layout, algorithm)
 

@@ -128,7 +128,7 @@ class Way:
     def run(
         self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
         own: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Collective: target = beta target + what comes, where something comes. With beta != 0 elements travel in the dtype
         in which they are added: so copies of the target, one of which may be on the rank that gives, are rounded alike.
 

@@ -198,7 +198,7 @@ def price(
 def cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
     in_steps: bool = True, in_two: bool = True, looks: tuple[int, int] = FINE,
-) -> list[Box]:  # fmt: skip
+) -> list[Box]:
     """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
     or fewer, where C is small, or is cut more evenly so.
 

@@ -91,7 +91,7 @@ class Script:
 def _together(
     X: DistMatrix, side: int, comm: Communicator | None, tiles: Blocks, whole: tuple[IndexSet, IndexSet], roles: Roles,
     shape: tuple[int, int], machine: Machine,
-) -> Groups:  # fmt: skip
+) -> Groups:
     """The groups in which the tiles of A (side 0) or B (side 1), which are gathered over comm, are joined; empty: they are not.
 
     shape  C's

@@ -86,7 +86,7 @@ class Task:
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
             self.machine, way.words, way.moved, q.bound, self.adds, limit, rivals,
-        )  # fmt: skip
+        )
 
     def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
         """The table's grid: A's own, if that is the same, as a million ranks are not arranged once more for each plan."""

@@ -402,7 +402,7 @@ class Plan:
             f"  bound       {size * self.bound:.0f} bytes; conversions bring {size * self.moved:.0f} bytes",
             f"  time        {cost.seconds:.3g} s at {machine.flops:.3g} flops and {machine.bandwidth:.3g} bytes a second",
             *(f"  next        {way}" for way in self.runners_up),
-        ])  # fmt: skip
+        ])
 
     def _way_of(self, i: int) -> str:
         """The layouts that A, B or C (0, 1 or 2) goes through: as given, native, and as the local products take it."""

@@ -44,7 +44,7 @@ def predict_matmul(
     m: int, n: int, k: int, P: int, *,
     dtype: object = "float64", algorithm: str = "auto", memory_limit: int | None = None,
     machine: Machine | str | None = None,
-) -> Prediction:  # fmt: skip
+) -> Prediction:
     """The best way to multiply m x k by k x n on at most P ranks, with each matrix in the layout that suits; needs no communicator.
 
     Figures are those of dry runs of the very plan. Without a machine the plan is made for PDLA_MACHINE's, and `seconds` is None.
@@ -77,7 +77,7 @@ def predict_matmul(
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,
         cost.peak_workspace, kind.itemsize * received_lower_bound(m, n, k, P), cost.seconds if machine else None,
-    )  # fmt: skip
+    )
 
 
 def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:

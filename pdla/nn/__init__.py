@@ -18,4 +18,4 @@ __all__ = [
     "Linear", "MeanOverSequence", "Megatron1D", "Parameter", "Positions", "RMSNorm", "ReLU", "ResidualBlock", "Scheme",
     "SelfAttention", "Sequential", "Serial", "Summa2D", "Tensor3D", "Tesseract", "TiedHead", "TransformerLayer", "UNetBlock",
     "Upsample", "clip",
-]  # fmt: skip
+]

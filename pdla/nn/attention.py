@@ -36,7 +36,7 @@ class SelfAttention(Layer):
     def __init__(
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}", causal=causal, bias=bias):
             if not (counts(heads) and counts(hidden)) or hidden % heads:
                 raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")

@@ -50,7 +50,7 @@ class Conv2d(Linear):
         self, scheme: Scheme, inputs: int, outputs: int, kernel: int, *, height: int, width: int, stride: int = 1,
         padding: int | None = None, kind: str = "first", bias: bool = True, seed: int = 0, dtype: Any = np.float64,
         name: str = "conv",
-    ) -> None:  # fmt: skip
+    ) -> None:
         call = f"{inputs}, {outputs}, {kernel}, {height} x {width}, stride={stride}, padding={padding}"
         with made("Conv2d", scheme, call):
             check_counts("Conv2d", inputs=inputs, outputs=outputs)
@@ -186,7 +186,7 @@ class ResidualBlock(Layer):
     def __init__(
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
             check_parts("ResidualBlock", activation, seed)
             if not counts(kernel) or kernel % 2 == 0:
@@ -205,7 +205,7 @@ class ResidualBlock(Layer):
             conv = Conv2d(
                 scheme, channels, channels, kernel, height=height, width=width, kind=kind, seed=seed + i, dtype=dtype,
                 name=f"{name} conv{i + 1}",
-            )  # fmt: skip
+            )
             parts += [norm, activation(scheme), conv]
         self.inner = Sequential(scheme, parts)
 
@@ -236,7 +236,7 @@ class UNetBlock(Layer):
     def __init__(
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, levels: int = 1, kernel: int = 3,
         activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
             check_parts("UNetBlock", activation, seed)
             if not all(map(counts, (levels, height, width))) or height % 2 or width % 2:
@@ -285,7 +285,7 @@ class UNetBlock(Layer):
 def _pair(
     scheme: Scheme, inputs: int, outputs: int, *, kernel: int, height: int, width: int, stride: int = 1, seed: int, dtype: Any,
     name: str,
-) -> list[Layer]:  # fmt: skip
+) -> list[Layer]:
     """Two convolutions: the first from inputs to outputs, with the stride; the second from outputs to outputs."""
     first = Conv2d(
         scheme, inputs, outputs, kernel, height=height, width=width, stride=stride, seed=seed, dtype=dtype, name=f"{name}1"
@@ -293,7 +293,7 @@ def _pair(
     second = Conv2d(
         scheme, outputs, outputs, kernel, height=first.height_out, width=first.width_out, kind="second", seed=seed + 1,
         dtype=dtype, name=f"{name}2",
-    )  # fmt: skip
+    )
     return [first, second]
 
 

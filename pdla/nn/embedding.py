@@ -37,7 +37,7 @@ class Embedding(Layer):
     def __init__(
         self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
         dtype: Any = np.float64, name: str = "embedding",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
             check_counts("Embedding", vocabulary=vocabulary, hidden=hidden)
             check_sequence("Embedding", sequence)
@@ -102,7 +102,7 @@ class Positions(Layer):
     def __init__(
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"):
             check_sequence("Positions", sequence)
             check_counts("Positions", features=features)

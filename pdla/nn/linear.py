@@ -98,7 +98,7 @@ class Linear(Layer):
     def __init__(
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
         scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}", bias=bias):
             self.table: Table = scheme.table(kind)
             check_counts("Linear", k=k, n=n)

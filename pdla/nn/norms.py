@@ -31,7 +31,7 @@ class Norm(Layer):
     def __init__(
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}", offset=offset):
             self.takes = self.gives = self.spec = scheme.table(kind).X
             check_counts(type(self).__name__, features=features)
@@ -127,7 +127,7 @@ class GroupNorm(Norm):
     def __init__(
         self, scheme: Scheme, channels: int, *, groups: int, pixels: int, kind: str = "first", eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
             if not (counts(groups) and counts(channels, 0)) or channels % groups:
                 raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")

@@ -177,7 +177,7 @@ class MLP(Sequential):
     def __init__(
         self, scheme: Scheme, hidden: int, inner: int | None = None, *, bias: bool = True, seed: int = 0,
         dtype: Any = np.float64, name: str = "mlp",
-    ) -> None:  # fmt: skip
+    ) -> None:
         with made("MLP", scheme, f"{hidden}", bias=bias):
             check_counts("MLP", hidden=hidden)
             inner = 4 * hidden if inner is None else inner
@@ -210,7 +210,7 @@ class TransformerLayer(Layer):
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, inner: int | None = None, causal: bool = True,
         dropout: float = 0.0, bias: bool = True, recompute: bool = False, seed: int = 0, dtype: Any = np.float64,
         name: str = "layer",
-    ) -> None:  # fmt: skip
+    ) -> None:
         numbers = f"{hidden}, {heads} heads, sequence={sequence}"
         with made("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
             self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute

@@ -99,7 +99,7 @@ def run(command, ranks=4, flavour="openmpi", cwd=None, limit=LONGEST, fails=Fals
     job = subprocess.run(
         [f"mpirun.{flavour}", *options, "-n", str(ranks), *map(str, command)],
         env=mine, cwd=cwd, timeout=limit, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    )
     assert (job.returncode != 0) == fails, job.stdout
     return job.stdout
 

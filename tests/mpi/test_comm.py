@@ -267,7 +267,7 @@ def test_same_says_the_same_on_every_rank(comm):
         (lambda comm: comm.share("x" * 99), "share"), (lambda comm: comm.barrier(), "barrier"),
         (lambda comm: comm.split([0], ""), "split('')"),
     ],
-)  # fmt: skip
+)
 def test_ranks_in_different_calls_learn_of_it_and_go_on_together(comm, verb, name):
     """A rank that compares words would else read parts of what others share, and the other way round."""
     if comm.size == 1:
@@ -331,7 +331,7 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
     verbs = [
         lambda: agree(again, "a product"), lambda: again.send(x, 0), lambda: again.recv(x, 0), lambda: again.bcast(x, 0),
         lambda: again.allgather(x, [out] * comm.size), lambda: again.split([comm.rank], "alone"), lambda: again.share(1),
-    ]  # fmt: skip
+    ]
     for verb in verbs:
         with pytest.raises(GridError, match="has been freed"):
             verb()
@@ -449,7 +449,7 @@ def far_apart(comm, monkeypatch):
         (32 * PIECE + 5, [2 * PIECE] * 16 + [5]),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_long_messages_have_sixteen_pieces_and_a_rest_at_most(size, lengths):
     from pdla.comm.rounds import pieces
 
@@ -472,7 +472,7 @@ def test_long_messages_between_nodes(far_apart, size):
 every_place = pytest.mark.parametrize(
     "place", [lambda r: r, lambda r: r // 2, lambda r: r % 2, lambda r: min(r, 1), lambda r: max(r, 2)],
     ids=["one a node", "pairs", "interleaved", "one alone", "three and the others alone"],
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("empty", [False, True], ids=["all", "rank 0 has nothing"])
@@ -672,7 +672,7 @@ def test_halls(with_halls, place, sizes, share):
         ((9, 250, 5), (None, "col")), ((7, 3, 300), ("col", "row")),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_products_in_halls(with_halls, place, shape, layouts):
     comm = with_halls(place)
     m, n, k = shape

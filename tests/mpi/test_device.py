@@ -59,7 +59,7 @@ def test_a_message_however_it_lies(comm, xp, out_of, into, shape):
 
 @pytest.mark.parametrize(("sent", "come"), [
     ((30, 70), (70, 30)), ((2100,), (3, 700)), ((7, 300), (2100, 1)), ((2, 1050), (42, 50)),
-])  # fmt: skip
+])
 @pytest.mark.parametrize("how", LAYOUTS)
 def test_only_the_bytes_of_a_message_agree(comm, xp, how, sent, come):
     if comm.size > 1:
@@ -166,7 +166,7 @@ def test_a_message_leaves_before_a_split(comm, xp):
 @pytest.mark.parametrize(("sent", "expected", "says"), [
     (100, 600, r"less \(800 bytes, not"), (2000, 2001, r"less \("), (1000, 2000, r"less \("),
     (600, 100, "more"), (2001, 2000, "more"),
-])  # fmt: skip
+])
 def test_long_messages_of_another_length(comm, xp, sent, expected, says):
     group = comm.split([0, 1] if comm.rank < 2 else None, "pair") if comm.size > 1 else None
     if group is not None and group.rank == 0:

@@ -20,7 +20,7 @@ def layouts(grid):
     return [
         Layout(), Layout("row", "col"), Layout("col"), Layout(cols=("col", "row")), Layout(("row", "col")),
         Layout(Cyclic("row", 3), Cyclic("col", 2)), Layout(Cuts("row", bounds), "col"), Layout("row", Cyclic("col", 1)),
-    ]  # fmt: skip
+    ]
 
 
 def numbers(dtype="float64"):

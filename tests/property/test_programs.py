@@ -102,7 +102,7 @@ DRAWN = (
     partial(draw_part, writes=False), partial(draw_part, writes=True), partial(draw_simple, what="copy", makes=True),
     partial(draw_simple, what="double", makes=False), partial(draw_simple, what="vector", makes=False),
     partial(draw_simple, what="share", makes=True),
-)  # fmt: skip
+)
 
 
 @st.composite

@@ -426,16 +426,16 @@ _modes = {}  # of cuBLAS's handles
 runtime = SimpleNamespace(
     getDeviceCount=_device_count, getDevice=lambda: Device().number, CUDARuntimeError=CUDARuntimeError, **KINDS,
     eventQuery=lambda ptr: 0 if _events[ptr].done else 600, check_status=_check_status,
-)  # fmt: skip
+)
 cuda = SimpleNamespace(
     runtime=runtime, Device=Device, Stream=Stream, Event=Event, get_current_stream=current,
     alloc_pinned_memory=_pinned, device=SimpleNamespace(get_cublas_handle=int),
-)  # fmt: skip
+)
 _names = ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32")
 _cublas = SimpleNamespace(
     CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_GEMM_DEFAULT=-1, gemmEx=_gemm_ex, getMathMode=lambda handle: _modes.get(handle, 0),
     setMathMode=_modes.__setitem__, **{name: name for name in _names},
-)  # fmt: skip
+)
 
 
 def _put_in(name, **contents):

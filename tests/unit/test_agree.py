@@ -55,7 +55,7 @@ CALLS = {
         lambda grid, x: pdla.matmul(*[pdla.ones((4, 4), grid, Layout("row", "col"))] * 2, algorithm="summa", panel=x),
         1, 2, ["panel=1", "panel=2"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CALLS)
@@ -282,7 +282,7 @@ OWN = {
     "split": lambda comm, along: comm.split(range(3), "ring"),
     "shift": lambda comm, along: comm.shift(np.ones(3), np.empty(3)).wait(),
     "along an axis": lambda comm, along: along.shift(np.ones(3), np.empty(3)).wait(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("verb", OWN)
@@ -368,7 +368,7 @@ def test_settings_are_read_from_the_environment():
     wrong = (
         ("THREADS", "x", "not a number"), ("THREADS", "-1", "negative"), ("TIMEOUT", "nan", "not a number"),
         ("CHECK", "2", "neither 0 nor 1"), ("SHARED", "-1", "neither 0 nor 1"), ("TF32", "yes", "neither 0 nor 1"),
-    )  # fmt: skip
+    )
     for setting, value, message in wrong:
         with pytest.raises(ValueError, match=f"PDLA_{setting}='{value}' is {message}"):
             config.read({f"PDLA_{setting}": value})

@@ -105,7 +105,7 @@ def test_messages_sent_at_once_wait_for_one_latency_that_of_the_node_within_it(n
     begun, rounds = zip(*(
         (products.guess(of, table, machine).seconds.begun, len([*products.moves(of, table)]))
         for table in products.tables(of, 8, machine) if table.schedule == "gather" and prod(table.shape) == 8
-    ), strict=True)  # fmt: skip
+    ), strict=True)
     if node == 4:
         assert min(begun) >= machine.far_latency
     else:

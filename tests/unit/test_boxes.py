@@ -156,7 +156,7 @@ def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
 
 
 FORMULA = [("3d", (2, 3, 2)), ("3d", (1, 3, 4)), ("2.5d", (2, 2, 3)), ("tesseract", (2, 2, 3)), ("a-stationary", (3, 1, 4)),
-           ("b-stationary", (1, 4, 3)), ("c-stationary", (4, 3, 1))]  # fmt: skip
+           ("b-stationary", (1, 4, 3)), ("c-stationary", (4, 3, 1))]
 
 
 @pytest.mark.parametrize(("algorithm", "box"), FORMULA)

@@ -142,7 +142,7 @@ def test_other_verbs_may_begin_before_the_steps_are_waited_for_or_after(few):
 @pytest.mark.parametrize(
     "program", [gathered, summed, lambda comm: summed_everywhere(comm, 45), lambda comm: summed(comm, "float16")],
     ids=["gathered", "summed", "summed everywhere", "float16"],
-)  # fmt: skip
+)
 def test_a_dry_run_counts_the_same(few, ranks, program):
     for rank, (*_, events, workspace) in enumerate(run(ranks, program)):
         *_, dry_events, dry_workspace = dry_run(ranks, program, rank=rank)[0]
@@ -207,7 +207,7 @@ def test_small_results_on_a_million_ranks_stay_near_the_bound(mnk):
 THIN = {
     (3, 1000, 10**6): 1.01, (1000, 3, 10**6): 1.01, (3, 10**6, 1000): 1.01, (10**6, 3, 1000): 1.01, (1, 1000, 1000): 1.4,
     (5, 10**5, 10**5): 1.04, (1, 100, 10**6): 1.04,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mnk", THIN)

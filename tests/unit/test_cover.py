@@ -76,7 +76,7 @@ size = st.integers(0, 30)
 @given(
     ranks=st.integers(1, 12), mnk=st.tuples(size, size, size), dtype=st.sampled_from(DTYPES), algorithm=st.sampled_from(ALGORITHMS),
     hows=st.sampled_from(HOWS), panel=st.integers(1, 12), rows=st.integers(1, 4),
-)  # fmt: skip
+)
 def test_random_products(ranks, mnk, dtype, algorithm, hows, panel, rows):
     """Any grid that the ranks allow, some of them idle."""
 

@@ -446,7 +446,7 @@ def test_what_is_not_taken_says_what_is(kind, text, call):
     lambda grid, layout: pdla.from_local(np.ones((2, 2)), (4, 4), grid, layout),
     lambda grid, layout: pdla.from_global(np.ones((4, 4)), grid, layout),
     lambda grid, layout: pdla.load("x.npy", grid, layout),
-])  # fmt: skip
+])
 def test_no_layout_on_one_rank_is_an_error_on_all(call):
     def program(comm):
         grid = ProcessGrid((2, 2), comm=comm)

@@ -34,11 +34,11 @@ def test_make_cuda_without_nvcc(tmp_path):
 WIDE = [*(("pack", f"pack_{name}_{name}") for name in ("float32", "float64", "complex128"))]
 WIDE += [("uniform", "uniform")]
 WIDE += [("philox", f"{kernel}_{name}") for kernel in ("uniform", "normal", "integers")
-         for name in ("float32", "float64", "complex64", "complex128")]  # fmt: skip
+         for name in ("float32", "float64", "complex64", "complex128")]
 WIDE += [(source, f"{kernel}_float{bits}") for source, names in {
     "gelu": ("gelu",), "columns": ("columns",),
     "rows": ("moments", "normalise", "row_sums", "norm_gradient", "exponentials", "softmax_gradient"),
-}.items() for kernel in names for bits in (32, 64)]  # fmt: skip
+}.items() for kernel in names for bits in (32, 64)]
 SUMS = ("moments", "row_sums")  # a number a row: nothing wide to write
 
 

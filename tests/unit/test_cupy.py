@@ -412,7 +412,7 @@ DRAWN = [
     ("uniform", 0, 1), ("uniform", -3, 9.7), ("uniform", 4.0, 4.0), ("integers", -3, 9), ("integers", 5, 6),
     ("integers", 7, 7 + 2**32), ("integers", -(2**63), 5 - 2**63), ("integers", 2**63 - 10**7, 2**63), ("integers", -2, 3 * 2**30),
     ("normal", 0, 1),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ def test_philox_reads_and_writes_nothing_past_its_block(dtype, n):
     rows, cols = (xp.asarray(np.arange(20) * step) for step in (128, 1))
     made = xp.asarray(np.full((20, n), 7, dtype))
     for kernel, low, count in (("uniform", np.float64(0), np.float64(1)), ("normal", np.float64(0), np.float64(1)),
-                               ("integers", np.int64(-4), np.uint64(8))):  # fmt: skip
+                               ("integers", np.int64(-4), np.uint64(8))):
         args = rows, cols, np.uint64(3), made, np.int64(3 * n), np.int64(n), low, count
         launch("philox.cu", f"{kernel}_{dtype}", (2,), (64,), *args)
         draw = Draw(128, np.dtype(dtype), 3, kernel, int(low), int(low) + int(count))
@@ -494,7 +494,7 @@ def test_a_normal_number_has_the_bits_of_the_processors_wherever_it_is():
         ("float64", "integers", 0, 2**32 + 1), ("float32", "integers", -(2**63), 2**63), ("complex64", "uniform", -0.0, -5e-324),
         ("float64", "uniform", np.float32(0.1), 1), ("bool", "uniform", 0, 1),
     ],
-)  # fmt: skip
+)
 def test_what_no_kernel_draws_comes_from_the_host(dtype, distribution, low, high, host_draws):
     rows, cols, columns = TILED["cyclic"][1]
     draw = Draw(columns, np.dtype(dtype), 3, distribution, low, high)
@@ -867,7 +867,7 @@ MAKERS = {
 @pytest.mark.parametrize(("dtype", "makers"), [
     ("longdouble", [*MAKERS][:6]), (np.clongdouble, [*MAKERS][:6]), (ml_dtypes.float8_e4m3fn, [*MAKERS][:6]),
     (">i2", [*MAKERS][:5]), (">f8", [*MAKERS][:5] + [*MAKERS][6:]),
-])  # fmt: skip
+])
 def test_dtypes_of_which_there_are_no_device_arrays(dtype, makers):
     for call in makers:
         with config.override(array="cupy"), pytest.raises(ShapeError, match=f"^{call}: .* has no arrays: give float64"):

@@ -109,7 +109,7 @@ except pdla.errors.DeviceError as error:
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "1"}, "NCCL on rank 1: NCCL_ERROR_SYSTEM_ERROR"),
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "name"}, "NCCL on rank 0: NCCL_ERROR_SYSTEM_ERROR"),
     ({"STANDIN_NCCL": "1", "STANDIN_DEVICES": "3", "STANDIN_NCCL_FAULT": "send"}, "NCCL on rank 0: NCCL_ERROR_UNHANDLED"),
-], ids=["shared", "missing", "failing", "failing at once", "failing at work"])  # fmt: skip
+], ids=["shared", "missing", "failing", "failing at once", "failing at work"])
 def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
     done = job(3, ("-c", NCCL_OR_NOT), TMPDIR=str(tmp_path), **has)
     assert (done.returncode, done.stdout) == (0, 3 * "MPIComm\n") and done.stderr.count(f"no NCCL here ({why})") == 1, done.stderr
@@ -122,7 +122,7 @@ def test_where_nccl_is_not_to_be_had(has, why, tmp_path):
     ("comm.allreduce(comm.xp.asarray([1.0, 2.0])).wait()", "allreduce on 'all'"),
     pytest.param("comm.close()", "freeing a communicator on 'all'",
                  marks=pytest.mark.skipif(GPU, reason="NCCL may wait for the others or not")),
-], ids=["sums", "closes"])  # fmt: skip
+], ids=["sums", "closes"])
 def test_who_waits_for_nccl_gives_up(call, says, tmp_path):
     program = """
 import time
@@ -145,7 +145,7 @@ if comm.rank == 1:
     ("aware", "aware", "takes device memory"),
     ("zeros", "staged", "the probe ended with 1"),
     ("crash", "staged", "the probe ended with -6"),
-])  # fmt: skip
+])
 def test_the_probe(mpi, way, says):
     done = job(STANDIN_MPI=mpi)
     assert (done.returncode, done.stdout) == (0, f"{way}\n"), done.stderr

@@ -49,7 +49,7 @@ def results():
         "placement": dict.fromkeys(tables.NODES, placed), "calibrated": vars(Machine()), "rate": "50mbit", "repeats": 3,
         "hosts": 16, "bytes_a_second": 6.25e6, "crowd": 32.0, "measured": measured | {"probes": probes, "wire": 1.02},
         "same": {name: told for name, told in dry_ones.items() if name in measured},
-    }  # fmt: skip
+    }
     return json.loads(page.compact(told))
 
 

@@ -95,13 +95,13 @@ def test_letters_are_quoted_as_they_were_given():
     assert answers(program) == (
         (SHAPE, "opa='ß': N, T or C"), (SHAPE, "type='I': s, d, c or z"),
         (HANDLE, "matrix=1 is the handle of a grid, not of a matrix"),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(("null", "says"), [
     ("layout", (7, "rank 1: ")), ("local", (SHAPE, "rank 1: local is NULL: this process has a block of 4 x 4")),
     ("alpha", (7, "rank 1: ")),
-])  # fmt: skip
+])
 def test_a_pointer_that_is_null_on_one_rank_is_answered_on_all(null, says):
     def program(client, comm):
         ffi, x, made = client.ffi, np.eye(4), client.ffi.new("int64_t *")
@@ -120,7 +120,7 @@ def test_a_pointer_that_is_null_on_one_rank_is_answered_on_all(null, says):
 @pytest.mark.parametrize(("wrong", "says"), [
     ({"shape": None}, (OTHER, "shape is NULL")), ({"made": None}, (OTHER, "grid is NULL")),
     ({"axes": -1}, (GRID, "axes=-1: a grid has one to three")), ({"axes": 4}, (GRID, "axes=4: a grid has one to three")),
-], ids=str)  # fmt: skip
+], ids=str)
 def test_a_grid_that_cannot_be_is_answered_on_all(monkeypatch, wrong, says, everywhere):
     monkeypatch.setattr(interface, "from_fortran", lambda handle: pdla.comm.world())
 
@@ -153,7 +153,7 @@ def test_results_that_have_nowhere_to_go():
 
 @pytest.mark.parametrize(("size", "layout", "says"), [
     (-4, "", (SHAPE, "not shape (-4, 4)")), (4, "'row'), ('col'", (LAYOUT, "not the arguments of one layout")),
-], ids=str)  # fmt: skip
+], ids=str)
 def test_blocks_of_no_matrix_and_of_no_layout(size, layout, says):
     def program(client, comm):
         rows, text = client.ffi.new("int64_t *"), client.ffi.new("char[]", layout.encode())
@@ -176,7 +176,7 @@ def test_partial_sums_cannot_be_made_by_a_copy():
 @pytest.mark.parametrize(("shape", "strides", "fine"), [
     ((4, 4), (1, 2), False), ((4, 4), (2, 1), False), ((4, 4), (1, 3), False), ((4, 4), (1, 4), True), ((3, 4), (4, 1), True),
     ((4, 1), (1, 1), True), ((1, 4), (9, 1), True), ((3, 2), (2, 3), True), ((4, 4), (0, 4), False), ((0, 4), (0, 0), True),
-])  # fmt: skip
+])
 def test_elements_that_lie_on_one_another_are_refused(shape, strides, fine):
     def program(client, comm):
         made = client.matrix(np.zeros((4, 9))[: shape[0], : shape[1]], "", strides)
@@ -218,7 +218,7 @@ def test_a_layout_that_is_no_utf_8():
     ("'" + "é" * 200_000, "; write \"rows='row', cols=Cyclic('col', 64)\"", 900),
     ("'" + "a" * 200_000 + "'", "'; the grid has row, col", 4095),
     ("'" + "é" * 200_000 + "'", "'; the grid has row, col", 4095),
-], ids=["a name", "a text without end", "an axis", "an axis in UTF-8"])  # fmt: skip
+], ids=["a name", "a text without end", "an axis", "an axis in UTF-8"])
 def test_the_reason_is_told_though_the_layout_is_long(layout, reason, most):
     def program(client, comm):
         rows, text = client.ffi.new("int64_t *"), client.ffi.new("char[]", layout.encode())

@@ -433,7 +433,7 @@ def test_symmetric_pattern(tmp_path):
 @pytest.mark.parametrize(("kind", "lines"), [
     ("coordinate real", "3 3 3\n1 1 1.5D+02\n2 2 -3.0d-1\n\n 3\t1 .5 \r\n"),
     ("array real", "3 3\n" + "150\n0\n.5\n0.0D0\n-3.d-1\n0\n0E0\n0\n0"),
-])  # fmt: skip
+])
 def test_fortran_s_exponents(tmp_path, kind, lines, monkeypatch):
     path, x = tmp_path / "x.mtx.gz", np.array([[150, 0, 0], [0, -0.3, 0], [0.5, 0, 0]])
     path.write_bytes(gzip.compress(f"%%MatrixMarket matrix {kind} general\n% D0\n\n{lines}".encode()))
@@ -662,7 +662,7 @@ def test_rubbish(tmp_path, ending):
     ("array integer", "1.5", "an integer"),
     ("coordinate complex", "1 1 1.5D+02 1e", "a row, a column, a real number, a real number"),
     ("coordinate pattern", "1 1 3", "a row, a column"),
-])  # fmt: skip
+])
 def test_a_line_of_matrix_market_that_is_no_entry(tmp_path, kind, line, expected):
     path = tmp_path / "x.mtx"
     path.write_text(f"%%MatrixMarket matrix {kind} general\n% a comment\n2 1{' 2' * ('coo' in kind)}\n\n{line}\n")
@@ -680,7 +680,7 @@ def test_half_of_a_matrix_that_is_not_square(tmp_path, kind, shape):
 @pytest.mark.parametrize("header", [
     "{'descr': '<f8', 'shape': (3, 3)}", "{'descr': 'nonsense'", "(", "{}", "9" * 50,
     "{'descr': '<f8', 'fortran_order': False, 'shape': (-2, 3), }",
-])  # fmt: skip
+])
 def test_damaged_header(tmp_path, header):
     path = tmp_path / "x.npy"
     text = header.ljust(117) + "\n"

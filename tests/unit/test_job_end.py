@@ -101,7 +101,7 @@ with pdla.ProcessGrid((1, 2)) as outer:
         A.norm()
 """,
         ranks=2, PDLA_SHARED=shared,
-    )  # fmt: skip
+    )
     place = "freeing a communicator on 'col'" if shared == "1" else "barrier on 'all'"
     waits = f"[rank 1 of 2] has waited 3 s (PDLA_TIMEOUT) for other ranks in {place}"
     assert job.returncode != 0 and waits in job.stdout, job.stdout
@@ -247,7 +247,7 @@ for turn in range(3):
         hall.leave()
 """,
         ranks=4, UCX_TLS="tcp,self", MPIR_CVAR_NUM_CLIQUES="2", PDLA_TIMEOUT="120",
-    )  # fmt: skip
+    )
     assert job.returncode == 0, job.stdout
 
 
@@ -288,7 +288,7 @@ except pdla.errors.PdlaError as error:
     print(error, flush=True)
 """,
         ranks=2, PDLA_SHARED=shared,
-    )  # fmt: skip
+    )
     told = "rank 0: went on after an error amid the agreement on gather 40 x 40, "
     assert (job.returncode, job.stdout.count("interrupted"), job.stdout.count(told)) == (0, 1, 2), job.stdout
 
@@ -303,7 +303,7 @@ comm.barrier()
 print("gone on")
 """,
         ranks=2, PDLA_TIMEOUT="120",
-    )  # fmt: skip
+    )
     told = "AgreementError: rank 0 left a share on 'all' that others are in (Alarm: time is up); they cannot find together again"
     assert job.returncode != 0 and told in job.stdout and "gone on" not in job.stdout, job.stdout
 
@@ -435,7 +435,7 @@ os.waitpid(child, 0)
 assert (A @ A).norm() == before
 """,
         ranks=2, PDLA_TIMEOUT="120",
-    )  # fmt: skip
+    )
     assert job.returncode == 0, job.stdout
     for rank in range(2):
         said = [line for line in job.stdout.splitlines() if f": this process was forked from rank {rank}, and is no rank" in line]

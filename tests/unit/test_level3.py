@@ -125,7 +125,7 @@ def triangles(draw):
 @given(
     triangles(), st.sampled_from([*DTYPES, np.int64]), st.sampled_from(sorted(VIEWS)), st.booleans(), st.booleans(), st.booleans(),
     st.sampled_from([(1, 0), (2, -1), (0, 3)]), st.integers(0, 4), st.booleans(),
-)  # fmt: skip
+)
 def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, scalars, which, together):
     """By messages, and on a board."""
     ranks, (shape, axes, order), n, k, layout, wanted = case
@@ -546,7 +546,7 @@ def test_unused_bytes_of_a_long_double_make_no_other_vector():
     st.sampled_from([((2, 2), None), ((2, 2), "row"), ((2, 3), "col"), ((3, 1), "row"), ((2, 1, 2), "depth"), ((3,), "row")]),
     st.tuples(st.integers(0, 5), *[st.integers(0, 9)] * 3), st.sampled_from([*DTYPES, np.int64]),
     st.tuples(*[st.sampled_from(sorted(VIEWS))] * 2), st.integers(0, 1), st.data(),
-)  # fmt: skip
+)
 def test_stacks_against_numpy(case, bmnk, dtype, views, idle, data):
     (shape, axis), names = case, ("row", "col", "depth")
     others = [name for name in names[: len(shape)] if name != axis]
@@ -810,7 +810,7 @@ def test_errors_are_the_same_on_every_rank():
     lambda A, one: pdla.herk(A, mirror=one),
     lambda A, one: pdla.syrk(A, layout=BLOCKS if one else TURNS),
     lambda A, one: pdla.matvec(A, pdla.ones((4, 1), A.grid, BLOCKS), layout=Layout("row" if one else "col")),
-])  # fmt: skip
+])
 def test_calls_that_differ_between_ranks_are_refused(call):
     def program(comm):
         A = pdla.ones((4, 4), ProcessGrid((2, 2)), BLOCKS)

@@ -227,7 +227,7 @@ def mixed_layouts(p, q):
         Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout(Cyclic("col", 1), Cyclic("row", 5, 1)), Layout(), Layout("row"),
         Layout(cols="row"), Layout(Cuts("row", uneven), "col"), Layout("col", Cuts("row", uneven)),
         Layout(Balanced(("row", "col"), 3)), Layout("row", partial="col"),
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -567,7 +567,7 @@ def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):
         ("tesseract", (10, 10, 10), (2, 2), "tesseract takes a grid of 3 axes"), ("gather", (10, 10, 10), (2, 0), r"grid=\(2, 0\)"),
         ("3d", (10, -1, 10), (2, 2, 2), "n=-1"), ("sum", (10, 10, 10), (2, 2), "one of gather, .*, shared"),
     ],
-)  # fmt: skip
+)
 def test_words_of_what_is_no_grid_of_an_algorithm(algorithm, sizes, grid, match):
     with pytest.raises(pdla.errors.PlanError, match=match):
         pdla.matmul_words(algorithm, *sizes, grid)
@@ -701,7 +701,7 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
 @pytest.mark.parametrize(("strides", "fine"), [
     ((0, 1), False), ((1, 0), False), ((0, 0), False), ((1, 1), False), ((2, 1), False), ((1, 2), True), ((3, 2), True),
     ((9, 2), True),
-])  # fmt: skip
+])
 def test_a_result_whose_elements_lie_on_one_another_is_refused(strides, fine):
     """On every rank where they do on one."""
 
@@ -868,7 +868,7 @@ def test_a_limit_narrows_panels_of_cyclic_matrices_no_further_than_those_of_bloc
         (Layout(("row", "col")), Layout(), Layout("row", partial="col")),
     ],
     ids=str,
-)  # fmt: skip
+)
 @pytest.mark.parametrize("mnk", [(61, 40, 200), (300, 7, 9), (5, 5, 5)], ids=str)
 def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
     """Plans whose bound is above a limit are not looked at, though one of them might keep it."""

@@ -133,7 +133,7 @@ def test_operators(layout, dtype, view):
             (A + B, x + y), (A - B, x - y), (A * B, x * y), (A + 3, x + 3), (3 + A, 3 + x), (A - 3, x - 3),
             (3 - A, 3 - x), (2 * A, 2 * x), (A * 2, x * 2), (A / 2, x / 2), (-A, -x),
             (np.float64(2) * A, np.float64(2) * x),
-        ]:  # fmt: skip
+        ]:
             np.testing.assert_array_equal(result.gather(), wanted)
             assert result.dtype == wanted.dtype and (result.layout, result.grid) == (A.layout, grid)
         np.testing.assert_array_equal(A.gather(), x)
@@ -562,7 +562,7 @@ def test_what_a_matrix_is_not_says_what_to_take_instead():
             ("A is not None", lambda: bool(A)), ("A.norm", lambda: A and x), ("A.norm", lambda: not A),
             ("S.gather", lambda: np.asarray(S)), ("S.gather", lambda: np.array_equal(S, S)), ("S is not None", lambda: not S),
             ("compared", lambda: S.conj() == S),
-        ):  # fmt: skip
+        ):
             with pytest.raises(TypeError, match=text):
                 call()
         for name in ("shape", "layout", "dtype", "local", "T", "name"):

@@ -104,7 +104,7 @@ ones @ ones
 comm.barrier()
 """,
         ranks=2, PDLA_BLAS=doubles, PDLA_TIMEOUT="120",
-    )  # fmt: skip
+    )
     told = r"libsmall.so' has no sgemm_: give a BLAS library with Fortran's names"
     assert job.returncode != 0 and job.stdout.count(told) == 2, job.stdout
 

@@ -416,7 +416,7 @@ def test_clip(place):
     (1, np.inf, [np.nan, 0, 0]),
     (np.inf, np.nan, [np.nan, 2, 3]),
     (np.inf, np.inf, [np.inf, 2, 3]),
-])  # fmt: skip
+])
 @somewhere
 def test_clip_of_what_is_no_number_or_infinite(place, largest, bad, wanted):
     """On all ranks, as in PyTorch: a step by what is left, as large as it happens to be, would go unnoticed."""
@@ -616,7 +616,7 @@ INPUTS = {
         lambda s: nn.TiedHead(nn.Embedding(s, 9, 20)).forward(s.shard(X)), PdlaError,
         "is used by 2 layers, of which 1 make .* a TiedHead that is not used counts, too"
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", INPUTS)
@@ -690,7 +690,7 @@ LOSSES = {
         lambda s: nn.CrossEntropy().forward(pdla.zeros((15, 9), s.grid, pdla.Layout(partial="row")), np.zeros(15, int)),
         r"of partial sums .* redistribute to Layout\(\) first",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", LOSSES)
@@ -1028,7 +1028,7 @@ MAKING = {
         lambda c: resumed(c, nn.AdamW, {"steps": 1, "weight.0": np.ones((20, 5)), "weight.1": X}), ShapeError,
         r"weight.1 is \(15, 20\) in the state, \(20, 5\) in AdamW",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", MAKING)

@@ -156,7 +156,7 @@ def test_its_time_on_a_described_machine(ranks, nodes):
     machine = Machine(
         flops=1e9, call=0.0, gap=0.0, memory=inf, bandwidth=1e12, latency=0.0, network=rate, far_latency=0.0, node=ranks,
         injection=rate,
-    )  # fmt: skip
+    )
     size = 2**18 * nodes * ranks
 
     def program(comm):

@@ -144,7 +144,7 @@ def test_a_matrix_with_more_rows_than_a_descriptor_s_integers_go():
 
 @pytest.mark.parametrize(("context", "message"), [
     (2.5, "context=2.5: that of BLACS, an integer"), ("0", "context="), (-(2**31) - 1, "-2147483649.* from -2147483648 to"),
-])  # fmt: skip
+])
 def test_contexts_that_are_none(context, message):
     """Of 2.5 the descriptor would say 2."""
 
@@ -196,7 +196,7 @@ def test_contexts_are_a_rank_s_own_affair():
     ((1, 0, 4, 4, 2, float("inf"), 0, 0, 2), LayoutError, "^rank 1: .*a dense matrix has nine integers"),
     ((1, 0, 4, 4, 2.5, 2, 0, 0, 2), LayoutError, "^rank 1: .*a dense matrix has nine integers"),
     ((1, 0, 4, 5, 2, 2, 0, 0, 2), AgreementError, r"rank 1: from_descriptor\(\[1, 4, 5, 2, 2, 0, 0\] without context and lld"),
-])  # fmt: skip
+])
 def test_a_descriptor_that_is_wrong_on_one_rank(wrong, error, message):
     def program(comm):
         with pytest.raises(error, match=message):
@@ -229,7 +229,7 @@ def operands(draw, shape, grid):
 WORDS = {
     "g": [a + b for a in "NTC" for b in "NTC"], "s": ["LL", "LU", "RL", "RU"], "h": ["LL", "LU", "RL", "RU"],
     "k": ["LN", "LT", "UN", "UT"], "j": ["LN", "LC", "UN", "UC"], "a": ["NN", "TN", "CN"],
-}  # fmt: skip
+}
 TURN = {"N": lambda x: x, "T": lambda x: x.T, "C": lambda x: x.conj().T}
 
 
@@ -381,7 +381,7 @@ def test_a_plan_that_was_dropped_is_to_be_paid_for_again(monkeypatch):
 OTHERS = {
     "routine": "k", "dtype": np.dtype(np.float32), "words": "NT", "shapes": ((8, 8), (8, 8), (8, 7)),
     "corners": ((1, 1), (2, 1), (1, 1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("field", [*OTHERS, *(field.name for field in fields(Descriptor))])

@@ -92,7 +92,7 @@ def row(values: Mapping[str, Any]) -> Row:
     return Row(**kept | {
         "case": case, "checks": tuple(values["checks"]), "seconds": tuple(values["seconds"]),
         "split": _split(values["split"]), "predicted": _split(values["predicted"]),
-    })  # fmt: skip
+    })
 
 
 def _split(values: Mapping[str, Any] | None) -> Split | None:
