@@ -39,6 +39,7 @@ class Seconds:
 
     saved  of the seconds from other nodes, where all-gathers go around the nodes; panels do not
     begun  what messages, and the products that follow them, take however small they are; partly hidden
+    hides  about what share of the shorter of work and messages passes while the other does
     """
 
     work: float
@@ -46,6 +47,7 @@ class Seconds:
     far: float
     saved: float = 0.0
     begun: float = 0.0
+    hides: float = 0.0
 
     @property
     def least(self) -> float:
@@ -54,9 +56,9 @@ class Seconds:
 
     @property
     def promise(self) -> float:
-        """An estimate to rank candidates by: nothing overlaps and nothing is saved, as all-gathers, which save, overlap less than
-        panels do."""
-        return self.work + self.near + self.far + self.begun
+        """An estimate to rank candidates by. Nothing is saved in it, as all-gathers, which save, overlap less than panels do."""
+        messages = self.near + self.far
+        return self.work + messages - self.hides * min(self.work, messages) + self.begun
 
 
 def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, itemsize: int) -> Seconds:

@@ -112,10 +112,8 @@ def test_messages_sent_at_once_wait_for_one_latency_that_of_the_node_within_it(n
         assert begun == pytest.approx([n * machine.latency for n in rounds])
 
 
-@pytest.mark.parametrize(("schedule", "calls"), [("gather", 4), ("summa", 3 + 3)])
-def test_products_that_follow_messages_are_counted(schedule, calls):
-    """On 4 x 4 ranks A's four tiles lie side by side, and are multiplied one by one; B's come one below the other. By SUMMA each
-    panel that comes is followed by a product."""
+@pytest.mark.parametrize(("schedule", "calls"), [("gather", 0), ("summa", 3)])
+def test_products_of_panels_are_counted_one_for_a_panel_of_a_and_one_of_b(schedule, calls):
     machine, of = replace(FREE, call=1.0), Product(400, 400, 400)
     (table,) = (one for one in products.tables(of, 16, machine) if (one.algorithm, one.shape) == (schedule, (4, 4)))
     assert products.guess(of, table, machine).seconds.begun == calls
