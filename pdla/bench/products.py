@@ -213,7 +213,6 @@ def _begun(product: Product, table: Table, moved: Iterable[Move], placed: Sizes,
     return seconds + panels * machine.call
 
 
-
 # ---------------------------------------------------------------------------------------------- dry runs
 
 
