@@ -747,7 +747,7 @@ def test_what_has_all_come_while_a_rank_computed_is_told_and_copied(comm, progre
     outs = [laid(comm.xp, "gaps", (5, 3)) for _ in range(comm.size)]
     gathered = comm.allgather(numbers(comm.rank, (5, 3)), outs)
     give_up = time.monotonic() + 60
-    while any(round_.left for round_ in comm._under_way.values()) and time.monotonic() < give_up:
+    while any(round_.left for round_, _ in comm._under_way.values()) and time.monotonic() < give_up:
         time.sleep(0.001)
     assert sorted(gathered) == [r for r in range(comm.size) if r != comm.rank]
     for r, out in enumerate(outs):
