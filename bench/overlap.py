@@ -7,7 +7,7 @@ python bench/cluster.py --hosts 4 -- python bench/overlap.py
 For each product, the least seconds of a few turns: the GEMMs alone (verbs return at once), the communication alone (GEMMs return at
 once), both together; and the share hidden: (GEMMs + communication - together) / communication. The first panel, or the skew, has
 nothing to hide behind. In the communication alone, SUMMA has four panels under way at once: of s panels at most 1 - 4/s can be
-hidden, of Cannon's s shifts 1 - 1/s.
+hidden, of Cannon's s steps, those of all slices, 1 - 1/s.
 
 Where ranks outnumber the cores, GEMMs are "slept", as if each rank had its own machine: a sleep of 1.5 delays (over MPI a delay is
 0.06 s unless given). Where the GEMMs of threads are real, the default delay is at most the time that those of 2.75 panels take, as
@@ -28,7 +28,7 @@ from pdla.comm.pending import done
 
 TURNS = 4
 LATE = 0.2  # seconds that an array travels between threads, at most
-THREADS = (("summa", 4, 6144, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, None), ("cannon", 64, 1024, None))
+THREADS = (("summa", 4, 6144, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, 128), ("cannon", 64, 1024, None))
 PROCESSES = (("summa", 4096, 256),)
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'delay':>8}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 

@@ -149,7 +149,7 @@ def matmul(
     box        (pm, pn, pk) for an algorithm with a grid of its own ((pr, pc, depth) for tesseract);
     schedule   "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels) or "cannon" (shifts),
                where the algorithm leaves the choice
-    panel      width of SUMMA's panels, in indices;  memory_limit  bytes of workspace a rank
+    panel      width of panels (summa, cannon), in indices, at most;  memory_limit  bytes of workspace a rank
 
     dtypes promote as NumPy's do. Plans are kept: the same call finds its plan again. Raises ShapeError, LayoutError,
     GridError, PlanError or AgreementError, on every rank.

@@ -13,7 +13,7 @@ from pdla import config
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.matmul import planner, roles, summa, walk
+from pdla.matmul import cannon, planner, roles, summa, walk
 from pdla.matmul.plan import AT_ONCE, Plan
 from pdla.matmul.planner import Way
 from pdla.matmul.question import Operand, Question
@@ -163,7 +163,7 @@ def _least(plan: Plan) -> int:
 
     That is the blocks of A, B and C in native layouts in which they do not come already; C's addends, where they are summed over
     ranks; and the larger of what is needed at first and of what is needed at last. At first that is what is gathered of A and B,
-    unless in memory that ranks share, and SUMMA's panels, those under way too; at last the addends that come, if along one axis.
+    unless in memory that ranks share, and panels, those under way too; at last the addends that come, if along one axis.
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
@@ -176,7 +176,7 @@ def _least(plan: Plan) -> int:
 
     sides = list(zip(((m, k), (k, n), (m, n)), plan.native, faces, stays, strict=True))
     words = sum(block(shape, X) for shape, X, _, stay in sides if not stay)
-    at_first = _under_way(plan) if plan.schedule == "summa" else 0
+    at_first = 0 if plan.schedule in AT_ONCE else _under_way(plan)
     if not in_common:
         at_first += sum(max(0, block(shape, face) - block(shape, X)) for shape, X, face, _ in sides[:2])
     at_last, summed = 0, [sizes[axis] for axis in faces[2].partial if sizes[axis] > 1]
@@ -188,22 +188,28 @@ def _least(plan: Plan) -> int:
 
 
 def _under_way(plan: Plan) -> int:
-    """Elements of SUMMA's panels on the grid's first rank: of each matrix that moves the panel that is worked on, and those under
-    way."""
+    """Elements of the panels on the grid's first rank: of each matrix that moves the one that is worked on, and those under way."""
     (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
-    width, first = min(plan.panel, walk.first_common(walked, (m, n, k), sizes)), dict.fromkeys(sizes, 0)
+    common, first = walk.first_common(walked, (m, n, k), sizes), dict.fromkeys(sizes, 0)
     moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.WALKED[walked.dimension], strict=True)
     across = (
         X.local_shape(shape, sizes, first)[1 - which]
         for (shape, X, which), axes in zip(moving, (walked.axes_a, walked.axes_b, walked.axes_c), strict=True)
         if axes and which is not None
     )
-    return (1 + summa.AHEAD) * width * sum(across)
+    if plan.schedule == "summa":
+        return (1 + summa.AHEAD) * _even(common, plan.panel) * sum(across)
+    return cannon.ROOMS * min(common, plan.panel // 2 + 1) * sum(across)  # another part, a little wider, may be cut in two
+
+
+def _even(n: int, panel: int) -> int:
+    """The width of panels that cut n indices evenly, none wider than `panel`."""
+    return -(-n // max(1, -(-n // panel)))
 
 
 def _thinnest(plan: Plan) -> Plan:
     """The plan with the narrowest panels that are tried: about MOST_PANELS, a rank's indices cut evenly."""
-    if plan.schedule != "summa":
+    if plan.schedule in AT_ONCE:
         return plan
     common = walk.first_common(plan.walk, plan.mnk, plan.grid.sizes)
     pieces = max(1, MOST_PANELS * common // max(1, plan.walk.length(plan.mnk)))
@@ -236,9 +242,9 @@ def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tupl
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
     if peak <= limit or thinnest == plan.panel:
         return peak, plan
-    width = min(plan.panel, walk.widest(plan.walk, plan.mnk, plan.grid.sizes))
+    width = _even(walk.widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)
     while peak > limit and width > thinnest:
-        half = replace(plan, panel=max(width // 2, thinnest))
+        half = replace(plan, panel=max(-(-width // 2), thinnest))
         below = peak_of(half)
         bytes_an_index = (peak - below) / (width - half.panel)
         least = below - bytes_an_index * (half.panel - thinnest)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pdla.comm.base import Communicator
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, current, take, timed
+from pdla.cuts import block_bounds
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection, overlapping, some_of
 from pdla.layout import Layout, Overlay, Shape, extra_axes, meeting, shares
@@ -296,12 +297,10 @@ class Meeting:
     width: int
 
     def chopped(self, width: int) -> list[Meeting]:
-        """The same in pieces of at most `width` indices."""
-        pieces = []
-        for lo in range(0, self.width, width):
-            hi = min(lo + width, self.width)
-            pieces.append(Meeting(self.x, self.y, some_of(self.in_x, lo, hi), some_of(self.in_y, lo, hi), hi - lo))
-        return pieces
+        """The same in as few pieces of at most `width` indices as there can be, all equally wide."""
+        pieces = -(-self.width // width)
+        cuts = [block_bounds(self.width, pieces, i) for i in range(pieces)]
+        return [Meeting(self.x, self.y, some_of(self.in_x, *cut), some_of(self.in_y, *cut), cut[1] - cut[0]) for cut in cuts]
 
 
 def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:

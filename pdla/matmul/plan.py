@@ -320,17 +320,12 @@ class Plan:
         if streams is None or sink is None:
             return
         sa, sb, sc = streams
+        panels = cannon if self.schedule == "cannon" else summa
         if self.walk.dimension == "k":
-            if self.schedule == "summa":
-                summa.walk_k(sa, sb, sink, self.panel, self.memo)
-            else:
-                cannon.walk_k(sa, sb, sink, self.memo)
-            return
-        moving, still = (sa, sb) if self.walk.dimension == "m" else (sb, sa)
-        if self.schedule == "summa":
-            summa.walk_mn(moving, still.X.stored, sc, sink, self.panel, self.memo)
+            panels.walk_k(sa, sb, sink, self.panel, self.memo)
         else:
-            cannon.walk_mn(moving, still.X.stored, sc, sink, self.memo)
+            moving, still = (sa, sb) if self.walk.dimension == "m" else (sb, sa)
+            panels.walk_mn(moving, still.X.stored, sc, sink, self.panel, self.memo)
 
     def _in_step(self, streams, a: DistMatrix, b: DistMatrix):
         """Collective: Cannon's streams; where their parts do not line up on some rank, with one operand gathered first."""
@@ -390,7 +385,7 @@ class Plan:
         """The plan in words: how it multiplies, what it costs, the lower bound, and the next best ways."""
         m, n, k = self.mnk
         walked = "" if self.schedule in AT_ONCE else f", walking {self.walk.dimension}"
-        panels = f" in panels of {self.panel}" if self.schedule == "summa" else ""
+        panels = f" in panels of {self.panel}" if self.schedule not in AT_ONCE else ""
         cost, machine, size = self.predicted, self.machine, self.dtype.itemsize
         return "\n".join([
             f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}",

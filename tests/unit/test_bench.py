@@ -132,7 +132,7 @@ def test_help_leaves_out_what_a_command_refuses(capsys):
 
 
 @pytest.mark.parametrize("where", [["--threads", "4"], ["--dry-run", "-P", "4"]])
-@pytest.mark.parametrize(("algorithm", "used"), [("summa", True), ("gather", False), ("cannon", False)])
+@pytest.mark.parametrize(("algorithm", "used"), [("summa", True), ("gather", False), ("cannon", True)])
 def test_panels_that_an_algorithm_has_not_are_told(capsys, where, algorithm, used):
     status, out, _ = run(capsys, *where, "gemm", *SIZES, "--algorithm", algorithm, "--panel", "7")
     assert status == 0 and ("in panels of 7" in out) == used

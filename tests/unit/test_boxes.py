@@ -363,7 +363,7 @@ def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whethe
     monkeypatch.setattr(Plan, "_dry", lambda plan, rank: runs.append(plan.grid.shape) or dry(plan, rank))
     cannon.in_step.cache_clear()
     monkeypatch.setattr(cannon, "shares", lambda n, *how: asked.append(n) or shares(n, *how))
-    with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by summa .*m=28, n=28, k=1"):
+    with pytest.raises(pdla.errors.PlanError, match=r"the leanest plan found, 2.5d by cannon .*m=28, n=28, k=1"):
         pdla.predict_matmul(2817, 4096, 10**6, 800, algorithm="2.5d", dtype="int8", memory_limit=100)
     assert len(runs) < 8 * len(set(runs))
     assert len(asked) <= 2 * sum(layers for _, _, layers in set(runs))

@@ -177,7 +177,7 @@ def test_whole_rows_have_no_gaps_to_be_packed(part, algorithm):
     def program(comm):
         A = part(exact((20, 20), ProcessGrid((2, 2)), LAYOUT))
         A, B = (A, A.T) if A.shape[0] <= A.shape[1] else (A.T, A)
-        plan = pdla.plan_matmul(A, B, algorithm=algorithm, panel=3)
+        plan = pdla.plan_matmul(A, B, algorithm=algorithm, panel=10)
         with pdla.record() as ledger:
             plan(A, B)
         assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"]
@@ -573,6 +573,20 @@ def test_words_of_what_is_no_grid_of_an_algorithm(algorithm, sizes, grid, match)
         pdla.matmul_words(algorithm, *sizes, grid)
 
 
+@pytest.mark.parametrize(("algorithm", "panels"), [("summa", 4), ("cannon", 2)])
+def test_panels_that_move_are_all_the_workspace(algorithm, panels):
+    """As docs/memory.md has it. 100 indices are cut into four panels of 25, as none may be wider than 30."""
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = pdla.zeros((60, 200), grid, LAYOUT), pdla.zeros((200, 80), grid, LAYOUT)
+        with pdla.record() as ledger:
+            pdla.matmul(A, B, algorithm=algorithm, panel=30)
+        return ledger.peak_workspace
+
+    assert set(pdla.run(4, program)) == {8 * panels * 25 * (60 // 2 + 80 // 2)}
+
+
 def test_cannon_brings_a_block_more_where_a_rank_begins_inside_one():
     """As docs/cannon.md has it: of A where pc is no multiple of pr, of B where pr is none of pc."""
     for pr, pc in itertools.product(range(2, 7), range(2, 7)):
@@ -846,15 +860,16 @@ def test_buffers_are_kept_within_the_limit():
     pdla.run(4, program)
 
 
-def test_a_limit_narrows_panels_of_cyclic_matrices_no_further_than_those_of_blocks():
+@pytest.mark.parametrize("algorithm", ["summa", "cannon"])
+def test_a_limit_narrows_panels_of_cyclic_matrices_no_further_than_those_of_blocks(algorithm):
     """A panel has indices of many runs: one of a matrix dealt out row by row is no narrower than one of a matrix in blocks."""
 
     def program(comm):
         grid, panels = ProcessGrid((2, 2), comm=comm), []
         for layout in (LAYOUT, Layout(Cyclic("row", 1), Cyclic("col", 1))):
             A = pdla.zeros((512, 512), grid, layout)
-            whole = pdla.plan_matmul(A, A, algorithm="summa", panel=128).predicted.peak_workspace
-            panels.append(pdla.plan_matmul(A, A, algorithm="summa", panel=128, memory_limit=whole // 2).panel)
+            whole = pdla.plan_matmul(A, A, algorithm=algorithm, panel=128).predicted.peak_workspace
+            panels.append(pdla.plan_matmul(A, A, algorithm=algorithm, panel=128, memory_limit=whole // 2).panel)
         assert panels == [64, 64]
 
     pdla.dry_run(4, program)
