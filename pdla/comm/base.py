@@ -103,10 +103,14 @@ class Communicator(ABC):
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
     def in_step(self) -> None:
-        """Called before an agreement or a message: if this rank has gone on after an error amid messages (agree.py), ask whether
-        all ranks have. If that raises, the next call asks again."""
+        """Called before an agreement or a message: GridError where the communicator has been freed; and if this rank has gone on
+        after an error amid messages (agree.py), ask whether all ranks have. If that raises, the next call asks again."""
+        self._check_open()
+        self._ask()
+
+    def _ask(self) -> None:
         if self.above is not None:
-            Communicator.in_step(self.above)  # not MPIComm's, which checks that it is open: this one may outlive it
+            self.above._ask()  # open or not, as this one may outlive it
         if (asks := self.failed) is not None:
             self.failed = None
             try:
@@ -124,6 +128,9 @@ class Communicator(ABC):
         return next(self._calls) if number is None else number
 
     # ------------------------------------------------------------------ what a world provides
+
+    def _check_open(self) -> None:  # noqa: B027 - a default
+        """GridError where the communicator has been freed, in a world in which it can be."""
 
     @abstractmethod
     def _exchange(

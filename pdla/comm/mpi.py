@@ -61,10 +61,6 @@ class MPIComm(Communicator):
     def identity(self) -> Any:
         return self.mpi.handle
 
-    def in_step(self) -> None:
-        self._check_open()
-        super().in_step()
-
     def _check_open(self) -> None:
         libmpi.check_running()
         if self.mpi == MPI.COMM_NULL:
