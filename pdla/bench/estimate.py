@@ -98,16 +98,18 @@ def block(shape: Shape, layout: Layout, sizes: Sizes) -> int:
     return length(shape[0], layout.rows, sizes) * length(shape[1], layout.cols, sizes)
 
 
-def gather(shape: Shape, held: Layout, needed: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
-    """A matrix gathered over the axes that cut it in `held` and not in `needed`."""
+def gather(
+    shape: Shape, held: Layout, needed: Layout, sizes: Sizes, itemsize: int, panels: bool = False
+) -> Iterator[Move]:
+    """A matrix gathered over the axes that cut it in `held` and not in `needed`; panels: one by one, not in steps."""
     axes = tuple(axis for axis in held.axes if axis not in needed.axes and sizes[axis] > 1)
     if axes:
-        yield _gathered(block(shape, needed, sizes), block(shape, held, sizes), axes, sizes, itemsize)
+        yield _gathered(block(shape, needed, sizes), block(shape, held, sizes), axes, sizes, itemsize, panels)
 
 
-def _gathered(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int) -> Move:
+def _gathered(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False) -> Move:
     ranks = prod(sizes[axis] for axis in axes)
-    steps = len(circulant.skips(ranks)) if circulant.pays(itemsize * whole, ranks) else 0
+    steps = len(circulant.skips(ranks)) if circulant.pays(itemsize * whole, ranks) and not panels else 0
     return Move(axes, whole - own, steps or ranks - 1, steps or 1, whole=whole)
 
 

@@ -174,14 +174,14 @@ def _does(table: Table) -> tuple:
 def moves(product: Product, table: Table) -> Iterator[Move]:
     """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
     (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
-    yield from gather(a, table.A, chosen.A, sizes, product.itemsize)
-    yield from gather(b, table.B, chosen.B, sizes, product.itemsize)
+    walked = "" if table.schedule == "gather" else table.walked
+    yield from gather(a, table.A, chosen.A, sizes, product.itemsize, panels=walked in ("m", "k"))
+    yield from gather(b, table.B, chosen.B, sizes, product.itemsize, panels=walked in ("k", "n"))
     layout = chosen.C.summed
-    panels = table.schedule != "gather" and table.walked != "k"
     for axis, by_rows in sums(c, chosen.C, table.C, tuple(sizes.items())):
         rows, cols = ((axis,), ()) if by_rows else ((), (axis,))
         before, layout = layout, Layout((*layout.rows, *rows), (*layout.cols, *cols))
-        yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels)
+        yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels=walked in ("m", "n"))
 
 
 def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
