@@ -26,7 +26,7 @@ class Prediction:
     """What a product costs when A, B and C lie in the algorithm's own layouts: of each figure the most that any rank has.
 
     grid, ranks_used  the grid's shape and size;  seconds: None without a machine
-    bytes_received, messages, peak_memory (bytes of workspace), lower_bound (bytes that some rank must receive)
+    bytes_received, messages, peak_workspace (bytes), lower_bound (bytes that some rank must receive)
     """
 
     algorithm: str
@@ -35,7 +35,7 @@ class Prediction:
     ranks_used: int
     bytes_received: int
     messages: int
-    peak_memory: int
+    peak_workspace: int
     lower_bound: float
     seconds: float | None
 
