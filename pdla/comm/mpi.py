@@ -24,9 +24,10 @@ from pdla import config
 from pdla.array import numpy
 from pdla.comm import device, libmpi
 from pdla.comm.agree import astray, name, tell
-from pdla.comm.base import VERB_TAGS, Array, Communicator, Landed, Onward, Pieces
+from pdla.comm.base import VERB_TAGS, Communicator
 from pdla.comm.board import Board
 from pdla.comm.common import mapped
+from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node
