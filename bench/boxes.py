@@ -37,7 +37,7 @@ def told(comm, product, spec, blocks):
         raise ValueError(f"{spec!r}: a box and a schedule, such as 2x2x1:summa, of {', '.join(tables)}")
     table = tables[schedule]
     grid = pdla.ProcessGrid(shape, axes=table.axes, comm=comm)
-    return side(*operands(product, grid, (table.A, table.B, table.C)), **way)
+    return side(*operands(product, grid, table.layouts), **way)
 
 
 def main():

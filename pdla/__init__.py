@@ -8,7 +8,7 @@ C = A @ A.T
 `import pdla` sends no message and does not start MPI: the first grid does.
 """
 
-from pdla import errors, nn
+from pdla import errors, nn, scalapack
 from pdla.comm import Communicator, abort_on_exception, as_communicator, world
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Ledger, record, tagged
@@ -42,7 +42,8 @@ __all__ = [
     "abort_on_exception", "algorithms", "as_communicator", "balanced_shape", "batched_matmul", "dry_run", "dry_run_all",
     "einsum", "errors", "eye", "from_function", "from_global", "from_local", "gemm", "hemm", "herk", "load", "matmul",
     "matmul_words", "matvec", "matvec_words", "multi_dot", "native_layouts", "nn", "ones", "plan_matmul", "predict_matmul",
-    "random", "record", "run", "save", "stack", "symm", "syrk", "syrk_words", "tagged", "tiled_order", "world", "zeros",
+    "random", "record", "run", "save", "scalapack", "stack", "symm", "syrk", "syrk_words", "tagged", "tiled_order", "world",
+    "zeros",
 ]
 
 __version__ = "0.1.0"

@@ -68,13 +68,18 @@ class Settings:
     tf32: bool = False
 
 
-def read(environ: Mapping[str, str]) -> Settings:
-    """Settings from PDLA_* variables. ValueError for a value that cannot be read, and for a name that is almost one of these."""
-    _spelt(environ)
-    default = Settings()
+@dataclass(frozen=True)
+class _Variables:
+    """PDLA_* variables as values of their kinds, each with the value where it is not set or empty; ValueError for one that cannot
+    be read."""
 
-    def number(name: str, cast: type, otherwise: float) -> float:
-        text = environ.get(f"PDLA_{name}", "")
+    environ: Mapping[str, str]
+
+    def text(self, name: str, otherwise: str = "") -> str:
+        return self.environ.get(f"PDLA_{name}", "") or otherwise
+
+    def number(self, name: str, cast: type, otherwise: float) -> float:
+        text = self.text(name)
         try:
             value = cast(text) if text else otherwise
             if value != value:
@@ -85,37 +90,42 @@ def read(environ: Mapping[str, str]) -> Settings:
             raise ValueError(f"PDLA_{name}={text!r} is negative")
         return value
 
-    def switch(name: str, otherwise: bool) -> bool:
-        text = environ.get(f"PDLA_{name}", "") or str(int(otherwise))
+    def switch(self, name: str, otherwise: bool) -> bool:
+        text = self.text(name, str(int(otherwise)))
         if text not in ("0", "1"):
             raise ValueError(f"PDLA_{name}={text!r} is neither 0 nor 1")
         return text == "1"
 
-    def word(name: str, words: tuple[str, ...], otherwise: str) -> str:
-        text = environ.get(f"PDLA_{name}", "") or otherwise
+    def word(self, name: str, words: tuple[str, ...], otherwise: str) -> str:
+        text = self.text(name, otherwise)
         if text not in words:
             raise ValueError(f"PDLA_{name}={text!r} is none of {', '.join(words)}")
         return text
 
+
+def read(environ: Mapping[str, str]) -> Settings:
+    """Settings from PDLA_* variables. ValueError for a value that cannot be read, and for a name that is almost one of these."""
+    _spelt(environ)
+    given, default = _Variables(environ), Settings()
     return Settings(
-        check=switch("CHECK", default.check),
-        timeout=float(number("TIMEOUT", float, default.timeout)),
-        threads=min(int(number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
-        blas=environ.get("PDLA_BLAS", default.blas),
-        panel=int(number("PANEL", int, default.panel)),
-        bcast=word("BCAST", ("auto", *BROADCASTS), default.bcast),
-        bcast_chunk=int(number("BCAST_CHUNK", int, default.bcast_chunk)),
-        progress=min(float(number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
-        crowded=min(float(number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
-        shared=switch("SHARED", default.shared),
-        subcomms=max(8, int(number("SUBCOMMS", int, default.subcomms))),
-        plans=int(number("PLANS", int, default.plans)),
-        keep=int(number("KEEP", int, default.keep)),
-        pblas_flops=float(number("PBLAS_FLOPS", float, default.pblas_flops)),
-        machine=environ.get("PDLA_MACHINE", default.machine),
-        array=word("ARRAY", ARRAYS, default.array),
-        gpu_mpi=word("GPU_MPI", ("auto", "on", "off", "nccl"), default.gpu_mpi),
-        tf32=switch("TF32", default.tf32),
+        check=given.switch("CHECK", default.check),
+        timeout=float(given.number("TIMEOUT", float, default.timeout)),
+        threads=min(int(given.number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
+        blas=given.text("BLAS", default.blas),
+        panel=int(given.number("PANEL", int, default.panel)),
+        bcast=given.word("BCAST", ("auto", *BROADCASTS), default.bcast),
+        bcast_chunk=int(given.number("BCAST_CHUNK", int, default.bcast_chunk)),
+        progress=min(float(given.number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
+        crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
+        shared=given.switch("SHARED", default.shared),
+        subcomms=max(8, int(given.number("SUBCOMMS", int, default.subcomms))),
+        plans=int(given.number("PLANS", int, default.plans)),
+        keep=int(given.number("KEEP", int, default.keep)),
+        pblas_flops=float(given.number("PBLAS_FLOPS", float, default.pblas_flops)),
+        machine=given.text("MACHINE", default.machine),
+        array=given.word("ARRAY", ARRAYS, default.array),
+        gpu_mpi=given.word("GPU_MPI", ("auto", "on", "off", "nccl"), default.gpu_mpi),
+        tf32=given.switch("TF32", default.tf32),
     )
 
 

@@ -171,12 +171,11 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
 def whole_array(call: str, comm: Communicator, array: Any) -> Any:
     """A user's array, in this machine's byte order (one from a file may have the other); ShapeError unless it is of numbers."""
     _check_unmasked(call, array)
-    if isinstance(array, np.ndarray):
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        check_numbers(call, array.dtype, comm.xp)
-    whole = _array(call, array, comm.xp.asarray)
-    check_numbers(call, whole.dtype, comm.xp)
-    return whole
+    whole = array if isinstance(array, np.ndarray) else _array(call, array, comm.xp.asarray)
+    if isinstance(whole, np.ndarray):
+        whole = whole.astype(whole.dtype.newbyteorder("="), copy=False)
+    check_numbers(call, whole.dtype, comm.xp)  # of NumPy's arrays before the communicator's module refuses them in its own words
+    return comm.xp.asarray(whole)
 
 
 def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:

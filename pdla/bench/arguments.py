@@ -92,11 +92,17 @@ def _number(text: str, least: int) -> int:
     return int(text)
 
 
-def grid_shape(text: str) -> tuple[int, int]:
+def sides(text: str, count: int, what: str) -> list[int]:
+    """So many numbers of at least 1, with an x between them. what: what they are, and what to give, in words."""
     words = text.lower().split("x")
-    if len(words) != 2 or not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a grid: give rows x columns, such as 2x3")
-    return int(words[0]), int(words[1])
+    if len(words) != count or not all(word.isdecimal() and int(word) for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return [int(word) for word in words]
+
+
+def grid_shape(text: str) -> tuple[int, int]:
+    rows, cols = sides(text, 2, "a grid: give rows x columns, such as 2x3")
+    return rows, cols
 
 
 def add_ranks(to: argparse.ArgumentParser, refused: Collection[str] = ()) -> None:

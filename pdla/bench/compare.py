@@ -18,9 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from pdla.bench.arguments import Parser
+from pdla.bench.check import WRONG
 from pdla.bench.plural import plural
 from pdla.bench.report.content import misfit
-from pdla.bench.stop import WRONG, refuse
+from pdla.bench.stop import FAILED, refuse
 from pdla.bench.table import console, size
 
 PROBLEM = ("m", "n", "k", "dtype", "transa", "transb", "source")
@@ -74,7 +75,7 @@ class Pair:
     def verdict(self) -> str:
         """"slower" or "faster": by more than the threshold, and not by chance alone; "noise" where chance may explain it."""
         if self.ratio is None:
-            return "WRONG" if self.broken else "–"
+            return WRONG if self.broken else "–"
         value, low, high = self.ratio
         if 1 / (1 + self.threshold) <= value <= 1 + self.threshold:
             return "as before"
@@ -123,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
     screen.print(table(pairs))
     for line in notes(pairs, (arguments.before, old, before), (arguments.after, new, after)):
         screen.print(Text(line))
-    return WRONG if any(pair.slower or pair.more_bytes or pair.broken for pair in pairs.values()) else 0
+    return FAILED if any(pair.slower or pair.more_bytes or pair.broken for pair in pairs.values()) else 0
 
 
 def read(path: str) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def notes(pairs: Mapping[str, Pair], *files: tuple[str, Mapping[str, Row], Mappi
     """What the table does not say: counts, rows of one file only, what else differs, and where the spread is hardly known."""
     counts = Counter(pair.verdict for pair in pairs.values())
     more = sum(pair.more_bytes for pair in pairs.values())
-    told = [f"{counts[word]} {word}" for word in ("slower", "faster", "as before", "noise", "WRONG") if counts[word]]
+    told = [f"{counts[word]} {word}" for word in ("slower", "faster", "as before", "noise", WRONG) if counts[word]]
     yield f"{len(pairs)} in both: " + ", ".join([*told, f"{more} with more bytes"])
     for (path, rows, _), (_, others, _) in zip(files, reversed(files), strict=True):
         yield from (f"only in {path}: {name}" for name in rows if name not in others)

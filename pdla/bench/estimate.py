@@ -23,13 +23,17 @@ Sizes = Mapping[str, int]  # ranks along each axis; along the last they are cons
 
 @dataclass(frozen=True)
 class Move:
-    """`words` that the first rank receives from ranks that differ from it along `axes`. It adds up `added` of them, in `steps`
-    steps, and gathers the others, `whole` words with its own."""
+    """`words` that the first rank receives from ranks that differ from it along `axes`: addends of a sum, one in each message, or
+    parts of what it gathers, `whole` words with its own.
+
+    rounds  of messages, one after another; those of a round are under way together
+    """
 
     axes: tuple[str, ...]
     words: int
-    added: int = 0
-    steps: int = 0
+    messages: int
+    rounds: int
+    adds: bool = False
     whole: int = 0
 
 
@@ -69,9 +73,10 @@ def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, 
         outside = (group - here) / (group - 1)
         near += move.words * (1 - outside)
         far += move.words * outside
-        if ring.way(itemsize * move.whole, group, -(-group // here)):
-            saved += (move.words - move.added) * outside * (1 - 1 / here)
-        work += machine.touch(2 * itemsize * move.added, move.steps)
+        if move.adds:
+            work += machine.touch(2 * itemsize * move.words, move.messages)
+        elif ring.way(itemsize * move.whole, group, -(-group // here)):
+            saved += move.words * outside * (1 - 1 / here)
     near, far, saved = near / machine.rate(False), far / machine.rate(True), saved / machine.rate(True)
     return Seconds(work, itemsize * near, itemsize * far, itemsize * saved)
 
@@ -93,12 +98,19 @@ def block(shape: Shape, layout: Layout, sizes: Sizes) -> int:
     return length(shape[0], layout.rows, sizes) * length(shape[1], layout.cols, sizes)
 
 
-def gather(shape: Shape, held: Layout, needed: Layout, sizes: Sizes) -> Iterator[Move]:
-    """A matrix gathered over the axes that cut it in `held` and not in `needed`."""
+def gather(
+    shape: Shape, held: Layout, needed: Layout, sizes: Sizes, itemsize: int, panels: bool = False
+) -> Iterator[Move]:
+    """A matrix gathered over the axes that cut it in `held` and not in `needed`; panels: one by one, not in steps."""
     axes = tuple(axis for axis in held.axes if axis not in needed.axes and sizes[axis] > 1)
     if axes:
-        whole = block(shape, needed, sizes)
-        yield Move(axes, whole - block(shape, held, sizes), whole=whole)
+        yield _gathered(block(shape, needed, sizes), block(shape, held, sizes), axes, sizes, itemsize, panels)
+
+
+def _gathered(whole: int, own: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int, panels: bool = False) -> Move:
+    ranks = prod(sizes[axis] for axis in axes)
+    steps = len(circulant.skips(ranks)) if circulant.pays(itemsize * whole, ranks) and not panels else 0
+    return Move(axes, whole - own, steps or ranks - 1, steps or 1, whole=whole)
 
 
 def settle(shape: Shape, addends: Layout, wanted: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]:
@@ -118,11 +130,11 @@ def scatter(
     ranks = prod(sizes[axis] for axis in axes)
     if panels or not circulant.pays(itemsize * block(shape, addends, sizes), ranks):
         words = (ranks - 1) * block(shape, wanted, sizes)
-        return Move(axes, words, words, ranks - 1)
+        return Move(axes, words, ranks - 1, 1, adds=True)
     units, each = _units(shape, wanted, axes[0], sizes) if len(axes) == 1 else (ranks, block(shape, wanted, sizes))
     counts, (least, longer) = [count for _, count in circulant.skips(ranks)], divmod(units, ranks)
     come = sum(count * least + min(count, longer) for count in counts) if least else circulant.most_addends(ranks, units)
-    return Move(axes, come * each, come * each, len(counts))
+    return Move(axes, come * each, len(counts), len(counts), adds=True)
 
 
 def _units(shape: Shape, layout: Layout, axis: str, sizes: Sizes) -> tuple[int, int]:
@@ -139,12 +151,15 @@ def reduced(words: int, axes: tuple[str, ...], sizes: Sizes, itemsize: int) -> I
     """An all-reduce of so many words along axes: each rank sums its share, and gathers the others'."""
     axes = tuple(axis for axis in axes if sizes[axis] > 1)
     ranks = prod(sizes[axis] for axis in axes)
-    if axes and circulant.pays(itemsize * words, ranks):
-        steps = [part for _, count in circulant.skips(ranks) if (part := count * words // ranks)]
-        yield Move(axes, sum(steps) + words - words // ranks, sum(steps), len(steps), words)
-    elif axes:
+    if not axes:
+        return
+    if circulant.pays(itemsize * words, ranks):
+        own, steps = words // ranks, [part for _, count in circulant.skips(ranks) if (part := count * words // ranks)]
+        yield Move(axes, sum(steps), len(steps), len(steps), adds=True)
+    else:
         own = -(-words // ranks)
-        yield Move(axes, (ranks - 1) * own + words - own, (ranks - 1) * own, ranks - 1, words)
+        yield Move(axes, (ranks - 1) * own, ranks - 1, 1, adds=True)
+    yield _gathered(words, own, axes, sizes, itemsize)
 
 
 # ---------------------------------------------------------------------------------------------- grids and nodes

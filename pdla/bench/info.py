@@ -102,9 +102,7 @@ def waiting(comm: pdla.Communicator, world: str) -> dict[str, float]:
     """Collective: for each way to wait, the share of the available cores that ranks use while they wait for rank 0."""
     ways: dict[str, Callable[[], None]] = {"pdla": comm.barrier}
     if world == "mpi":
-        from pdla.comm import mpi
-
-        ways["MPI_Barrier"] = lambda: mpi.blocking_barrier(comm)  # type: ignore[arg-type]
+        ways["MPI_Barrier"] = comm.mpi.Barrier  # type: ignore[attr-defined]
     return {way: _used(comm, wait) for way, wait in ways.items()} if comm.size > 1 else {}
 
 

@@ -16,7 +16,7 @@ from pdla.bench.info import oversubscribed
 from pdla.bench.leave import foresee, leave
 from pdla.bench.peak import Peaks
 from pdla.bench.plural import plural
-from pdla.bench.stop import WRONG, refuse
+from pdla.bench.stop import FAILED, refuse
 from pdla.bench.suite import Results
 from pdla.errors import FileError, GridError, LayoutError, PlanError, ShapeError
 from pdla.io import known, save
@@ -80,7 +80,7 @@ def program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[
         _show(results, peaks, known, comm.size)
     content = report.report(known, world, comm.size, words, results, peaks.measured, on)
     leave(arguments.json, lambda path: report.write(path, content), "--json", comm)
-    return 0 if results.right else WRONG
+    return 0 if results.right else FAILED
 
 
 def _multiply(

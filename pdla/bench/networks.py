@@ -188,9 +188,9 @@ def moves(choice: Choice, net: Net) -> Iterator[Move]:
     sizes, keep, m = choice.sizes, _uncut(choice.name, choice.options).keep, net.tokens
     for at, k, n in _linears(choice.name, choice.options, net):
         for _ in range(1 if keep else 2):
-            yield from gather((m, k), at.X, at.x, sizes)
-            yield from gather((k, n), at.W, at.w, sizes)
-        yield from gather((m, n), at.Y, at.y.summed, sizes)
+            yield from gather((m, k), at.X, at.x, sizes, net.itemsize)
+            yield from gather((k, n), at.W, at.w, sizes, net.itemsize)
+        yield from gather((m, n), at.Y, at.y.summed, sizes, net.itemsize)
         yield from settle((m, n), at.y, at.Y, sizes, net.itemsize)
         yield from settle((m, k), at.dx, at.X, sizes, net.itemsize)
         yield from settle((k, n), at.dw, at.W, sizes, net.itemsize)

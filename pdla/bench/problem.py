@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pdla.bench import networks, products
-from pdla.bench.arguments import Parser, above_zero, positive
+from pdla.bench.arguments import Parser, above_zero, positive, sides
 from pdla.bench.networks import Net, Step
 from pdla.bench.products import Cost, Product
 from pdla.bench.search import Found
@@ -46,12 +46,10 @@ def add(to: Parser) -> None:
 
 
 def sizes(text: str) -> tuple[int, int, int]:
-    words = text.lower().split("x")
-    if len(words) != 3 or not all(word.isdecimal() and int(word) for word in words):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a product: give m x n x k, such as 8192x8192x1024")
-    if max(map(int, words)) > MOST:
+    m, n, k = sides(text, 3, "a product: give m x n x k, such as 8192x8192x1024")
+    if max(m, n, k) > MOST:
         raise argparse.ArgumentTypeError(f"{text!r} is too long: m, n and k are up to {MOST}")
-    return int(words[0]), int(words[1]), int(words[2])
+    return m, n, k
 
 
 def gigabytes(text: str) -> float:

@@ -13,7 +13,6 @@ import pdla
 from pdla.bench.case import LAYOUT
 from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
 from pdla.bench.search import Candidate, Found, search
-from pdla.comm import circulant
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
 from pdla.matmul.planner import NAMED, ON_GRID
@@ -175,14 +174,14 @@ def _does(table: Table) -> tuple:
 def moves(product: Product, table: Table) -> Iterator[Move]:
     """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
     (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
-    yield from gather(a, table.A, chosen.A, sizes)
-    yield from gather(b, table.B, chosen.B, sizes)
+    walked = "" if table.schedule == "gather" else table.walked
+    yield from gather(a, table.A, chosen.A, sizes, product.itemsize, panels=walked in ("m", "k"))
+    yield from gather(b, table.B, chosen.B, sizes, product.itemsize, panels=walked in ("k", "n"))
     layout = chosen.C.summed
-    panels = table.schedule != "gather" and table.walked != "k"
     for axis, by_rows in sums(c, chosen.C, table.C, tuple(sizes.items())):
         rows, cols = ((axis,), ()) if by_rows else ((), (axis,))
         before, layout = layout, Layout((*layout.rows, *rows), (*layout.cols, *cols))
-        yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels)
+        yield scatter(c, before, layout, (axis,), sizes, product.itemsize, panels=walked in ("m", "n"))
 
 
 def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]:
@@ -192,24 +191,21 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     m, n, k = (length(whole, cuts, sizes) for whole, cuts in dimensions)
     work = machine.gemm(m, n, k, product.dtype)
     best, placed = fastest(moved, work, sizes, machine, product.itemsize)
-    begun = _begun(product, table, moved, placed, machine)
+    begun = _begun(table, moved, placed, machine)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
     told = replace(best, begun=begun, hides=HIDES[table.schedule])
     return Candidate(Choice(table, tuple(placed)), told, held * product.itemsize)
 
 
-def _begun(product: Product, table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
-    """Seconds that messages, and the products of panels, take however small they are. Messages that are sent at once are under way
-    together, those of steps one after another; and with each panel of A, one of B is multiplied."""
+def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
+    """Seconds that messages, and the products of panels, take however small they are: with each panel of A, one of B is
+    multiplied."""
     seconds, panels = 0.0, 0
     for move in moved:
-        others = prod(placed[axis] for axis in move.axes) - 1
-        in_steps = move.steps < others if move.added else circulant.pays(product.itemsize * move.whole, others + 1)
-        messages = others.bit_length() if in_steps else others
-        delay = machine.delay(far=neighbours(move.axes, placed, machine.node) <= others)
-        seconds += messages * machine.gap + (messages if in_steps else 1) * delay
-        if table.schedule != "gather" and not move.added:
-            panels = max(panels, messages)
+        far = neighbours(move.axes, placed, machine.node) < prod(placed[axis] for axis in move.axes)
+        seconds += move.messages * machine.gap + move.rounds * machine.delay(far)
+        if table.schedule != "gather" and not move.adds:
+            panels = max(panels, move.messages)
     return seconds + panels * machine.call
 
 

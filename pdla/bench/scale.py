@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     several = f"{counts[0]} to {counts[-1]} ranks" if len(counts) > 1 else f"{counts[0]} {plural(counts[0], 'rank')}"
     print(problem.heading(of, on, f"{how or 'the same'} on {several}") + "\n" + _head())
     for ranks in counts:
-        points.append(point(grown(of, ranks / counts[0], how), ranks, on, arguments.memory))
+        points.append(predicted(grown(of, ranks / counts[0], how), ranks, on, arguments.memory))
         print(line(points[-1], points), flush=True)
     if isinstance(of, Net):
         print("\n" + "\n".join(schemes(points)))
@@ -109,7 +109,7 @@ def grown(of: Problem, ratio: float, how: str) -> Problem:
 # ---------------------------------------------------------------------------------------------- what is found
 
 
-def point(of: Problem, ranks: int, on: Machine, memory: float) -> Point:
+def predicted(of: Problem, ranks: int, on: Machine, memory: float) -> Point:
     """The fastest ways on so many ranks; where no scheme has a grid of all of them, on as many as one can use."""
     if isinstance(of, Product):
         found = products.best(ranks, of, on, 1, memory, MOST).best
@@ -117,7 +117,7 @@ def point(of: Problem, ranks: int, on: Machine, memory: float) -> Point:
     used = networks.usable(ranks, of)
     each = {name: networks.best(used, of, on, 1, (name,), memory, MOST).best for name in SCHEMES}
     records = {name: record(found[0], of, ranks) if found else None for name, found in each.items()}
-    fastest = min((one for one in records.values() if one), key=lambda one: one["seconds"], default=None)
+    fastest = min((way for way in records.values() if way), key=lambda way: way["seconds"], default=None)
     return Point(ranks, of, fastest, records if used == ranks else dict.fromkeys(SCHEMES))
 
 
@@ -125,23 +125,23 @@ def entries(points: list[Point]) -> list[dict[str, Any]]:
     """Points as they go into JSON; `efficiency`: a rank's rate over that of the first point that has a way."""
     rate = _rate(points)
 
-    def full(one: Point, found: dict[str, Any] | None) -> dict[str, Any] | None:
-        return found and {**found, "efficiency": one.rate(found) / rate}
+    def full(point: Point, found: dict[str, Any] | None) -> dict[str, Any] | None:
+        return found and {**found, "efficiency": point.rate(found) / rate}
 
     return [
         {
-            "ranks": one.ranks,
-            "problem": problem.described(one.of),
-            "best": full(one, one.best),
-            "schemes": {name: full(one, found) for name, found in one.schemes.items()},
+            "ranks": point.ranks,
+            "problem": problem.described(point.of),
+            "best": full(point, point.best),
+            "schemes": {name: full(point, found) for name, found in point.schemes.items()},
         }
-        for one in points
+        for point in points
     ]
 
 
 def _rate(points: list[Point]) -> float:
     """The rate that efficiencies refer to: that of the fewest ranks on which there is a way."""
-    return next((one.rate(one.best) for one in points if one.best), 1.0)
+    return next((point.rate(point.best) for point in points if point.best), 1.0)
 
 
 # ---------------------------------------------------------------------------------------------- what is printed
@@ -151,16 +151,16 @@ def _head() -> str:
     return f"{'ranks':>9}  {'':{WIDTH}}{'s':>9}{'efficiency':>12}{'computing':>11}{'GB received':>13}{'x bound':>9}"
 
 
-def line(one: Point, points: list[Point]) -> str:
+def line(point: Point, points: list[Point]) -> str:
     """The line of a number of ranks: its fastest way."""
-    found = one.best
+    found = point.best
     if not found:
-        return f"{one.ranks:>9}  none that fits a rank's memory"
-    idle = "" if found["ranks_used"] == one.ranks else f", {one.ranks - found['ranks_used']} idle"
+        return f"{point.ranks:>9}  none that fits a rank's memory"
+    idle = "" if found["ranks_used"] == point.ranks else f", {point.ranks - found['ranks_used']} idle"
     multiple = "–" if found["multiple_of_bound"] is None else f"{found['multiple_of_bound']:.2f}"
-    efficiency = 100 * one.rate(found) / _rate(points)
+    efficiency = 100 * point.rate(found) / _rate(points)
     return (
-        f"{one.ranks:>9}  {found['choice'] + idle:{WIDTH}}{found['seconds']:9.3g}{efficiency:11.3g}%"
+        f"{point.ranks:>9}  {found['choice'] + idle:{WIDTH}}{found['seconds']:9.3g}{efficiency:11.3g}%"
         f"{found['computing']:11.0%}{found['bytes_received'] / 1e9:13.3g}{multiple:>9}"
     )
 
@@ -168,9 +168,9 @@ def line(one: Point, points: list[Point]) -> str:
 def schemes(points: list[Point]) -> Iterator[str]:
     """A heading, and a line for each number of ranks: the seconds of each scheme."""
     yield f"{'seconds':>9}" + "".join(f"{name:>12}" for name in SCHEMES)
-    for one in points:
-        times = (found["seconds"] if (found := one.schemes[name]) else None for name in SCHEMES)
-        yield f"{one.ranks:>9}" + "".join(f"{'–':>12}" if time is None else f"{time:12.3g}" for time in times)
+    for point in points:
+        times = (found["seconds"] if (found := point.schemes[name]) else None for name in SCHEMES)
+        yield f"{point.ranks:>9}" + "".join(f"{'–':>12}" if time is None else f"{time:12.3g}" for time in times)
 
 
 # ---------------------------------------------------------------------------------------------- what is drawn
@@ -193,8 +193,8 @@ def plot(points: list[Point], path: str, title: str) -> None:
         figure = Figure((9.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
         for mark, (name, found) in zip(MARKS, _curves(points).items(), strict=False):
-            _curve(left, name, [(one.ranks, way["seconds"]) for one, way in found], mark, found[-1][0] is not points[-1])
-            rates = [(one.ranks, one.rate(way) / _rate(points)) for one, way in found]
+            _curve(left, name, [(point.ranks, way["seconds"]) for point, way in found], mark, found[-1][0] is not points[-1])
+            rates = [(point.ranks, point.rate(way) / _rate(points)) for point, way in found]
             _curve(right, name, rates, mark, found[-1][0] is not points[-1])
         left.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
         right.set(xscale="log", ylim=(0, None), xlabel="ranks", ylabel="efficiency")
@@ -206,7 +206,7 @@ def plot(points: list[Point], path: str, title: str) -> None:
 def _curves(points: list[Point]) -> dict[str, list[tuple[Point, dict[str, Any]]]]:
     """The points of each scheme, or of the best way where there are no schemes, that have a way."""
     names = [*points[0].schemes] or ["best"]
-    ways = {name: [(one, way) for one in points if (way := one.schemes.get(name, one.best))] for name in names}
+    ways = {name: [(point, way) for point in points if (way := point.schemes.get(name, point.best))] for name in names}
     return {name: found for name, found in ways.items() if found}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-REFUSED, WRONG = 2, 1  # exit statuses: arguments that cannot be run; a product that is not right, or worse than before
+REFUSED, FAILED = 2, 1  # exit statuses: arguments that cannot be run; a product that is not right, or worse than before
 
 
 class Stop(Exception):

@@ -19,9 +19,10 @@ def world() -> Communicator:
     here = current_world.get()
     if here is not None:
         return here
-    from pdla.comm import mpi
+    from pdla.comm import libmpi
+    from pdla.comm.wrap import wrap
 
-    return mpi.world()
+    return wrap(libmpi.MPI.COMM_WORLD)
 
 
 def as_communicator(comm: Any) -> Communicator:
@@ -31,18 +32,19 @@ def as_communicator(comm: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     if hasattr(comm, "Get_rank"):
-        from pdla.comm import mpi
+        from pdla.comm.wrap import wrap
 
-        return mpi.wrap(comm)
+        return wrap(comm)
     raise GridError(f"{comm!r} is not a communicator: give None, an mpi4py communicator or one of pdla's")
 
 
 def from_fortran(handle: int) -> Communicator:
     """A pdla communicator from an MPI communicator as Fortran, or C's MPI_Comm_c2f, names it. Collective the first time."""
-    from pdla.comm import libmpi, mpi
+    from pdla.comm import libmpi
+    from pdla.comm.wrap import wrap
 
     libmpi.check_running()
-    return mpi.wrap(mpi.MPI.Comm.f2py(handle))
+    return wrap(libmpi.MPI.Comm.f2py(handle))
 
 
 def abort_on_exception() -> None:

@@ -4,30 +4,27 @@ A verb starts when it is called and returns a `Pending`; `wait()` gives its resu
 start the next panel, multiply this one, wait. Pieces may differ in size from rank to rank and may be empty; arrays may be
 strided views. Every verb but send and recv is collective: all ranks of the communicator call the same verbs in the same
 order. 16-bit floats are added up in float32, and rounded once at the end where `out` is of 16 bits, too. A world (MPI, threads,
-dry) provides one round of messages, `_exchange`, and overrides a verb where it has a better way.
+dry) provides one round of messages, `_exchange` (group.py), and overrides a verb where it has a better way.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import cached_property, partial
+from functools import partial
 from itertools import count
-from types import ModuleType
 from typing import Any
 
 from pdla import config
 from pdla.array import namespace
 from pdla.array.composed import summed_in
 from pdla.comm import broadcast, circulant, ring
-from pdla.comm.board import Board
 from pdla.comm.broadcast import Messages
+from pdla.comm.group import Array, Group, Pieces
 from pdla.comm.hall import Hall
 from pdla.comm.ledger import buffer, buffers, current
 from pdla.comm.pending import Pending, done
-from pdla.comm.relay import Relay, pays
-from pdla.comm.workspace import aligned
+from pdla.comm.relay import Relay
 from pdla.cuts import block_bounds
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
 
@@ -37,83 +34,18 @@ VERB_TAGS = 1 << 14
 
 begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # [how many verbs] this rank's present call began
 
-Array = Any
-Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
-Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
-Landed = Callable[[int], None]  # called with how many of those pieces have come
 
-
-class Communicator(ABC):
+class Communicator(Group):
     """A group of ranks that send each other arrays.
 
     rank, size  this rank's number, and how many ranks there are
     axis        the axis of a grid along which the ranks differ, or another name of the group; "all" for a whole world
     """
 
-    xp: ModuleType  # the array module this world's matrices are made of
-    homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
-    adds = True  # whether a rank can add to a piece that has come before it is sent on
-    shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: messages are used instead
-
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
-        self.rank, self.size, self.axis = rank, size, axis
-        self.failed: Callable[[], None] | None = None  # after an error amid messages (agree.py): asks whether all ranks failed
-        self.above: Communicator | None = None  # the communicator of the grid along whose axes this one lies
-        self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
+        super().__init__(rank, size, axis)
         self._calls = count()
         self._numbered: int | None = None
-        self._routes: dict[str, ring.Route] = {}
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
-
-    @cached_property
-    def nodes(self) -> int:
-        """How many nodes the ranks run on."""
-        return len(set(self.homes)) or 1
-
-    @cached_property
-    def _circle(self) -> ring.Nodes:
-        return ring.Nodes(self.homes)
-
-    def _route(self, way: str) -> ring.Route:
-        if way not in self._routes:
-            self._routes[way] = self._circle.route(self.rank, way)
-        return self._routes[way]
-
-    def _around(self, nbytes: int) -> str:
-        """How pieces of `nbytes` in all are gathered: "ring" or "fan" around the nodes (ring.py); empty: directly."""
-        return ring.way(nbytes, self.size, self.nodes)
-
-    def _relayed(self, nbytes: int, growth: int) -> bool:
-        """Whether a sum of pieces of `nbytes` in all goes from node to node (relay.py).
-
-        growth  so many times as many bytes a piece has there, as 16-bit floats are widened
-        """
-        if not (self.adds and self._around(nbytes)):
-            return False
-        return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
-
-    def _stepwise(self, nbytes: int) -> bool:
-        """Whether pieces of `nbytes` in all are gathered, or summed, step by step (circulant.py)."""
-        return circulant.pays(nbytes, self.size)
-
-    def _far(self, rank: int) -> bool:
-        """Whether a rank runs on another node than this one."""
-        return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
-
-    def in_step(self) -> None:
-        """Called before an agreement or a message: if this rank has gone on after an error amid messages (agree.py), ask whether
-        all ranks have. If that raises, the next call asks again."""
-        if self.above is not None:
-            Communicator.in_step(self.above)  # not MPIComm's, which checks that it is open: this one may outlive it
-        if (asks := self.failed) is not None:
-            self.failed = None
-            try:
-                asks()
-            except BaseException:
-                self.failed = asks
-                raise
 
     def _number(self) -> int:
         """The number of the verb that begins now: the next one, or the one that was set aside for it."""
@@ -122,75 +54,6 @@ class Communicator(ABC):
             verbs[0] += 1
         number, self._numbered = self._numbered, None
         return next(self._calls) if number is None else number
-
-    # ------------------------------------------------------------------ what a world provides
-
-    @abstractmethod
-    def _exchange(
-        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
-    ) -> Iterator[int]:
-        """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
-
-        The iterator yields i when recvs[i] is there. If `onward` has i, recvs[i] is then sent on to the ranks onward[i], once all
-        pieces that come before it in `onward` have been. Before that, `landed` is called with the number of pieces of `onward`
-        that have come so far, this one included.
-        """
-
-    @abstractmethod
-    def _until(self, call: str, ready: Callable[[], bool]) -> None:
-        """Wait until `ready` is true, which depends on memory that other ranks write to."""
-
-    @abstractmethod
-    def split(self, ranks: Sequence[int] | None, axis: str) -> Communicator | None:
-        """Collective: the communicator of this rank's group. ranks: the group's ranks in this communicator, in the new order; None:
-        this rank is in no group, and gets None."""
-
-    @abstractmethod
-    def share(self, value: Any) -> list[Any]:
-        """Collective, blocking: every rank's small Python object, by rank. Over MPI, PdlaError for one that cannot be pickled."""
-
-    @abstractmethod
-    def same(self, text: str) -> bool:
-        """Collective, blocking: whether every rank gave the same text."""
-
-    @property
-    @abstractmethod
-    def identity(self) -> Any:
-        """A value that is equal for two handles of one communicator on the same rank."""
-
-    def board(self) -> Board | None:
-        """Memory that all ranks write to and read from in turns (board.py); None where they do not run on one node."""
-        return None
-
-    def common(self, size: int) -> Any:
-        """Collective: `size` bytes that all ranks see, which live as long as an array over them; None where the ranks do not run on
-        one node, or share no memory. PdlaError, on every rank, where there is not enough memory.
-        """
-        return None
-
-    @cached_property
-    def near(self) -> Communicator:
-        """The communicator of the ranks of this node; collective when it is first asked for."""
-        made = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
-        assert made is not None
-        return made
-
-    def hall(self, nbytes: int, pieces: int) -> Hall | None:
-        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes (hall.py). None where that does
-        not pay or is not possible: then each rank needs memory of its own.
-
-        pieces  how many arrays will be taken from it
-        """
-        if self.nodes in (1, self.size) or not self._around(nbytes):
-            return None
-        size = nbytes + aligned(1) * pieces
-        most = max(map(len, self._circle.ranks))
-        return Hall(self.near.board(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        """Collective: free what the world holds for this communicator, and what has been made from it."""
-        while self.ending:
-            self.ending.pop()()
 
     def _one_of(self, verb: str, **rank: int) -> None:
         """GridError unless a rank is one of this communicator's: some negative numbers mean any rank, or none, to MPI."""
@@ -201,8 +64,6 @@ class Communicator(ABC):
     def _one_each(self, verb: str, pieces: Sequence[Any]) -> None:
         if len(pieces) != self.size:
             raise ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
-
-    # ------------------------------------------------------------------ the verbs
 
     def _round(
         self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
@@ -428,10 +289,6 @@ class Communicator(ABC):
         self._one_of("recv", source=source)
         coming = [(source, out)]
         return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, lambda: out)
-
-    @abstractmethod
-    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
-        """As `_exchange`, for the one message of a send or a recv, which is matched by its tag, not by the number of the call."""
 
     def barrier(self) -> None:
         """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import namespace
-from pdla.comm.base import Array
+from pdla.comm.group import Array
 from pdla.comm.ledger import buffer
 from pdla.comm.rounds import step
 from pdla.errors import DeviceError

@@ -20,7 +20,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.comm import device
-from pdla.comm.base import Array, Landed, Onward, Pieces
+from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.job import watched
 from pdla.comm.mpi import MPIComm
 from pdla.comm.pending import Pending

@@ -23,8 +23,9 @@ from typing import Any
 
 from pdla.array import blas, chosen, namespace, numpy
 from pdla.comm import current_world
-from pdla.comm.base import Array, Communicator, Landed, Onward, Pieces
+from pdla.comm.base import Communicator
 from pdla.comm.board import Board
+from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 
 MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows

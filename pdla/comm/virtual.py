@@ -21,9 +21,9 @@ from typing import Any
 
 from pdla.array import meta
 from pdla.comm import critical, trace
-from pdla.comm.base import Array, Landed, Onward, Pieces
 from pdla.comm.critical import Lane, Letter, Path
 from pdla.comm.dry import as_rank
+from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.ledger import Ledger, tag
 from pdla.comm.threads import ThreadComm, World, check_run, together
 from pdla.errors import AgreementError

@@ -103,6 +103,12 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
         check_dtype(A.dtype)
     if A.xp.name == "meta":
         return
+    _write(form, path, A, dataset)
+
+
+def _write(form: ModuleType, path: Path, A: DistMatrix, dataset: str) -> None:
+    """Collective: A into a new file, which then takes the place of `path`."""
+    comm = A.grid.comm
     whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
     if not whole.dtype.isnative:  # scipy would write them as integers, and h5py rubbish for complex long doubles
         whole = whole.astype(whole.dtype.newbyteorder("="))

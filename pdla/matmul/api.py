@@ -59,7 +59,8 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
 def check_algorithm(algorithm: Any) -> None:
     """That there is one of this name."""
     if not checks.one_of(algorithm, (*ALGORITHMS, "auto")):
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto")
+        hint = f"; {algorithm} is a schedule: give matmul schedule={algorithm!r}" if checks.one_of(algorithm, SCHEDULES) else ""
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto{hint}")
 
 
 def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:

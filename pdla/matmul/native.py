@@ -12,7 +12,7 @@ from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import checks
-from pdla.matmul.planner import NAMED, cheapest_native
+from pdla.matmul.planner import NAMED, native_tables
 from pdla.matmul.question import Sizes
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
@@ -42,5 +42,5 @@ def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.
             raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
         kind, machine = np.dtype(dtype), Machine.chosen()
     q = Sizes((m, n, k), world.size, kind.itemsize, machine, world.shared_limit, tuple(world.homes))
-    table, order = cheapest_native(q, algorithm)
+    table, order = native_tables(q, algorithm)[0]
     return Native(ProcessGrid.trusted(table.shape, world, order, table.axes), table.A, table.B, table.C)

@@ -85,14 +85,9 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
     return sorted(found, key=lambda way: way.price)
 
 
-def cheapest_native(q: Sizes, algorithm: str) -> tuple[Table, Order]:
-    """The table of lowest price where A, B and C lie as it wants them, and the rank at each place of its grid."""
-    return native(q, algorithm)[0]
-
-
-def native(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
-    """All tables and orders of ranks that are looked at, cheapest first; lean: also those with fewer ranks along k, which need less
-    memory as less of C is summed."""
+def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
+    """The tables that are looked at, each with the rank at each place of its grid, cheapest first where A, B and C lie as they want
+    them; lean: also those with fewer ranks along k, which need less memory as less of C is summed."""
     tables = _tables(q, algorithm, None, None, lean)
     ways = [(table, order) for table in tables for order in ([None] if q.homes is None else fillings(table.shape, q.homes))]
     return sorted(ways, key=lambda way: _native_price(q, *way))

@@ -14,7 +14,7 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.matmul import checks, making
 from pdla.matmul.making import Task, Wish
-from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Order, native
+from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Order, native_tables
 from pdla.matmul.question import Operand, Sizes
 from pdla.matmul.tables import Table
 from pdla.model.bounds import exact, received_lower_bound
@@ -26,7 +26,7 @@ class Prediction:
     """What a product costs when A, B and C lie in the algorithm's own layouts: of each figure the most that any rank has.
 
     grid, ranks_used  the grid's shape and size;  seconds: None without a machine
-    bytes_received, messages, peak_memory (bytes of workspace), lower_bound (bytes that some rank must receive)
+    bytes_received, messages, peak_workspace (bytes), lower_bound (bytes that some rank must receive)
     """
 
     algorithm: str
@@ -35,7 +35,7 @@ class Prediction:
     ranks_used: int
     bytes_received: int
     messages: int
-    peak_memory: int
+    peak_workspace: int
     lower_bound: float
     seconds: float | None
 
@@ -65,7 +65,7 @@ def predict_matmul(
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
         return Task(A, B, C, kind, Wish(table.algorithm, table.asked, schedule), made_for)
 
-    found = native(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
+    found = native_tables(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
     if memory_limit is None:
         plan = making.make(asked(*found[0], found[0][0].schedule))
     else:

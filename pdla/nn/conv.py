@@ -176,7 +176,20 @@ class Upsample(Pointwise):
         return DistMatrix(block, (dy.shape[0] // area, dy.shape[1]), dy.grid, layout)
 
 
-class ResidualBlock(Layer):
+class _Block(Layer):
+    """A layer that gives as many pixels and channels as it takes, laid out alike."""
+
+    def __init__(self, scheme: Scheme, channels: int, height: int, width: int) -> None:
+        super().__init__(scheme)
+        self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
+        self.sizes = (height, width), (height, width)
+        self.takes = self.gives = scheme.first.X
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.channels}, {self.sequence} pixels) on {self.scheme!r}"
+
+
+class ResidualBlock(_Block):
     """x + conv(act(norm(conv(act(norm(x)))))): the two convolutions are a pair of layers. Collective to make.
 
     groups      GroupNorm's groups of channels;  activation: the layer between norm and convolution, ReLU or GeLU
@@ -193,10 +206,7 @@ class ResidualBlock(Layer):
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
             if not (counts(height) and counts(width)):
                 raise ShapeError(f"ResidualBlock of samples of {height} x {width}: whole numbers, at least 1")
-        super().__init__(scheme)
-        self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
-        self.sizes = (height, width), (height, width)
-        self.takes = self.gives = scheme.first.X
+        super().__init__(scheme, channels, height, width)
         parts: list[Layer] = []
         for i, kind in enumerate(("first", "second")):
             norm = GroupNorm(
@@ -208,9 +218,6 @@ class ResidualBlock(Layer):
             )
             parts += [norm, activation(scheme), conv]
         self.inner = Sequential(scheme, parts)
-
-    def __repr__(self) -> str:
-        return f"ResidualBlock({self.channels}, {self.sequence} pixels) on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
         self.inner._takes(x)
@@ -225,7 +232,7 @@ class ResidualBlock(Layer):
         return like(dy, dy.stored + dx.stored)
 
 
-class UNetBlock(Layer):
+class UNetBlock(_Block):
     """A level of a residual U-Net: y = block(x), then y + up(inner(down(y))). Collective to make.
 
     down    a pair of convolutions to twice the channels, at half the height and width, which must be even
@@ -241,10 +248,7 @@ class UNetBlock(Layer):
             check_parts("UNetBlock", activation, seed)
             if not all(map(counts, (levels, height, width))) or height % 2 or width % 2:
                 raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: give levels >= 1, even sizes")
-        super().__init__(scheme)
-        self.channels, self.sequence, self.widths = channels, height * width, (channels, channels)
-        self.sizes = (height, width), (height, width)
-        self.takes = self.gives = scheme.first.X
+        super().__init__(scheme, channels, height, width)
         high: dict[str, Any] = {"height": height, "width": width}
         low: dict[str, Any] = {"height": height // 2, "width": width // 2}
         same: dict[str, Any] = {"kernel": kernel, "dtype": dtype}
@@ -257,9 +261,6 @@ class UNetBlock(Layer):
         self.inner: Layer = level(scheme, 2 * channels, seed=seed + 6, name=f"{name} inner", **low, **block)
         back = _pair(scheme, 2 * channels, channels, seed=seed + 4, name=f"{name} up", **high, **same)
         self.up = Sequential(scheme, [Upsample(scheme, **low), *back])
-
-    def __repr__(self) -> str:
-        return f"UNetBlock({self.channels}, {self.sequence} pixels) on {self.scheme!r}"
 
     def _takes(self, x: Any) -> None:
         self.block._takes(x)

@@ -196,6 +196,14 @@ def test_a_grid_over_a_communicator_of_a_grid_outlives_many_others(comm):
     assert np.array_equal((A @ A).gather(), np.full((5, 5), 5.0))
 
 
+def test_a_grid_over_a_communicator_of_a_grid_outlives_the_one_from_which_that_was_made(comm):
+    group = comm.split(list(range(comm.size)), "outer")
+    inner = ProcessGrid(comm.size, "inner", ProcessGrid(comm.size, "line", group)["line"])
+    group.close()
+    A = pdla.ones((5, 5), inner, Layout("inner"))
+    assert np.array_equal((A @ A).gather(), np.full((5, 5), 5.0))
+
+
 def test_what_a_rank_was_dealt_when_it_failed_is_not_taken_for_the_next(comm, monkeypatch):
     if hasattr(comm, "nccl") or getattr(comm, "aware", False):
         pytest.skip("who sends a device's memory waits until it is received, even if it is short")

@@ -99,6 +99,16 @@ def test_messages_are_those_of_the_sums_that_the_grid_has(node):
     assert guess.seconds.begun == pytest.approx(found.messages * machine.gap)
 
 
+@pytest.mark.parametrize("schedule", ["gather", "summa"])
+def test_short_panels_of_many_ranks_come_one_by_one_and_what_is_gathered_at_once_in_steps(schedule):
+    machine, of = replace(MIXED, node=0, call=0.0, latency=0.0, gap=1e-3), Product(400, 40, 400)
+    (table,) = (one for one in products.tables(of, 64, machine) if (one.algorithm, one.shape) == (schedule, (64, 1)))
+    guess = products.guess(of, table, machine)
+    found = products.cost(of, guess.choice, 64, machine)
+    assert found.messages == {"gather": 6, "summa": 63}[schedule]
+    assert guess.seconds.begun == pytest.approx(found.messages * machine.gap)
+
+
 @pytest.mark.parametrize("node", [0, 4, 8])
 def test_messages_sent_at_once_wait_for_one_latency_that_of_the_node_within_it(node):
     machine, of = replace(MIXED, node=node, call=0.0), Product(40, 30, 50)

@@ -10,7 +10,7 @@ from unit.test_bench_predict import FREE, command
 from pdla.bench import scale
 from pdla.bench.networks import SCHEMES, Net
 from pdla.bench.products import Product
-from pdla.bench.scale import grown, point
+from pdla.bench.scale import grown, predicted
 from pdla.model.machine import Machine
 
 LARGE = ["--hidden", "16", "--heads", "4", "--sequence", "4", "--batch", "4", "--layers", "1"]
@@ -66,8 +66,8 @@ def test_without_a_network_products_scale_perfectly(written):
 def test_a_network_costs_efficiency_and_a_faster_one_less():
     slower = replace(LINKED, bandwidth=1e6)
     for of in (Net(hidden=16, heads=2, sequence=4, batch=4, layers=1), Product(64, 64, 64)):
-        one = point(of, 1, LINKED, float("inf"))
-        fast, slow, free = (point(of, 8, machine, float("inf")).best["seconds"] for machine in (LINKED, slower, FREE))
+        one = predicted(of, 1, LINKED, float("inf"))
+        fast, slow, free = (predicted(of, 8, machine, float("inf")).best["seconds"] for machine in (LINKED, slower, FREE))
         assert free < fast < slow and one.best["seconds"] / 8 <= free * (1 + 1e-9)
 
 

@@ -189,7 +189,7 @@ def test_no_plan_receives_less(sizes, ranks):
     for algorithm in ("3d", "2.5d", "a-stationary", "c-stationary"):
         told = pdla.predict_matmul(m, n, k, ranks, algorithm=algorithm)
         P = told.ranks_used
-        memory = (m * n + m * k + k * n) / P + told.peak_memory / 8
+        memory = (m * n + m * k + k * n) / P + told.peak_workspace / 8
         assert told.bytes_received / 8 >= received_lower_bound(m, n, k, P, memory) * (1 - 1e-12)
     for box in chosen.cheapest(m, n, k, ranks, Machine(), 5):
         assert chosen.words(m, n, k, box) >= received_lower_bound(m, n, k, box.ranks) * (1 - 1e-12)

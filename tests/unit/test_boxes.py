@@ -323,7 +323,7 @@ def test_a_memory_limit_is_kept_by_a_grid_of_fewer_layers():
         layers = []
         for limit in (10**7, 600_000, 10**5):
             found = pdla.predict_matmul(1000, 1000, 1000, 64, algorithm=algorithm, memory_limit=limit)
-            assert found.peak_memory <= limit
+            assert found.peak_workspace <= limit
             layers.append(found.grid[2])
         assert layers == sorted(layers, reverse=True) and layers[-1] == 1
     with pytest.raises(pdla.errors.PlanError, match=r"memory_limit=100: .* too few; the leanest plan found"):

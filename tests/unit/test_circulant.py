@@ -230,6 +230,7 @@ def test_thin_products_on_many_ranks_are_right(mnk):
         with record() as ledger:
             C = plan(A, B)
         assert np.array_equal(C.gather(), a @ b)
-        return ledger.bytes_received <= plan.predicted.bytes_received
+        return ledger.bytes_received, plan
 
-    assert all(run(40, program))
+    received, plans = zip(*run(40, program), strict=True)
+    assert max(received) <= plans[0].predicted.bytes_received  # by dry runs of all ranks: of one rank's plan, not of each one's

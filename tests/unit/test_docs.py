@@ -17,7 +17,6 @@ import pytest
 from unit.test_harness import LONGEST, mpirun
 
 import pdla
-import pdla.scalapack
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -15,7 +15,8 @@ from dataclasses import replace
 import sys
 import numpy as np
 from pdla import config
-from pdla.comm import job, libmpi, mpi, world
+from pdla.comm import job, libmpi, world
+from pdla.comm.wrap import wrap
 comm = world()
 
 def patience(seconds):  # PDLA_TIMEOUT from here on: before, ranks may be slow to start and to import
@@ -224,7 +225,7 @@ patience(3.0)
 if comm.rank == 0:
     comm.split([0, 1, 2], "row")
 elif comm.rank == 1:
-    mpi.wrap(theirs)
+    wrap(theirs)
 """
     )
     assert job.returncode != 0
@@ -420,7 +421,7 @@ grid = pdla.ProcessGrid((1, comm.size))
 A, x = pdla.random((6, 6), grid, pdla.Layout(cols="col")), np.zeros(2)
 before = (A @ A).norm()
 calls = {
-    "world": pdla.world, "wrap": lambda: mpi.wrap(libmpi.MPI.COMM_WORLD), "product": lambda: A @ A, "barrier": comm.barrier,
+    "world": pdla.world, "wrap": lambda: wrap(libmpi.MPI.COMM_WORLD), "product": lambda: A @ A, "barrier": comm.barrier,
     "send": lambda: comm.send(x, 0), "bcast": lambda: comm.bcast(x, 0), "made": lambda: pdla.ProcessGrid((1, comm.size)),
     "threads": lambda: pdla.run(2, lambda inner: inner.barrier()),
 }

@@ -686,6 +686,7 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
             (errors.PlanError, r"schedule=array\(.*: one of", lambda: pdla.matmul(A, B, schedule=np.arange(3))),
             (errors.LayoutError, r"layout=array\(.*: a Layout", lambda: pdla.matmul(A, B, layout=np.arange(3))),
             (errors.PlanError, "algorithm='sumna': one of gather", lambda: pdla.matmul(A, B, algorithm="sumna")),
+            (errors.PlanError, "auto; shared is a schedule: give matmul s", lambda: pdla.matmul(A, B, algorithm="shared")),
             (errors.LayoutError, "'depth'", lambda: pdla.matmul(A, B, layout=Layout("depth"))),
             (errors.ShapeError, "without out", lambda: pdla.matmul(A, B, beta=1)),
         ]

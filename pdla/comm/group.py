@@ -1,0 +1,175 @@
+"""A group of ranks: who they are, on which nodes they run, and what a world provides for them.
+
+A world (MPI, threads, dry) is a class that fills in the abstract methods. The most important is `_exchange`, one round of messages,
+of which the verbs are made (base.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Self
+
+from pdla.comm import circulant, ring
+from pdla.comm.board import Board
+from pdla.comm.hall import Hall
+from pdla.comm.relay import pays
+from pdla.comm.workspace import aligned
+
+Array = Any
+Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
+Onward = Mapping[int, Sequence[int]]  # number of a received piece -> the ranks that it is sent on to: see _exchange
+Landed = Callable[[int], None]  # called with how many of those pieces have come
+
+
+class Group(ABC):
+    """Ranks of one world, and which of them share a node; a Communicator without its verbs.
+
+    rank, size  this rank's number, and how many ranks there are
+    axis        the axis of a grid along which the ranks differ, or another name of the group; "all" for a whole world
+    """
+
+    xp: ModuleType  # the array module this world's matrices are made of
+    homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
+    adds = True  # whether a rank can add to a piece that has come before it is sent on
+    shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: messages are used instead
+
+    def __init__(self, rank: int, size: int, axis: str = "all") -> None:
+        self.rank, self.size, self.axis = rank, size, axis
+        self.failed: Callable[[], None] | None = None  # after an error amid messages (agree.py): asks whether all ranks failed
+        self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
+        self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
+        self._routes: dict[str, ring.Route] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
+
+    @cached_property
+    def nodes(self) -> int:
+        """How many nodes the ranks run on."""
+        return len(set(self.homes)) or 1
+
+    @cached_property
+    def _circle(self) -> ring.Nodes:
+        return ring.Nodes(self.homes)
+
+    def _route(self, way: str) -> ring.Route:
+        if way not in self._routes:
+            self._routes[way] = self._circle.route(self.rank, way)
+        return self._routes[way]
+
+    def _around(self, nbytes: int) -> str:
+        """How pieces of `nbytes` in all are gathered: "ring" or "fan" around the nodes (ring.py); empty: directly."""
+        return ring.way(nbytes, self.size, self.nodes)
+
+    def _relayed(self, nbytes: int, growth: int) -> bool:
+        """Whether a sum of pieces of `nbytes` in all goes from node to node (relay.py).
+
+        growth  so many times as many bytes a piece has there, as 16-bit floats are widened
+        """
+        if not (self.adds and self._around(nbytes)):
+            return False
+        return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
+
+    def _stepwise(self, nbytes: int) -> bool:
+        """Whether pieces of `nbytes` in all are gathered, or summed, step by step (circulant.py)."""
+        return circulant.pays(nbytes, self.size)
+
+    def _far(self, rank: int) -> bool:
+        """Whether a rank runs on another node than this one."""
+        return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
+
+    def in_step(self) -> None:
+        """Called before an agreement or a message: GridError where the communicator has been freed; and if this rank has gone on
+        after an error amid messages (agree.py), ask whether all ranks have. If that raises, the next call asks again."""
+        self._check_open()
+        self._ask()
+
+    def _ask(self) -> None:
+        if self.above is not None:
+            self.above._ask()  # open or not, as this one may outlive it
+        if (asks := self.failed) is not None:
+            self.failed = None
+            try:
+                asks()
+            except BaseException:
+                self.failed = asks
+                raise
+
+    # ------------------------------------------------------------------ what a world provides
+
+    def _check_open(self) -> None:  # noqa: B027 - a default
+        """GridError where the communicator has been freed, in a world in which it can be."""
+
+    @abstractmethod
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        """Start a message for each of `sends` and of `recvs`, in order between any two ranks; iterating completes them.
+
+        The iterator yields i when recvs[i] is there. If `onward` has i, recvs[i] is then sent on to the ranks onward[i], once all
+        pieces that come before it in `onward` have been. Before that, `landed` is called with the number of pieces of `onward`
+        that have come so far, this one included.
+        """
+
+    @abstractmethod
+    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+        """As `_exchange`, for the one message of a send or a recv, which is matched by its tag, not by the number of the call."""
+
+    @abstractmethod
+    def _until(self, call: str, ready: Callable[[], bool]) -> None:
+        """Wait until `ready` is true, which depends on memory that other ranks write to."""
+
+    @abstractmethod
+    def split(self, ranks: Sequence[int] | None, axis: str) -> Self | None:
+        """Collective: the communicator of this rank's group. ranks: the group's ranks in this communicator, in the new order; None:
+        this rank is in no group, and gets None."""
+
+    @abstractmethod
+    def share(self, value: Any) -> list[Any]:
+        """Collective, blocking: every rank's small Python object, by rank. Over MPI, PdlaError for one that cannot be pickled."""
+
+    @abstractmethod
+    def same(self, text: str) -> bool:
+        """Collective, blocking: whether every rank gave the same text."""
+
+    @property
+    @abstractmethod
+    def identity(self) -> Any:
+        """A value that is equal for two handles of one communicator on the same rank."""
+
+    def board(self) -> Board | None:
+        """Memory that all ranks write to and read from in turns (board.py); None where they do not run on one node."""
+        return None
+
+    def common(self, size: int) -> Any:
+        """Collective: `size` bytes that all ranks see, which live as long as an array over them; None where the ranks do not run on
+        one node, or share no memory. PdlaError, on every rank, where there is not enough memory.
+        """
+        return None
+
+    @cached_property
+    def near(self) -> Self:
+        """The communicator of the ranks of this node; collective when it is first asked for."""
+        made = self.split(self._circle.ranks[self._circle.node[self.rank]], self.axis)
+        assert made is not None
+        return made
+
+    def hall(self, nbytes: int, pieces: int) -> Hall | None:
+        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes (hall.py). None where that does
+        not pay or is not possible: then each rank needs memory of its own.
+
+        pieces  how many arrays will be taken from it
+        """
+        if self.nodes in (1, self.size) or not self._around(nbytes):
+            return None
+        size = nbytes + aligned(1) * pieces
+        most = max(map(len, self._circle.ranks))
+        return Hall(self.near.board(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Collective: free what the world holds for this communicator, and what has been made from it."""
+        while self.ending:
+            self.ending.pop()()
