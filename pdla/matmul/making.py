@@ -167,7 +167,7 @@ def _least(plan: Plan) -> int:
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
-    faces = plan.roles.layouts if plan.schedule in AT_ONCE else (plan.walk.A, plan.walk.B, plan.walk.C)
+    faces = plan.roles.layouts if plan.schedule in AT_ONCE else plan.walk.layouts
     stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
     first = dict.fromkeys(sizes, 0)
 
@@ -191,11 +191,9 @@ def _under_way(plan: Plan) -> int:
     """Elements of the panels on the grid's first rank: of each matrix that moves the one that is worked on, and those under way."""
     (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
     common, first = walk.first_common(walked, (m, n, k), sizes), dict.fromkeys(sizes, 0)
-    moving = zip(((m, k), (k, n), (m, n)), (walked.A, walked.B, walked.C), walk.WALKED[walked.dimension], strict=True)
+    moving = zip(((m, k), (k, n), (m, n)), walked.layouts, walked.axes, walk.WALKED[walked.dimension], strict=True)
     across = (
-        X.local_shape(shape, sizes, first)[1 - which]
-        for (shape, X, which), axes in zip(moving, (walked.axes_a, walked.axes_b, walked.axes_c), strict=True)
-        if axes and which is not None
+        X.local_shape(shape, sizes, first)[1 - which] for shape, X, axes, which in moving if axes and which is not None
     )
     if plan.schedule == "summa":
         return (1 + summa.AHEAD) * _even(common, plan.panel) * sum(across)

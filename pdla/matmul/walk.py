@@ -34,11 +34,20 @@ class Walk:
     words: float
 
     @property
+    def axes(self) -> tuple[tuple[str, ...], ...]:
+        """Those along which A, B and C move."""
+        return self.axes_a, self.axes_b, self.axes_c
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        """Of A, B and C."""
+        return self.A, self.B, self.C
+
+    @property
     def sides(self) -> list[tuple[Nest, tuple[str, ...]]]:
         """Of each of the two matrices that have the walked dimension: how it is cut along it, and the axes along which it moves."""
-        matrices = (self.A, self.axes_a), (self.B, self.axes_b), (self.C, self.axes_c)
-        found = zip(matrices, WALKED[self.dimension], strict=True)
-        return [((X.rows, X.cols)[which], axes) for (X, axes), which in found if which is not None]
+        found = zip(self.layouts, self.axes, WALKED[self.dimension], strict=True)
+        return [((X.rows, X.cols)[which], axes) for X, axes, which in found if which is not None]
 
     def length(self, mnk: tuple[int, int, int]) -> int:
         """How many indices the walked dimension has."""
@@ -118,7 +127,7 @@ def first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, in
 def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):
     """Collective: A, B and C as streams along the walked dimension, A and B gathered as `walk` needs them; None on idle ranks."""
     a, b = assemble(a, walk.A, memo), assemble(b, walk.B, memo)
-    for axes in (walk.axes_a, walk.axes_b, walk.axes_c):
+    for axes in walk.axes:
         if axes:
             a.grid[axes]
     if not a.grid.active:
