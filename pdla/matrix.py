@@ -385,16 +385,20 @@ class DistMatrix:
 
     def _squares(self, factor: float = 1) -> float:
         """The sum of the squares of this block's elements, each multiplied by `factor` before it is squared."""
-        return sum((float(np.sum((part if factor == 1 else part * factor) ** 2)) for part in self._magnitudes()), 0.0)
+        parts = (part if factor == 1 else part * factor for part in self._reals())
+        return sum((float(np.vdot(part, part)) for part in parts), 0.0)  # BLAS reads each element once, and nothing is written
 
     def _largest(self) -> float:
-        """This block's largest absolute value."""
-        return max((float(part.max()) for part in self._magnitudes()), default=0.0)
+        """The largest absolute value of this block's elements, of the real and the imaginary parts where they are complex."""
+        return max((float(np.abs(part).max()) for part in self._reals()), default=0.0)
 
-    def _magnitudes(self) -> Iterator[Any]:
-        """This block's absolute values, part by part: beside a large block there may be no room for all of them."""
+    def _reals(self) -> Iterator[Any]:
+        """This block's elements in double precision or better, complex ones as two real numbers (BLAS's complex dot makes NaN of
+        infinity), part by part: beside a large block there may be no room for another."""
         wide = np.result_type(self.dtype, np.float64)
-        return (np.abs(part.astype(wide)) for part in (() if self.xp.name == "meta" else _parts(self.base)))
+        real = np.empty(0, wide).real.dtype
+        parts = () if self.xp.name == "meta" else _parts(self.base)
+        return (part.astype(wide, order="C", copy=False).view(real) for part in parts)
 
     def _check_summed(self, what: str) -> None:
         if self.layout.partial:

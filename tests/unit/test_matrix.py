@@ -231,6 +231,20 @@ def test_a_norm_needs_no_second_block():
     pdla.run(1, program)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_norm_in_double_precision_copies_nothing(dtype):
+    """A stopping criterion is asked for in every iteration: copies of the block would take longer than its sum."""
+    def program(comm):
+        A = pdla.ones((512, 512), ProcessGrid((1, 1)), Layout(), dtype=dtype)
+        tracemalloc.start()
+        assert A.norm() == A.T.norm() == 512
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes / 16
+
+    pdla.run(1, program)
+
+
 @pytest.mark.parametrize("shape", [(2, 2**22), (2**22, 2)])
 def test_long_rows_are_summed_and_compared_in_parts_too(shape):
     def program(comm):
