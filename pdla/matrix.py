@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import frexp, inf, isnan
 from numbers import Number
@@ -31,7 +31,8 @@ class DistMatrix:
     Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
     move and copy nothing. Operators give new matrices; in-place ones, as `A *= 2`, write to A's memory. Elementwise operators are
     local, and both matrices must have the same grid and layout; dtypes promote as NumPy's do, and as those of A @ B.
-    `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks included.
+    `A @ B`, redistribute, gather, norm, trace, sum and check_copies are collective over the grid's communicator, idle ranks
+    included.
     """
 
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
@@ -363,9 +364,23 @@ class DistMatrix:
             self._check_summed("trace")
             if self.shape[0] != self.shape[1]:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
-        with amid(self.grid.comm, "trace"):
-            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in self._diagonal())
-            total, kind = self._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
+        return self._total("trace", self._diagonal())
+
+    def sum(self) -> Any:
+        """Collective: the sum of all elements, in the dtype of np.sum, the same on every rank; copies count once; 16-bit floats are
+        rounded once, at the end.
+
+        (A * B).sum() is the trace of A^T B, without the product; (A.conj() * B).sum() that of A^H B.
+        """
+        with agreed(self.grid.comm, f"sum of {self.described}"):
+            self._check_summed("sum")
+        return self._total("sum", () if self.xp.name == "meta" else _parts(self.base))
+
+    def _total(self, call: str, parts: Iterable[Any]) -> Any:
+        """The sum over the ranks of all elements of some parts of each rank's block, in the dtype of NumPy's sums."""
+        with amid(self.grid.comm, call):
+            mine = sum(widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in parts)
+            total, kind = self._sum_once(mine), np.empty(0, self.dtype).sum().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
