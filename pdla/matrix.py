@@ -214,9 +214,11 @@ class DistMatrix:
         if self.layout.partial and not sum_alike(self.dtype, dtype):
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
-    def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], adds: bool = False) -> DistMatrix:
+    def _elementwise(
+        self, other: Any, operation: Callable[..., Any], adds: bool = False, in_place: bool = False
+    ) -> DistMatrix:
         """adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
-        quotients with a number."""
+        quotients with a number. in_place: written to this matrix's memory, where its views and the caller of from_local see it."""
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
@@ -230,10 +232,17 @@ class DistMatrix:
             return _foreign(other)
         if self.layout.partial and not by_addend:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
-        made = operation(self.local, other)
+        mine = self.local
+        kind = operation(mine[:0], other[:0] if len(operands) > 1 else other).dtype
         for X in operands:
-            X._keep_addends(made.dtype)
-        return self._new(made)
+            X._keep_addends(kind)
+        if not in_place:
+            return self._new(operation(mine, other))
+        if kind != self.dtype or self.conjugated or self.xp.name == "meta":
+            self._write(operation(mine, other))
+        else:
+            operation(mine, other, out=mine)  # there may be no room for another block
+        return self
 
     def _new(self, block: Any) -> DistMatrix:
         """A matrix like this one, of a new block, which is made C-contiguous: NumPy's results from a transpose are stored by
@@ -293,22 +302,17 @@ class DistMatrix:
             refused = _foreign(other)
         return refused
 
-    def _updated(self, made: DistMatrix) -> DistMatrix:
-        """Write a result of an operator back to this matrix's memory, where views of it and the caller of from_local see it."""
-        self._write(made.local)
-        return self
-
     def __iadd__(self, other: Any) -> DistMatrix:
-        return self._updated(self + other)
+        return self._elementwise(other, np.add, adds=True, in_place=True)
 
     def __isub__(self, other: Any) -> DistMatrix:
-        return self._updated(self - other)
+        return self._elementwise(other, np.subtract, adds=True, in_place=True)
 
     def __imul__(self, other: Any) -> DistMatrix:
-        return self._updated(self * other)
+        return self._elementwise(other, np.multiply, in_place=True)
 
     def __itruediv__(self, other: Any) -> DistMatrix:
-        return self._updated(self / other)
+        return self._elementwise(other, np.true_divide, in_place=True)
 
     # ------------------------------------------------------------------ collective
 

@@ -246,6 +246,23 @@ def test_a_norm_in_double_precision_copies_nothing(dtype):
     pdla.run(1, program)
 
 
+def test_an_operator_in_place_needs_no_second_block():
+    def program(comm):
+        A = pdla.ones((512, 512), ProcessGrid((1, 1)), Layout())
+        B = A.T.copy()
+        tracemalloc.start()
+        for X in (A, A.T, A[:300, 1:301]):
+            X += B[: X.shape[0], : X.shape[1]]
+            X *= 2
+            X -= 1
+            X /= 4
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes / 8 and A.local[0, 0] == 0.625 and A.local[0, 1] == 0.5625
+
+    pdla.run(1, program)
+
+
 @pytest.mark.parametrize("shape", [(2, 2**22), (2**22, 2)])
 def test_long_rows_are_summed_and_compared_in_parts_too(shape):
     def program(comm):
