@@ -160,7 +160,7 @@ class ProcessGrid:
         if axes is None and len(self.shape) == 4:
             raise GridError(f"name the axes of a grid of four: ProcessGrid({self.shape}, axes=(...))")
         if axes is not None and not isinstance(axes, (str, tuple, list)):
-            raise GridError(f"axes={axes!r} must be names; a communicator is given as comm=")
+            raise GridError(f"axes is {kind_of(axes)}, not names; a communicator is given as comm=")
         names = NAMES[: len(self.shape)] if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
         if len(names) != len(self.shape) or len(set(names)) != len(names):
             raise GridError(f"axes={axes!r} must be {len(self.shape)} different names for the shape {self.shape}")

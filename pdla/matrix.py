@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import frexp, inf, isnan
 from numbers import Number
@@ -31,7 +31,8 @@ class DistMatrix:
     Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
     move and copy nothing. Operators give new matrices; in-place ones, as `A *= 2`, write to A's memory. Elementwise operators are
     local, and both matrices must have the same grid and layout; dtypes promote as NumPy's do, and as those of A @ B.
-    `A @ B`, redistribute, gather, norm, trace and check_copies are collective over the grid's communicator, idle ranks included.
+    `A @ B`, redistribute, gather, norm, trace, sum and check_copies are collective over the grid's communicator, idle ranks
+    included.
     """
 
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
@@ -213,9 +214,11 @@ class DistMatrix:
         if self.layout.partial and not sum_alike(self.dtype, dtype):
             raise LayoutError(f"{self.dtype} to {dtype} of partial sums {self.layout!r}: redistribute to sum them first")
 
-    def _elementwise(self, other: Any, operation: Callable[[Any, Any], Any], adds: bool = False) -> DistMatrix:
+    def _elementwise(
+        self, other: Any, operation: Callable[..., Any], adds: bool = False, in_place: bool = False
+    ) -> DistMatrix:
         """adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
-        quotients with a number."""
+        quotients with a number. in_place: written to this matrix's memory, where its views and the caller of from_local see it."""
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
@@ -229,10 +232,17 @@ class DistMatrix:
             return _foreign(other)
         if self.layout.partial and not by_addend:
             raise LayoutError(f"{operation.__name__} on partial sums {self.layout!r}: redistribute to sum them first")
-        made = operation(self.local, other)
+        mine = self.local
+        kind = operation(mine[:0], other[:0] if len(operands) > 1 else other).dtype
         for X in operands:
-            X._keep_addends(made.dtype)
-        return self._new(made)
+            X._keep_addends(kind)
+        if not in_place:
+            return self._new(operation(mine, other))
+        if kind != self.dtype or self.conjugated or self.xp.name == "meta":
+            self._write(operation(mine, other))
+        else:
+            operation(mine, other, out=mine)  # there may be no room for another block
+        return self
 
     def _new(self, block: Any) -> DistMatrix:
         """A matrix like this one, of a new block, which is made C-contiguous: NumPy's results from a transpose are stored by
@@ -292,22 +302,17 @@ class DistMatrix:
             refused = _foreign(other)
         return refused
 
-    def _updated(self, made: DistMatrix) -> DistMatrix:
-        """Write a result of an operator back to this matrix's memory, where views of it and the caller of from_local see it."""
-        self._write(made.local)
-        return self
-
     def __iadd__(self, other: Any) -> DistMatrix:
-        return self._updated(self + other)
+        return self._elementwise(other, np.add, adds=True, in_place=True)
 
     def __isub__(self, other: Any) -> DistMatrix:
-        return self._updated(self - other)
+        return self._elementwise(other, np.subtract, adds=True, in_place=True)
 
     def __imul__(self, other: Any) -> DistMatrix:
-        return self._updated(self * other)
+        return self._elementwise(other, np.multiply, in_place=True)
 
     def __itruediv__(self, other: Any) -> DistMatrix:
-        return self._updated(self / other)
+        return self._elementwise(other, np.true_divide, in_place=True)
 
     # ------------------------------------------------------------------ collective
 
@@ -363,9 +368,23 @@ class DistMatrix:
             self._check_summed("trace")
             if self.shape[0] != self.shape[1]:
                 raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
-        with amid(self.grid.comm, "trace"):
-            parts = (widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in self._diagonal())
-            total, kind = self._sum_once(sum(parts)), np.empty((0, 0), self.dtype).trace().dtype
+        return self._total("trace", self._diagonal())
+
+    def sum(self) -> Any:
+        """Collective: the sum of all elements, in the dtype of np.sum, the same on every rank; copies count once; 16-bit floats are
+        rounded once, at the end.
+
+        (A * B).sum() is the trace of A^T B, without the product; (A.conj() * B).sum() that of A^H B.
+        """
+        with agreed(self.grid.comm, f"sum of {self.described}"):
+            self._check_summed("sum")
+        return self._total("sum", () if self.xp.name == "meta" else _parts(self.base))
+
+    def _total(self, call: str, parts: Iterable[Any]) -> Any:
+        """The sum over the ranks of all elements of some parts of each rank's block, in the dtype of NumPy's sums."""
+        with amid(self.grid.comm, call):
+            mine = sum(widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in parts)
+            total, kind = self._sum_once(mine), np.empty(0, self.dtype).sum().dtype
         if kind.kind in "iu":
             total = np.uint64(total % 2**64)  # NumPy's sums wrap around
         return np.asarray(total).astype(kind)[()]
@@ -385,16 +404,20 @@ class DistMatrix:
 
     def _squares(self, factor: float = 1) -> float:
         """The sum of the squares of this block's elements, each multiplied by `factor` before it is squared."""
-        return sum((float(np.sum((part if factor == 1 else part * factor) ** 2)) for part in self._magnitudes()), 0.0)
+        parts = (part if factor == 1 else part * factor for part in self._reals())
+        return sum((float(np.vdot(part, part)) for part in parts), 0.0)  # BLAS reads each element once, and nothing is written
 
     def _largest(self) -> float:
-        """This block's largest absolute value."""
-        return max((float(part.max()) for part in self._magnitudes()), default=0.0)
+        """The largest absolute value of this block's elements, of the real and the imaginary parts where they are complex."""
+        return max((float(np.abs(part).max()) for part in self._reals()), default=0.0)
 
-    def _magnitudes(self) -> Iterator[Any]:
-        """This block's absolute values, part by part: beside a large block there may be no room for all of them."""
+    def _reals(self) -> Iterator[Any]:
+        """This block's elements in double precision or better, complex ones as two real numbers (BLAS's complex dot makes NaN of
+        infinity), part by part: beside a large block there may be no room for another."""
         wide = np.result_type(self.dtype, np.float64)
-        return (np.abs(part.astype(wide)) for part in (() if self.xp.name == "meta" else _parts(self.base)))
+        real = np.empty(0, wide).real.dtype
+        parts = () if self.xp.name == "meta" else _parts(self.base)
+        return (part.astype(wide, order="C", copy=False).view(real) for part in parts)
 
     def _check_summed(self, what: str) -> None:
         if self.layout.partial:

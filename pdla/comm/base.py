@@ -9,11 +9,14 @@ dry) provides one round of messages, `_exchange` (group.py), and overrides a ver
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from typing import Any
+
+import numpy as np
 
 from pdla import config
 from pdla.array import namespace
@@ -26,7 +29,7 @@ from pdla.comm.ledger import buffer, buffers, current
 from pdla.comm.pending import Pending, done
 from pdla.comm.relay import Relay
 from pdla.cuts import block_bounds
-from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
+from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_of
 
 # Users' tags lie below this one, those of verbs from here up to 2^15 - 1, which every MPI allows. A verb's tag tells the number of
 # its call, so that ranks out of step wait instead of taking one verb's data for another's.
@@ -36,7 +39,7 @@ begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # 
 
 
 class Communicator(Group):
-    """A group of ranks that send each other arrays.
+    """A group of ranks that send each other arrays. A verb raises ShapeError, on this rank, for what is no array; `share` takes it.
 
     rank, size  this rank's number, and how many ranks there are
     axis        the axis of a grid along which the ranks differ, or another name of the group; "all" for a whole world
@@ -65,6 +68,15 @@ class Communicator(Group):
         if len(pieces) != self.size:
             raise ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
 
+    def _arrays(self, verb: str, *given: Any) -> None:
+        """ShapeError unless all are arrays. NumPy's numbers have an array's attributes, but nothing can be written to them."""
+        for x in given:
+            if isinstance(x, np.generic) or not hasattr(x, "nbytes"):
+                raise ShapeError(
+                    f"{verb} on {self.axis!r}: {reprlib.repr(x)} is {kind_of(x)}: give an array, of a number np.array([x]); "
+                    "share(x) takes any small object, and gives every rank's"
+                )
+
     def _round(
         self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
     ) -> Pending:
@@ -86,6 +98,7 @@ class Communicator(Group):
 
     def bcast(self, x: Array, root: int) -> Pending:
         """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
+        self._arrays("bcast", x)
         self._one_of("bcast", root=root)
         way, chunk = self._way(x.nbytes), config.settings.bcast_chunk
         m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
@@ -103,6 +116,7 @@ class Communicator(Group):
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
         """The sum over ranks of x, in rank order, into out (x itself by default) on `root`, which receives size - 1 addends."""
+        self._arrays("reduce", x)
         self._one_of("reduce", root=root)
         if self.rank != root:
             return self._round("reduce", {root: x} if x.size else {}, {}, lambda: None)
@@ -116,6 +130,7 @@ class Communicator(Group):
         then the other parts.
         """
         out = x if out is None else out
+        self._arrays("allreduce", x, out)
         halves = self.halves(x, out)
         first, second = next(halves), next(self._calls)
 
@@ -271,6 +286,7 @@ class Communicator(Group):
 
         ShapeError, on this rank, where they share memory.
         """
+        self._arrays("shift", x, out)
         if namespace(out).overlap(out, x):
             raise ShapeError(f"shift on {self.axis!r}: x and out, of shape {out.shape}, share memory: what comes would overwrite x")
         ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
@@ -281,11 +297,13 @@ class Communicator(Group):
 
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
         """Send x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        self._arrays("send", x)
         self._one_of("send", to=to)
         return self._pending("send", self._tagged("send", _checked(tag), [(to, x)], []), [], lambda: x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
         """Receive out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        self._arrays("recv", out)
         self._one_of("recv", source=source)
         coming = [(source, out)]
         return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, lambda: out)

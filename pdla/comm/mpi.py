@@ -161,6 +161,7 @@ class MPIComm(Communicator):
 
     def bcast(self, x: Array, root: int) -> Pending:
         """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
+        self._arrays("bcast", x)
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
         self._one_of("bcast", root=root)

@@ -19,7 +19,7 @@ from pdla.comm.agree import agree
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
 from pdla.comm.threads import run
-from pdla.errors import AgreementError, GridError, PdlaError
+from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
 
 pytestmark = pytest.mark.mpi
 every_layout = pytest.mark.parametrize("how", ["C", "transposed", "gaps"])
@@ -38,6 +38,14 @@ def test_an_all_reduce_may_be_waited_for_before_another_verb_or_after_it(comm):
         total.wait()
     sent.wait()
     assert (x == comm.size).all() and (y == comm.size - 1).all()
+
+
+@pytest.mark.parametrize("way", ["mpi", "flat"])
+def test_a_number_of_numpy_s_is_no_array(comm, way):
+    with config.override(bcast=way):
+        for verb in (lambda x: comm.bcast(x, 0), comm.allreduce):
+            with pytest.raises(ShapeError, match=r"np.float64\(2.5\) is a float64: give an array"):
+                verb(np.float64(2.5))
 
 
 def test_a_group_is_made_while_messages_are_sent_on(comm):

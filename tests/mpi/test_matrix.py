@@ -89,7 +89,7 @@ def test_norm_trace_and_copies(comm):
     grid = square(comm)
     for layout in (Layout(), Layout("row", "col"), Layout(cols=("col", "row")), Layout(Cyclic("col", 2))):
         A = 3 * pdla.eye(20, grid, layout)
-        assert A.trace() == 60 and A.norm() == pytest.approx(np.sqrt(180), rel=1e-15)
+        assert A.trace() == A.sum() == 60 and A.norm() == pytest.approx(np.sqrt(180), rel=1e-15)
         assert A.check_copies()
     A = pdla.ones((4, 4), grid, Layout())
     A.local[0, 0] += comm.rank == comm.size - 1

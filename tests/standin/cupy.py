@@ -163,8 +163,9 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def diagonal(self):
         return self._view(self._raw.diagonal())
 
-    def astype(self, dtype, copy=True):
-        return self if not copy and np.dtype(dtype) == self.dtype else _up(self._x.astype(_known(np.dtype(dtype))))
+    def astype(self, dtype, order="K", copy=True):
+        kept = not copy and np.dtype(dtype) == self.dtype and (order == "K" or self.flags.c_contiguous)
+        return self if kept else _up(self._x.astype(_known(np.dtype(dtype)), order=order))
 
     def fill(self, value):
         self._x.fill(value)

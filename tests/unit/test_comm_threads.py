@@ -239,6 +239,19 @@ def test_ranks_that_are_none_and_arrays_that_are_too_few(verb, told):
     run(3, program)
 
 
+@pytest.mark.parametrize("given", [2.5, np.float64(2.5), [2.5]])
+@pytest.mark.parametrize("verb", ["allreduce", "bcast", "reduce", "send", "recv", "shift"])
+def test_a_verb_refuses_what_is_no_array(verb, given):
+    """np.float64, which NumPy's sums give, has what a verb asks for, but cannot be written to: each rank would keep its own."""
+    others = {"bcast": [0], "reduce": [0], "send": [0], "recv": [0], "shift": [np.zeros(1)]}
+
+    def program(comm):
+        with pytest.raises(ShapeError, match=rf"{verb} on 'all': .*2\.5.* is a (float|float64|list): give an array"):
+            getattr(comm, verb)(given, *others.get(verb, []))
+
+    run(2, program)
+
+
 def test_a_sender_may_change_what_it_has_waited_for():
     def program(comm):
         x = np.zeros(3)

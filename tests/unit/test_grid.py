@@ -133,6 +133,8 @@ def test_one_rank_is_told_how_to_start_more():
         (lambda: ProcessGrid(()), "one to four axes, not 0"),
         (lambda: ProcessGrid((2, 2), axes=("x", "x")), "must be 2 different names"),
         (lambda: ProcessGrid((2, 2), axes=("x", "y z")), "a word of letters"),
+        (lambda: ProcessGrid(2, 2), "^axes is an int, not names"),
+        (lambda: ProcessGrid((2, 2), ProcessGrid((2, 2)).comm), "^axes is a ThreadComm, not names; a communicator is given as"),
         (lambda: ProcessGrid((2, 2), order="X"), "order='X'"),
         (lambda: ProcessGrid((2, 2), order=[0, 1, 2, 2]), "must name 4 different ranks"),
         (lambda: ProcessGrid((2,), order=[0, 4]), "names rank 4; there are 4"),

@@ -205,7 +205,7 @@ def test_repr_needs_no_other_rank():
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "int8"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
-def test_norm_and_trace_count_copies_once(layout, dtype):
+def test_norm_trace_and_sum_count_copies_once(layout, dtype):
     whole = numbers((9, 9), dtype)
     whole[np.diag_indices(9)] += 50
 
@@ -214,7 +214,8 @@ def test_norm_and_trace_count_copies_once(layout, dtype):
         for view, x in [(A, whole), (A.T, whole.T), (A.H, whole.conj().T)]:
             assert view.norm() == pytest.approx(np.linalg.norm(whole.astype("complex128")), rel=1e-15)
             assert view.trace() == x.trace() and view.trace().dtype == x.trace().dtype
-        return A.norm(), A.trace()
+            assert view.sum() == x.sum() and view.sum().dtype == x.sum().dtype
+        return A.norm(), A.trace(), A.sum()
 
     assert len(set(on_a_grid(program))) == 1
 
@@ -231,12 +232,43 @@ def test_a_norm_needs_no_second_block():
     pdla.run(1, program)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_norm_in_double_precision_copies_nothing(dtype):
+    """A stopping criterion is asked for in every iteration: copies of the block would take longer than its sum."""
+    def program(comm):
+        A = pdla.ones((512, 512), ProcessGrid((1, 1)), Layout(), dtype=dtype)
+        tracemalloc.start()
+        assert A.norm() == A.T.norm() == 512
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes / 16
+
+    pdla.run(1, program)
+
+
+def test_an_operator_in_place_needs_no_second_block():
+    def program(comm):
+        A = pdla.ones((512, 512), ProcessGrid((1, 1)), Layout())
+        B = A.T.copy()
+        tracemalloc.start()
+        for X in (A, A.T, A[:300, 1:301]):
+            X += B[: X.shape[0], : X.shape[1]]
+            X *= 2
+            X -= 1
+            X /= 4
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < A.local.nbytes / 8 and A.local[0, 0] == 0.625 and A.local[0, 1] == 0.5625
+
+    pdla.run(1, program)
+
+
 @pytest.mark.parametrize("shape", [(2, 2**22), (2**22, 2)])
 def test_long_rows_are_summed_and_compared_in_parts_too(shape):
     def program(comm):
         A = pdla.ones(shape, ProcessGrid((1, 1)), Layout(), dtype="float32")
         tracemalloc.start()
-        assert A.norm() == 2**11.5 and A.check_copies()
+        assert A.norm() == 2**11.5 and A.sum() == 2**23 and A.check_copies()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < A.local.nbytes
@@ -282,23 +314,25 @@ def test_a_norm_of_what_is_no_number_and_of_what_is_infinite_is_no_number(at):
     assert np.isnan(on_a_grid(lambda grid: pdla.from_global(whole, grid, LAYOUT).norm())).all()
 
 
-def test_norm_and_trace_of_nothing():
+def test_norm_trace_and_sum_of_nothing():
     def program(grid):
         A = pdla.zeros((0, 0), grid, Layout("row", "col"))
-        return A.norm(), A.trace()
+        return A.norm(), A.trace(), A.sum()
 
-    assert on_a_grid(program) == [(0, 0)] * 5
+    assert on_a_grid(program) == [(0, 0, 0)] * 5
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "float16", "bfloat16"])
-def test_a_trace_is_of_numpy_s_dtype_and_wraps_around_as_there(dtype):
+def test_a_trace_and_a_sum_are_of_numpy_s_dtype_and_wrap_around_as_there(dtype):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     whole = np.full((6, 6), 120 if dtype.itemsize < 8 else np.iinfo(dtype).max - 1, dtype)
 
     def program(grid):
-        trace = pdla.from_global(whole, grid, Layout("row", "col")).trace()
-        assert trace == whole.trace() and type(trace) is type(whole.trace())
+        A = pdla.from_global(whole, grid, Layout("row", "col"))
+        assert A.trace() == whole.trace() and type(A.trace()) is type(whole.trace())
+        total = whole.astype("float32").sum().astype(dtype) if dtype.itemsize == 2 else whole.sum()  # rounded once
+        assert A.sum() == total and type(A.sum()) is type(total)
 
     on_a_grid(program)
 
@@ -342,6 +376,16 @@ def test_a_trace_of_16_bits_is_rounded_once(P):
     assert set(pdla.run(P, program)) == {ml_dtypes.bfloat16(4096)}
 
 
+def test_an_inner_product_is_the_trace_of_a_product():
+    X, Y = numbers((9, 4), "complex128"), numbers((9, 4), "complex128")[::-1]
+
+    def program(grid):
+        A, B = (pdla.from_global(x, grid, Layout("row")) for x in (X, Y))
+        return (A.conj() * B).sum(), (A.H @ B).trace()
+
+    assert set(on_a_grid(program)) == {(np.vdot(X, Y), np.vdot(X, Y))}
+
+
 def test_trace_wants_a_square_on_every_rank():
     def program(grid):
         with pytest.raises(ShapeError, match=r"shape \(4, 6\): it must be square"):
@@ -362,7 +406,7 @@ def test_partial_sums():
             assert result.layout == layout
             np.testing.assert_array_equal(result.redistribute(Layout(cols="row")).gather(), wanted)
         np.testing.assert_array_equal(A.H.gather(), whole.conj().T + 4)
-        for refused in (lambda: A * A, lambda: A + 1, lambda: 1 - A, lambda: A.norm(), lambda: A.T.trace()):
+        for refused in (lambda: A * A, lambda: A + 1, lambda: 1 - A, lambda: A.norm(), lambda: A.T.trace(), lambda: A.sum()):
             with pytest.raises(LayoutError, match="partial sums"):
                 refused()
         with pytest.raises(TypeError, match="from_global"):
