@@ -66,7 +66,8 @@ def notes(found: Found[Any], of: Problem) -> list[str]:
         bound = "bound: of each of the linears' products by itself, no matrix held twice"
         needs = f"memory needed: {STATES} times the parameters (gradients, AdamW's two moments), and what is kept for the way back"
         return [found.words(_choices(of)), bound, needs]
-    return [found.words(_choices(of)), "memory needed: a rank's parts of A, B and C, and workspace"]
+    bound = "bound: of ranks that all do the same work, no matrix held twice (tesseract holds B in every layer)"
+    return [found.words(_choices(of)), bound, "memory needed: a rank's parts of A, B and C, and workspace"]
 
 
 def _choices(of: Problem) -> tuple[str, ...]:
