@@ -64,4 +64,6 @@ def main(folder, *program):
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit(__doc__)
+    if not Path(sys.argv[1]).is_dir():
+        sys.exit(f"counted.py: there is no folder {sys.argv[1]} to write to")
     main(*sys.argv[1:])

@@ -10,7 +10,7 @@ import time
 from sides.given import started
 
 import pdla
-from pdla.bench.arguments import positive
+from pdla.bench.arguments import rank_count
 from pdla.errors import PlanError
 
 CUBE = 10**6, 10**6, 10**6
@@ -38,4 +38,4 @@ def main(ranks=10**6):
 
 
 if __name__ == "__main__":
-    started(main, positive, __doc__)
+    started(main, rank_count, __doc__)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pdla.errors import LayoutError
-from pdla.indices import IndexSet, between, distinct, searched
+from pdla.indices import MOST, IndexSet, between, distinct, searched
 
 LONGEST = 2**40  # the longest block to be dealt out in turn: a round of them, one for each rank, is then counted in 64 bits
 
@@ -64,7 +64,8 @@ class Block:
     def _owners(self, n: int, parts: int, indices: np.ndarray) -> np.ndarray:
         size, longer = divmod(-(-n // self.unit), parts)
         units, early = indices // self.unit, longer * (size + 1)
-        return np.where(units < early, units // (size + 1), longer + (units - early) // max(size, 1))
+        long = min(size + 1, MOST)  # with one part `size` may be MOST, and no share is long
+        return np.where(units < early, units // long, longer + (units - early) // max(size, 1))
 
     def along(self, axis: str) -> Block:
         """The same kind of cut along another axis."""

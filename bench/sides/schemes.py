@@ -11,7 +11,7 @@ import numpy as np
 
 import pdla
 from pdla import nn
-from pdla.bench.arguments import positive
+from pdla.bench.arguments import positive, to_write
 
 Make = Callable[[Any], nn.Scheme]
 
@@ -53,7 +53,7 @@ def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
     parser.add_argument("--steps", type=positive, default=50, help="steps of AdamW (default 50)")
     parser.add_argument("--dtype", choices=DTYPES, default="float64", help="dtype of all matrices (default float64)")
     parser.add_argument("--scheme", choices=AXES, help="this scheme alone, on the ranks of this job")
-    parser.add_argument("--json", metavar="FILE", help="write the curves to FILE")
+    parser.add_argument("--json", type=to_write, metavar="FILE", help="write the curves to FILE")
     asked = parser.parse_args()
     results: dict[str, dict] = {}
     if asked.scheme:

@@ -68,7 +68,14 @@ def _seen_as(shape: tuple[int, ...], strides: Sequence[int]) -> np.ndarray:
         raise MemoryError(f"no array of {' x '.join(map(str, shape))} fits any memory") from error
 
 
-_broadcast = lru_cache(maxsize=4096)(np.broadcast_shapes)
+@lru_cache(maxsize=4096)
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        for shape in shapes:
+            _ghost(shape)  # MemoryError, if it is this shape that NumPy refuses, for its size
+        raise
 
 
 class Meta(np.lib.mixins.NDArrayOperatorsMixin):

@@ -14,6 +14,7 @@ import pdla
 from pdla import config
 from pdla.bench import calibrate, compare, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
+from pdla.bench.leave import apart
 from pdla.bench.stop import Stop, refuse
 from pdla.errors import DeviceError, NoMPIError, ShapeError
 
@@ -88,6 +89,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     for name in sorted(set(COMMON) - set(MEANT.get(arguments.command, COMMON))):
         if getattr(arguments, name) not in (None, False):
             raise refuse(f"{COMMON[name]} before {arguments.command}: {arguments.command} has no such option")
+    apart(arguments)
     if arguments.command in ALONE:
         return arguments
     dry, ranks = arguments.dry_run, arguments.ranks is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pdla
 from pdla.bench.stop import refuse
+
+READ, WRITTEN = ("machine", "a", "b", "results"), ("json", "csv", "html", "plot", "out")  # arguments of commands that name files
 
 
 def leave(path: str | None, write: Callable[[str], object], option: str, comm: pdla.Communicator | None = None) -> None:
@@ -41,3 +44,16 @@ def a_file_in_a_folder(path: str) -> None:
 def write_json(path: str, content: Mapping[str, Any]) -> None:
     """Write `content` as JSON; OSError where that fails."""
     Path(path).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def apart(arguments: argparse.Namespace) -> None:
+    """Raises Stop where a command would write a file that it reads, or one file twice."""
+    taken: dict[Path, str] = {}
+    for name in (*READ, *WRITTEN):
+        given = getattr(arguments, name, None) or []
+        for path in given if isinstance(given, list) else [given]:
+            does = f"--{name} writes" if name in WRITTEN else f"{arguments.command} reads"
+            other = taken.setdefault(Path(path).resolve(), does)
+            plain = Path(path).is_file() or not Path(path).exists()  # unlike /dev/null
+            if name in WRITTEN and other != does and plain:
+                raise refuse(f"--{name} {path}: {other} this file; give another")

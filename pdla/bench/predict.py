@@ -16,6 +16,8 @@ from pdla.bench.problem import Problem, record, write_csv
 from pdla.bench.search import Found
 from pdla.bench.stop import refuse
 
+GAP = 2  # characters between two columns
+
 
 def add(to: Parser) -> None:
     """Add the command's arguments."""
@@ -46,19 +48,16 @@ def run(arguments: argparse.Namespace) -> int:
 def lines(rows: list[dict[str, Any]], ranks: int, network: bool) -> list[str]:
     """A table as lines: a heading, and one for each row."""
     parts = ("parameters", "kept") if network else ("matrices", "workspace")
-    heads = [("s", 10), ("computing", 11), ("GB received", 13), ("messages", 10), ("x bound", 9)]
-    heads += [(f"GB {part}", len(part) + 5) for part in parts]
-    idle = (ranks - row["ranks_used"] for row in rows)
-    names = [row["choice"] + (f", {n} idle" if n else "") for n, row in zip(idle, rows, strict=True)]
-    wide = max(map(len, names))
-    table = ["".join([f"{'':{wide}}", *(f"{head:>{width}}" for head, width in heads)])]
-    for name, row in zip(names, rows, strict=True):
+    heads = [f"{'s':>8}", "computing", "GB received", "messages", "x bound", *(f"GB {part}" for part in parts)]
+    cells = [["", *heads]]
+    for row in rows:
+        idle = ranks - row["ranks_used"]
         multiple = "–" if row["multiple_of_bound"] is None else f"{row['multiple_of_bound']:.2f}"
-        cells = [f"{row['seconds']:.3g}", f"{row['computing']:.0%}", f"{row['bytes_received'] / 1e9:.3g}", str(row["messages"])]
-        cells += [multiple, *(f"{row[f'bytes_of_{part}'] / 1e9:.3g}" for part in parts)]
-        padded = (f"{cell:>{width}}" for cell, (_, width) in zip(cells, heads, strict=True))
-        table.append(f"{name:{wide}}" + "".join(padded))
-    return table
+        first = [f"{row['seconds']:.3g}", f"{row['computing']:.0%}", f"{row['bytes_received'] / 1e9:.3g}", str(row["messages"])]
+        memory = (f"{row[f'bytes_of_{part}'] / 1e9:.3g}" for part in parts)
+        cells.append([row["choice"] + (f", {idle} idle" if idle else ""), *first, multiple, *memory])
+    wide, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return [f"{name:{wide}}" + "".join(f"{cell:>{GAP + n}}" for cell, n in zip(line, widths, strict=True)) for name, *line in cells]
 
 
 def notes(found: Found[Any], of: Problem) -> list[str]:
@@ -67,7 +66,8 @@ def notes(found: Found[Any], of: Problem) -> list[str]:
         bound = "bound: of each of the linears' products by itself, no matrix held twice"
         needs = f"memory needed: {STATES} times the parameters (gradients, AdamW's two moments), and what is kept for the way back"
         return [found.words(_choices(of)), bound, needs]
-    return [found.words(_choices(of)), "memory needed: a rank's parts of A, B and C, and workspace"]
+    bound = "bound: of ranks that all do the same work, no matrix held twice (tesseract holds B in every layer)"
+    return [found.words(_choices(of)), bound, "memory needed: a rank's parts of A, B and C, and workspace"]
 
 
 def _choices(of: Problem) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pdla.bench.plural import plural
 from pdla.bench.problem import Problem, record
 from pdla.bench.products import Product
 from pdla.bench.stop import refuse
+from pdla.indices import MOST as LONGEST
 from pdla.model.machine import Machine
 
 MOST = 12  # dry runs for each scheme on each number of ranks; for a product, for all algorithms together
@@ -59,11 +60,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.plot:
         _check_plot(arguments.plot)
     how = _growth(arguments, of)
+    asked = [(ranks, grown(of, ranks / counts[0], how)) for ranks in counts]
     points = []
     several = f"{counts[0]} to {counts[-1]} ranks" if len(counts) > 1 else f"{counts[0]} {plural(counts[0], 'rank')}"
     print(problem.heading(of, on, f"{how or 'the same'} on {several}") + "\n" + _head())
-    for ranks in counts:
-        points.append(predicted(grown(of, ranks / counts[0], how), ranks, on, arguments.memory))
+    for ranks, each in asked:
+        points.append(predicted(each, ranks, on, arguments.memory))
         print(line(points[-1], points), flush=True)
     if isinstance(of, Net):
         print("\n" + "\n".join(schemes(points)))
@@ -99,6 +101,8 @@ def grown(of: Problem, ratio: float, how: str) -> Problem:
         return of
     if isinstance(of, Product):
         m, n, k = (max(1, round(size * ratio ** (1 / 3))) for size in (of.m, of.n, of.k))
+        if max(m, n, k) > LONGEST:
+            raise refuse(f"--weak: m n k = {m} {n} {k}, on {ratio:g} times the ranks, are too long: each is up to {LONGEST}")
         return replace(of, m=m, n=n, k=k)
     if how.startswith("batch"):
         return replace(of, batch=max(1, round(of.batch * ratio)))

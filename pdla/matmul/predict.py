@@ -26,7 +26,8 @@ class Prediction:
     """What a product costs when A, B and C lie in the algorithm's own layouts: of each figure the most that any rank has.
 
     grid, ranks_used  the grid's shape and size;  seconds: None without a machine
-    bytes_received, messages, peak_workspace (bytes), lower_bound (bytes that some rank must receive)
+    bytes_received, messages, peak_workspace (bytes)
+    lower_bound  bytes that some of P ranks must receive where all do the same work and no matrix is held twice
     """
 
     algorithm: str

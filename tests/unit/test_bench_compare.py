@@ -137,7 +137,8 @@ def test_files_that_are_no_results(capsys, tmp_path, text, quoted):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("seconds", 3), ("seconds", [0.0]), ("seconds", ["fast"]), ("grid", None), ("bytes_received", "7"), ("m", [1])],
+    [("seconds", 3), ("seconds", [0.0]), ("seconds", ["fast"]), ("seconds", [1e308, 1e308]), ("bytes_received", 10**400),
+     ("grid", None), ("bytes_received", "7"), ("m", [1])],
 )
 def test_rows_in_which_something_was_changed(capsys, tmp_path, key, value):
     found = content.report(FACTS, "threads", 4, [], Results([row()]), {})

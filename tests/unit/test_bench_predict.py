@@ -359,3 +359,16 @@ def test_idle_ranks_are_told(capsys):
 def test_refusals_quote_what_was_given(capsys, words, quoted):
     status, out, err = command(capsys, "-P", "4", *words)
     assert (status, out) == (2, "") and quoted in err
+
+
+def test_a_product_below_the_bound_is_explained(capsys):
+    """Tesseract holds B in every layer: 0.88 of a bound seemed to be a mistake."""
+    status, out, _ = command(capsys, "-P", "12", "--product", "1000x2000x300", "--machine", "a100x4")
+    assert status == 0 and "0.88" in out and "no matrix held twice (tesseract" in out
+
+
+def test_columns_stay_apart_whatever_the_figures():
+    row = {"choice": "summa", "ranks_used": 4, "seconds": 1.0, "computing": 1.0, "bytes_received": 10**30, "messages": 10**20}
+    row |= {"multiple_of_bound": 1e12, "bytes_of_matrices": 10**30, "bytes_of_workspace": 10**30}
+    _, line = predict.lines([row], 4, network=False)
+    assert line.split() == ["summa", "1", "100%", "1e+21", f"{10**20}", f"{10**12}.00", "1e+21", "1e+21"]

@@ -120,6 +120,7 @@ def test_plots(capsys, tmp_path, written, monkeypatch):
         (["--grow", "hidden", "--weak", "--product", "4x4x4"], "a transformer"),
         (["--grow", "depth"], "'depth'"),
         (["--product", "4x4"], "'4x4'"),
+        (["--product", f"4x{2**62}x4", "--weak"], "m n k = 10 11620720580245084160 10, on 16 times the ranks"),
     ],
 )
 def test_refusals_quote_what_was_given(capsys, words, quoted):

@@ -48,6 +48,7 @@ REFUSED = {
     "against_numpy.py -5": "'-5' is not a whole number of 1 or more",
     "broadcasts.py 0": "'0' is not a whole number of 1 or more",
     "rates.py x": "'x' is not a whole number of 0 or more",
+    "planning.py 10000001": "'10000001' is too many: up to 10000000 ranks",
     "exchanges.py 0": "'0' is not a number above 0",
     "overlap.py nan": "'nan' is not a number above 0",
 }
@@ -72,6 +73,10 @@ NAMED = {
     "pblas.py --json none/x.json": "argument --json: none/x.json: there is no folder",
     "peers.py --json none/x.json": "argument --json: none/x.json: there is no folder",
     "gpu.py --json none/x.json": "argument --json: none/x.json: there is no folder",
+    "train_gpt.py --json none/x.json": "argument --json: none/x.json: there is no folder",
+    "train_digits.py --json none/x.json": "argument --json: none/x.json: there is no folder",
+    "experiments.py --quick --json none/x.json": "argument --json: none/x.json: there is no folder",
+    "counted.py none rates.py": "there is no folder none to write to",
     "train_gpt.py --dtype float33": "argument --dtype: invalid choice: 'float33'",
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pdla.model.machine import Machine
 SCHEMA = Path(__file__).with_name("schema.json")
 VERSION = 2  # of the schema: raised when a field goes or changes its meaning
 ASKED = ("type", "enum", "minimum", "exclusiveMinimum")  # the rules of the schema that files must keep to be read
+LEAST, MOST = 1e-50, 1e50  # of the numbers in a file that are not 0: what is computed from them, and drawn, stays finite
 DIGITS = 9  # of a span's seconds, after the point
 
 
@@ -72,7 +74,7 @@ def write(path: str, content: Mapping[str, Any]) -> None:
 
 
 def misfit(content: Any) -> str | None:
-    """The first value of a kind or size that the schema does not allow, and where it is; None where there is none.
+    """A value of a kind or size that the schema does not allow, and where it is; None where there is none.
 
     Fields that are missing or unknown are no misfit: files of other versions have fewer or more.
     """
@@ -80,8 +82,21 @@ def misfit(content: Any) -> str | None:
 
     kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)  # JSON Schema takes 2.0 for one, too
     faults = validators.extend(Draft202012Validator, type_checker=kinds)(json.loads(SCHEMA.read_text())).iter_errors(content)
-    found = next((fault for fault in faults if fault.validator in ASKED), None)
-    return None if found is None else f"{found.json_path.removeprefix('$').removeprefix('.')} is {found.instance!r:.60}"
+    found = (f"{fault.json_path.removeprefix('$')} is {fault.instance!r:.60}" for fault in faults if fault.validator in ASKED)
+    first = next(chain(found, _extremes(content)), None)
+    return first and first.removeprefix(".")
+
+
+def _extremes(content: Any) -> Iterator[str]:
+    """The numbers that are too large, too small or not numbers, in words, and where they are."""
+    left = [("", content)]
+    for where, value in left:
+        if isinstance(value, dict):
+            left += [(f"{where}.{key}", each) for key, each in value.items()]
+        elif isinstance(value, list):
+            left += [(f"{where}[{i}]", each) for i, each in enumerate(value)]
+        elif isinstance(value, (int, float)) and value != 0 and not LEAST <= abs(value) <= MOST:
+            yield f"{where} is {value!r:.60}, neither 0 nor of a magnitude from {LEAST} to {MOST}"
 
 
 def row(values: Mapping[str, Any]) -> Row:
