@@ -274,7 +274,7 @@ class ProcessGrid:
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed: to ask for its communicators is a GridError then."""
+        """Whether it has been closed: to ask for its communicators, or to multiply matrices on it, is a GridError then."""
         return not self._open
 
     def close(self) -> None:

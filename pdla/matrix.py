@@ -190,7 +190,12 @@ class DistMatrix:
         part._write(self.xp.filled(part.stored.shape, self.dtype, lambda x: x.fill(value)))
 
     def _write(self, block: Any) -> None:
-        """Write a block of the shape of `local` to this matrix's memory."""
+        """Write a block of the shape of `local` to this matrix's memory. TypeError where NumPy would not cast it in place."""
+        if not np.can_cast(block.dtype, self.dtype, "same_kind"):
+            raise TypeError(
+                f"{block.dtype} into {self.described}: {self.dtype} cannot take it by NumPy's rule same_kind; make a new matrix, "
+                "as A = A * x does, or cast one by astype"
+            )
         self.xp.copy(self.stored, block, self.conjugated)
 
     # ------------------------------------------------------------------ elementwise, local

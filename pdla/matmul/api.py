@@ -48,6 +48,7 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
                 f"A and {name} are on different communicators, of {A.grid.comm.size} and {X.grid.comm.size} ranks: make both grids "
                 "from the very same one (duplicates differ)"
             )
+    checks.open_grids(X.grid for X in (A, B, out) if X is not None)
     if isinstance(layout, Layout):
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)
         if layout.partial:

@@ -11,7 +11,8 @@ import numpy as np
 from pdla.array.dtypes import has, has_fractions, is_number
 from pdla.array.numpy import apart
 from pdla.comm.base import Communicator
-from pdla.errors import LayoutError, PlanError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, PlanError, ShapeError, kind_of
+from pdla.grid import ProcessGrid
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
@@ -70,6 +71,14 @@ def limit(memory_limit: Any) -> None:
     """PlanError unless a memory limit is None or a number, and not NaN."""
     if memory_limit is not None and not (isinstance(memory_limit, Real) and memory_limit == memory_limit):
         raise PlanError(f"memory_limit={memory_limit!r}: a number of bytes")
+
+
+def open_grids(grids: Iterable[ProcessGrid]) -> None:
+    """GridError where one of these grids is closed. Later, amid messages, ranks would find that out at different places, and idle
+    ones not at all."""
+    for grid in grids:
+        if grid.closed:
+            raise GridError(f"{grid!r} is closed: redistribute the matrices on it to an open grid first")
 
 
 def writeable(out: DistMatrix) -> None:

@@ -122,11 +122,12 @@ class Plan:
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
         """Collective: the product. Raises, on this rank alone, PlanError for matrices that the plan was not made for, ShapeError or
-        LayoutError for an `out`, alpha or beta that does not fit them.
+        LayoutError for an `out`, alpha or beta that does not fit them, GridError where a grid of theirs or the plan's is closed.
         """
         try:
             if not (self._saw(A, B) and self.seen[2]() is out):
                 self._check(A, B, out)
+            checks.open_grids((self.grid, A.grid, B.grid, (A if out is None else out).grid))
             checks.scalars(self.dtype, alpha, beta, out)
         except BaseException as error:
             failed(self.grid.comm, "a plan's call", error)

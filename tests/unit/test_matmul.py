@@ -200,6 +200,26 @@ def test_plans_of_a_grid_end_with_it(algorithm):
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("algorithm", pdla.algorithms)
+def test_a_product_on_a_closed_grid_is_an_error_before_any_message(algorithm, made):
+    """The idle rank found the grid closed one message later than the others: the next call was an error, too, or a deadlock."""
+
+    def program(comm):
+        with ProcessGrid(2) as grid:
+            A = exact((4, 4), grid, Layout(cols="row"))
+            plan = pdla.plan_matmul(A, A, layout=Layout("row"), algorithm=algorithm)
+        with pytest.raises(pdla.errors.GridError, match="is closed: redistribute"):
+            plan(A, A) if made else pdla.matmul(A, A, layout=Layout("row"), algorithm=algorithm)
+        again = ProcessGrid(2)
+        B = A.redistribute(Layout("row"), again)
+        assert np.array_equal((B @ B).gather(), A.gather() @ A.gather())
+        with pytest.raises(pdla.errors.GridError, match="is closed: redistribute"):
+            plan(B.redistribute(A.layout), A)
+
+    pdla.run(3, program)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_cut_of_one_axis(algorithm):
     """A, B and C each cut along either of their dimensions or copied: 27 combinations, and the native layout of C."""

@@ -567,6 +567,20 @@ def test_what_is_updated_in_place_is_seen_through_views_and_by_the_caller():
     pdla.run(4, program)
 
 
+def test_what_a_matrix_cannot_take_in_place_is_named_alike_in_all_worlds():
+    def program(comm):
+        A = pdla.ones((5, 4), ProcessGrid(2, comm=comm), Layout("row"))
+        texts = []
+        for write in (lambda: A.__imul__(1j), lambda: A.__setitem__(np.s_[:, :], A * 1j), lambda: A.T.conj().__imul__(1j)):
+            with pytest.raises(TypeError, match=r"complex128 into . x ., float64, Layout.*make a new matrix") as raised:
+                write()
+            texts.append(str(raised.value))
+        return texts
+
+    dry, _ = pdla.dry_run(3, program)
+    assert pdla.run(3, program) == [dry] * 3
+
+
 def test_parts_are_assigned_to():
     def program(comm):
         grid = ProcessGrid((2, 2), comm=comm)
