@@ -310,6 +310,8 @@ def test_two_operands_are_read_in_place_rather_than_one_sent():
     way = ways(q, "auto", None, None)[0]
     assert (way.table, way.schedule, way.roles.carries) == (None, "shared", (("row", "m"), ("col", "n")))
     assert ways(replace(q, shared=0), "auto", None, None)[0].roles.carries == (("row", "m"), ("col", "m"))
+    named = direct(q, "gather"), direct(q, "auto", "gather"), direct(q, "auto", "shared")  # there is no choice of the two
+    assert [[way.roles.carries for way in found] for found in named] == [[(("row", "m"), ("col", col))] for col in "mmn"]
 
 
 @pytest.mark.parametrize("shared", [0, 2**33])
