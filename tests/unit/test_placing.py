@@ -1,5 +1,6 @@
 """Who takes which place: what conversions bring from other nodes, as counted by a redistribution; ranks placed node by node."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -172,3 +173,53 @@ def test_conversions_inside_nodes_count_less():
     assert A.arriving(order).min() > 0 and not A.far(order, q.homes)[0].any()
     apart = ways(replace(q, nodes=tuple(range(32))), "auto", None, None)[0]
     assert apart.table is None or apart.table.shape != (16, 1, 2)
+
+
+@pytest.mark.parametrize("box", [(2, 2, 2), (1, 3, 2), (3, 2, 1)], ids=str)
+def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(box):
+    """Of A and B on the way there, of C on the way back."""
+    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(planner.NAMED["3d"].tables(box))), np.arange(np.prod(box))
+    other = table.turned(*"ABC")
+    for layout in (LAYOUT, Layout("row"), Layout(("row", "col")), Layout(cols=("row", "col")), Layout(Cyclic("col", 2)), Layout()):
+        asked = replace(q, **{name: replace(getattr(q, name), layout=layout) for name in "ABC"})
+        kept = planner.KeptOf(asked)
+        turned = kept(planner._turned(asked, kept, table, order))
+        for name, *faces in zip("ABC", turned, kept(table), kept(other), strict=True):
+            chosen, *both = (int(kept.words(face, order, name == "C").max()) for face in faces)
+            assert chosen == min(both), (layout, name)
+
+
+def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_ranks_are():
+    table = next(iter(planner.NAMED["3d"].tables((2, 2, 2))))
+    place = Place(table.axes, table.shape, np.array([7, 2, 5, 0, 3, 6, 1, 4]), 8, b"")
+    q = cluster(1, 8, 16, 16, 16)
+    q = replace(q, **{name: Lying((16, 16), getattr(table, name), place) for name in "ABC"})
+    way = ways(q, "3d", (2, 2, 2), "gather")[0]
+    assert way.stays == (True, True, True) and way.moved == 0
+
+
+@pytest.mark.parametrize(("ranks", "worth"), [(64, 2**16), (256, 2**16), (512, 2**18)])
+def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_stay(ranks, worth, monkeypatch):
+    q = cluster(1, ranks, 64, 64, 64)
+    way = ways(q, "3d", (8, 8, 1), "gather")[0]
+    for moved in (worth - 1, worth):
+        asked = []
+        monkeypatch.setattr(planner, "relabelled", lambda kept, order, homes, asked=asked: asked.append(order) or order)
+        planner._relabelled(q, [replace(way, moved=moved, price=1e9)])
+        assert bool(asked) is (moved >= worth)
+
+
+def test_of_the_ways_the_cheapest_are_tried_with_ranks_placed_anew(monkeypatch):
+    given = []
+    monkeypatch.setattr(planner, "_relabelled", lambda q, found: given.extend(found) or [])
+    planner._ways.__wrapped__(cluster(1, 12, 64, 64, 64), "auto", None, None)
+    assert all(one.price <= another.price for one, another in itertools.pairwise(given))
+
+
+def test_ranks_that_are_placed_anew_share_their_nodes_again():
+    q = cluster(6, 2, 1600, 6400, 1600)
+    way = next(way for way in ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
+    way = replace(way, order=np.arange(12), price=1e9)
+    [again] = planner._relabelled(q, [way])
+    first, second = again.order.reshape(6, 2).T
+    assert {*again.order} == {*range(12)} and (q.homes[first] == q.homes[second]).all()

@@ -314,6 +314,32 @@ def test_two_operands_are_read_in_place_rather_than_one_sent():
     assert [[way.roles.carries for way in found] for found in named] == [[(("row", "m"), ("col", col))] for col in "mmn"]
 
 
+@pytest.mark.parametrize(
+    ("box", "shared", "tried"),
+    [
+        ((2, 3, 2), 0, {("gather", False), ("gather", True)}),
+        ((2, 3, 2), 2**33, {("shared", True)}),
+        ((1, 1, 12), 2**33, {("gather", False), ("gather", True), ("shared", True)}),  # nothing is gathered there
+    ],
+)
+def test_faces_come_in_shares_or_straight_or_are_read_in_place(box, shared, tried):
+    q = replace(from_blocks(12, 12, 18, 24), shared=shared)
+    assert {(way.schedule, way.table == way.table.straight) for way in ways(q, "3d", box, None)} == tried
+    assert {way.schedule for way in ways(q, "3d", box, "gather")} == {"gather"}
+
+
+def test_the_words_of_the_roles_are_those_into_the_layout_that_is_asked_for():
+    q = from_blocks(4, 6, 5, 80)
+    q = replace(q, A=replace(q.A, layout=Layout(cols=("row", "col"))), B=replace(q.B, layout=Layout(("row", "col"))))
+    for C, words in ((None, 15 + 7.5), (replace(q.C, layout=Layout()), 2 * (15 + 15))):  # halves of 30
+        assert direct(replace(q, C=C), "gather")[0].words == words
+
+
+def test_a_word_that_is_sent_costs_as_much_where_ranks_could_share_memory():
+    q = from_blocks(4, 6, 5, 7)
+    assert len({direct(each, "gather")[0].price for each in (q, replace(q, shared=0))}) == 1
+
+
 @pytest.mark.parametrize("shared", [0, 2**33])
 def test_what_is_redistributed_takes_no_panels(shared):
     """A and B are cut along k by messages of another round: panels would only be smaller products."""
