@@ -12,6 +12,7 @@ from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.board import HALF, Turns
 from pdla.errors import PdlaError
 from pdla.matmul import checks, operands, shared
+from pdla.matmul.boxes import Box
 from pdla.matmul.placing import Place
 from pdla.matmul.plan import Plan
 from pdla.matmul.planner import cheapest_native, direct, ways
@@ -221,6 +222,11 @@ def test_what_is_read_in_place_is_worth_more_words_than_sums(ranks, boxes):
 def test_what_is_read_in_place_takes_no_messages():
     """2 x 4 x 2 would save one message of six of a gather, and is the one that sends any."""
     assert cheapest_native(Sizes((64, 64, 64), 16, 8, Machine(), 2**30, ()), "auto")[0].shape == (4, 4, 1)
+
+
+def test_sums_take_as_many_messages_whether_or_not_faces_are_read_in_place():
+    q, box = Sizes((64, 64, 64), 12, 8, Machine(), 2**30, ()), Box(2, 2, 3)
+    assert q.priced("shared", box, 100.0) == q.priced("gather", box, 100.0, -2)  # of A's faces one comes, and of B's
 
 
 def test_what_is_read_in_place_is_priced_as_what_is_sent_is():
