@@ -128,16 +128,16 @@ class Row:
 def gathered(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, Any]) -> Row:
     """x of rank r goes to outs[r] of every rank, when all have come. outs: of the other ranks, those whose x is not empty."""
     there = sorted((((r - rank) % ranks, out) for r, out in outs.items()), key=itemgetter(0))
-    places = [place for place, _ in there]
-    begins = [*accumulate((x.size, *(out.size for _, out in there)))]
+    places = [0, *(place for place, _ in there)]
+    begins = [0, *accumulate((x.size, *(out.size for _, out in there)))]
     row = buffer(xp, (begins[-1],), x.dtype)
     xp.copy(row[: x.size].reshape(*x.shape), x)
 
     def at(place: int) -> int:
-        return begins[bisect_left(places, place)] if place else 0
+        return begins[bisect_left(places, place)]
 
     def end() -> None:
-        for (_, out), (lo, hi) in zip(there, pairwise(begins), strict=True):
+        for (_, out), (lo, hi) in zip(there, pairwise(begins[1:]), strict=True):
             xp.copy(out, row[lo:hi].reshape(*out.shape))
 
     return Row(xp, row, gathering(range(ranks), rank, at), end)

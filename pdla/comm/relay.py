@@ -73,7 +73,6 @@ def _size(lengths: Sequence[int], itemsize: int) -> tuple[int, int]:
 class Chunk(NamedTuple):
     """A chunk of a piece that this rank adds up: `addends` of its node are added to the total that has come."""
 
-    owner: int
     rows: slice
     total: Any
     addends: Sequence[Any]
@@ -89,7 +88,7 @@ class Relay:
         # The total comes from the node before. On the first node the first rank's addend stands for it; on that rank itself the
         # second's, as a sum of two has the same bits in either order.
         giver = column[node - 1] if node else next(r for r in mates if r != rank)
-        self.rank, self.out, self.xp, self.into = rank, out, xp, getattr(xp, op)
+        self.out, self.xp, self.into = out, xp, getattr(xp, op)
         self.sends = [(r, x) for r in mates if r != rank for _, _, x in _chunks(parts, circle.column(r))]
         self.recvs: list[tuple[int, Any]] = []
         self.onward: dict[int, Sequence[int]] = {}
@@ -99,7 +98,7 @@ class Relay:
             total = self._received(giver, mine)
             to = column[node + 1] if node < last else owner
             self.onward[len(self.recvs) - 1] = [to] if to != rank else []
-            self.whole[len(self.recvs)] = Chunk(owner, rows, total, [here[r] for r in mates if r in here])
+            self.whole[len(self.recvs)] = Chunk(rows, total, [here[r] for r in mates if r in here])
         if node < last:
             self.recvs += [(column[last], x) for *_, x in _chunks({rank: out}, [rank])]
 
@@ -114,10 +113,10 @@ class Relay:
         addends are added to it first."""
         if come not in self.whole:
             return
-        owner, rows, total, addends = self.whole.pop(come)
+        rows, total, addends = self.whole.pop(come)
         for addend in addends:
             self.into(total, addend)
-        if owner == self.rank and not self.onward[come - 1]:
+        if not self.onward[come - 1]:  # it is this rank's own
             self.xp.copy(self.out[rows], total)
 
 

@@ -98,7 +98,7 @@ class Nodes:
                 elif owner != rank:
                     onward = [self.carrier(owner, node + 1)] if reach <= steps < count - 1 else []
                     hops.append(Hop(owner, self.carrier(owner, node - min(steps, reach)), True, onward))
-        to = [self.carrier(rank, node + steps) for steps in range(1, min(reach, count - 1) + 1)]
+        to = [self.carrier(rank, node + steps) for steps in range(1, reach + 1)]
         return Route(to, [r for r in self.ranks[node] if r != rank], hops)
 
 

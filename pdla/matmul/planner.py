@@ -258,7 +258,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     else:
         arriving, returning, stays = _moves(q, kept, table, order)
         moved, more = float((arriving + returning).max()), 3 - sum(stays)
-        brought = moved if q.homes is None else _by_node(q, kept, table, order, stays, arriving, returning)
+        brought = moved if q.homes is None else _by_node(q, kept, table, order, arriving, returning)
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
@@ -289,22 +289,18 @@ def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[
     to = [kept.words(matrix, order, False) for matrix in each]
     back = [kept.words(matrix, order, True) for matrix in each]
     stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
-    arriving = to[0] * (not stay[0]) + to[1] * (not stay[1])
     if q.C is None:
-        return arriving, np.zeros(1), (stay[0], stay[1], True)
-    return arriving, back[2], (stay[0], stay[1], stay[2])
+        return to[0] + to[1], np.zeros(1), (stay[0], stay[1], True)
+    return to[0] + to[1], back[2], (stay[0], stay[1], stay[2])
 
 
-def _by_node(
-    q: Question, kept: KeptOf, table: Table, order: np.ndarray, stays: tuple[bool, bool, bool], there: np.ndarray, back: np.ndarray
-) -> float:
+def _by_node(q: Question, kept: KeptOf, table: Table, order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
     """The words of conversions as they are priced: those from other nodes count machine.distance times."""
     assert q.homes is not None
     far = [matrix.far(order, q.homes) for matrix in kept(table)]
-    far_there = far[0][0] * (not stays[0]) + far[1][0] * (not stays[1])
-    far_back = far[2][1] * (not stays[2]) if q.C is not None else np.zeros(1)
+    far_back = far[2][1] if q.C is not None else np.zeros(1)
     more = q.machine.distance - 1
-    return float((there + back + more * (far_there + far_back)).max())
+    return float((there + back + more * (far[0][0] + far[1][0] + far_back)).max())
 
 
 def _by_sizes(q: Question, table: Table) -> float:

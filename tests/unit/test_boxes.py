@@ -407,6 +407,35 @@ def test_memory_limit_is_kept_or_says_what_is_missing():
     assert pdla.run(6, program)[0] == sorted(pdla.run(6, program)[0], reverse=True)
 
 
+def test_each_plan_is_followed_by_panels_on_its_own_grid():
+    def program(comm, wish):
+        side = Operand((64, 64), LAYOUT, ProcessGrid((2, 2), comm=comm))
+        task = making.Task(side, side, None, np.dtype(float), wish, Machine())
+        return [(plan.named, plan.walk.dimension) for plan in making.lean(task)]
+
+    own = pdla.dry_run(4, program, Wish(memory_limit=1))[0]
+    assert [name for name, _ in own[:2]] == ["gather", "summa"]
+    box = pdla.dry_run(4, program, Wish(box=(2, 1, 2), memory_limit=1))[0]
+    assert box[0][0] == "3d by gather" and box[1:4] == [("3d by summa", walked) for walked in "knm"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "schedule"),
+    [({"algorithm": "gather"}, "gather"), ({"algorithm": "cannon"}, "cannon"), ({"schedule": "gather"}, "gather"),
+     ({"algorithm": "3d", "schedule": "cannon"}, "cannon")],
+    ids=str,
+)
+def test_a_limit_is_not_kept_by_another_schedule_than_is_asked_for(asked, schedule):
+    def program(comm, limit):
+        A = pdla.zeros((64, 64), ProcessGrid((2, 2), comm=comm), LAYOUT)
+        return pdla.plan_matmul(A, A, **asked, memory_limit=limit)
+
+    needed = pdla.dry_run(4, program, None)[0].predicted.peak_workspace
+    assert pdla.dry_run(4, program, needed)[0].schedule == schedule
+    with pytest.raises(pdla.errors.PlanError, match=f"the leanest plan found, (3d by )?{schedule} on"):
+        pdla.dry_run(4, program, 1000)
+
+
 @pytest.mark.parametrize(
     ("ranks", "n", "limit"), [(4, 1000, 200_000), (4, 4000, 10_000_000), (16, 3000, 500_000), (64, 10000, 10_000_000)]
 )

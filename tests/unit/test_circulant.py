@@ -111,6 +111,13 @@ def test_a_maximum_of_all(few):
     assert all(np.array_equal(out, np.arange(50) * 7) for out, *_ in run(7, summed_everywhere, 50, "float64", "maximum"))
 
 
+@pytest.mark.parametrize(("dtype", "first", "last"), [("float64", 8, 8), ("float16", 4, 2)])
+def test_a_sum_of_all_is_kept_once_and_is_gathered_in_its_own_dtype(few, dtype, first, last):
+    for _, events, workspace in run(4, summed_everywhere, 8, dtype):
+        assert [nbytes for _, nbytes, *_ in events] == [6 * first, 6 * last]
+        assert workspace == (8 + 4 + 2) * first  # the row, and what comes in two steps
+
+
 @pytest.mark.parametrize("ranks", [5, 16])
 def test_short_floats_are_rounded_once(few, ranks):
     """In float16, 2048 + 1 is 2048: so a sum of ones is right only if it is added up in float32."""
@@ -167,6 +174,12 @@ def test_few_ranks_and_long_pieces_go_directly():
     assert not circulant.pays(circulant.SHORT, circulant.MANY)
     ways = {events[0][-1] for _, events, _ in run(circulant.MANY, summed_everywhere, 10)}
     assert ways == {"circulant"}
+
+
+def test_a_step_weighs_so_much_that_steps_begin_to_pay_at_many_ranks():
+    many, short = circulant.MANY, circulant.SHORT
+    assert circulant.weight(short - 1, np.array([2, many - 1, many, many**2])).tolist() == [1, many - 2, many - 1, 2 * (many - 1)]
+    assert circulant.weight(np.array([short - 1, short]), many**2).tolist() == [2 * (many - 1), many**2 - 1]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 31, 32, 33, 1000, 10**6])

@@ -134,6 +134,24 @@ def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
     assert pdla.dry_run(4, program, rank=3)[0] == run(4, program)[3]
     chosen = [broadcast.best(1 << 20, ranks, nodes) for ranks, nodes in ((4, 0), (4, 1), (2, 2), (3, 2))]
     assert chosen == ["mpi", "mpi", "flat", "chain"]
+    assert [broadcast.best(broadcast.LONG - 1, 4, 2), broadcast.best(broadcast.LONG, 4, 2)] == ["mpi", "chain"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "ranks", "chunk", "chunks"),
+    [(1024, 2**10, 4, 0, 16), (64, 2**16, 4, 0, 32), (128, 2**16, 8, 0, 64), (6, 80, 4, 160, 3), (6, 80, 4, 40, 6)],
+)
+def test_a_chain_has_eight_chunks_a_rank_of_64_kib_or_more_and_of_a_row_at_least(rows, length, ranks, chunk, chunks):
+    x = np.empty((rows, length), "uint8")
+    first, *_, last = (broadcast.messages("chain", x, rank, ranks, 1, chunk) for rank in (1, 2, 0))
+    pieces = [(rows // chunks, length)] * chunks
+    assert [piece.shape for _, piece in first.sends] == [piece.shape for _, piece in last.recvs] == pieces
+
+
+@pytest.mark.parametrize("way", ["flat", "scatter", "chain"])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,)], ids=str)
+def test_of_nothing_no_message_is_sent(way, shape):
+    assert all(broadcast.messages(way, np.empty(shape), rank, 3, 0, 0) == ((), (), {}) for rank in range(3))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Who takes which place: what conversions bring from other nodes, as counted by a redistribution; ranks placed node by node."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -8,10 +9,10 @@ from matmuls import LAYOUT, exact
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
-from pdla.matmul import planner
+from pdla.matmul import planner, roles
 from pdla.matmul.placing import Kept, Overlap, Place, Side, relabelled
 from pdla.matmul.planner import ways
-from pdla.matmul.question import Lying, Question
+from pdla.matmul.question import Lying, Operand, Question
 from pdla.model.machine import Machine
 
 USERS = {
@@ -43,6 +44,72 @@ def test_words_from_other_nodes_are_those_that_a_redistribution_brings(user, hom
             assert ledger.bytes_from_far == 8 * far[comm.rank], (user, homes)
 
     pdla.run(8, program)
+
+
+WAYS = {  # what lies in the table's own layouts, or as blocks, or elsewhere; which of A, B and C stay
+    "blocks": ("bbb", (False, False, False)),
+    "all but B at home": ("hbh", (True, False, True)),
+    "all but A at home": ("bhh", (False, True, True)),
+    "C alone from home": ("hhb", (True, True, False)),
+    "A whole": ("whb", (False, True, False)),
+    "all at home": ("hhh", (True, True, True)),
+    "C anywhere": ("bb", (False, False, True)),
+}
+
+
+@pytest.mark.parametrize("homes", [(), (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 0, 1, 2, 2, 0, 1)], ids=str)
+@pytest.mark.parametrize("lying", WAYS)
+@pytest.mark.parametrize("schedule", ["gather", "shared"])
+def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes):
+    """To the rank that receives most; what comes from other nodes counts four times. Read in shared memory: by what a rank writes
+    there and reads, and what C's conversion brings."""
+    order, (m, n, k) = np.array([3, 1, 7, 5, 0, 2, 6, 4]), (12, 8, 16)
+    (where, stays), shapes = WAYS[lying], ((m, k), (k, n), (m, n))
+    table = replace(next(iter(planner.NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
+    in_place = schedule == "shared" and where != "hhh"
+    layouts = table.straight.layouts if in_place else table.layouts
+
+    def program(comm):
+        comm.homes, comm.shared_limit = homes, 0
+        grid, there = ProcessGrid((2, 4)), ProcessGrid((2, 2, 2), table.axes, order=order)
+        places = [{"b": (grid, LAYOUT), "w": (grid, Layout()), "h": (there, layout)} for layout in layouts]
+        ends = [place[at] for place, at in zip(places, where, strict=False)]
+        operands = [pdla.zeros(shape, *end) for shape, end in zip(shapes, ends, strict=False)]
+        asked = [*map(Operand.of, operands), None][:3]
+        q = Question.about(*asked, 8, Machine(bandwidth=4.0, network=1.0))
+        way, brought = planner._way(q, planner.KeptOf(q), table, order), []
+        for i, (X, layout) in enumerate(zip(operands, layouts, strict=False)):
+            new = (layout, there) if i < 2 else (X.layout, X.grid)
+            with pdla.record() as ledger:
+                (X if i < 2 else pdla.zeros((m, n), there, layout)).redistribute(*new)
+            brought.append((ledger.bytes_received // 8, ledger.bytes_from_far // 8, X.local.size))
+        return q, way, [*brought, (0, 0, 0)][:3]
+
+    every = pdla.run(8, program)
+    q, way, _ = every[0]
+    assert way.stays == stays
+    if in_place:
+        read, moved = (max(sum(come for come, *_ in each[which]) for *_, each in every) for which in (np.s_[:2], np.s_[2:]))
+        own = [0 if stay else max(each[i][2] for *_, each in every) for i, stay in enumerate(stays)]
+        assert (way.words, way.moved) == (table.straight.words(m, n, k) + read, moved)
+        straight = planner._table_weighed(q, table.straight, order)
+        for seen in (False, True):  # whether all ranks see A as it is
+            asked = replace(q, A=replace(q.A, shared=seen))
+            brought = (own[0] * (not seen) + own[1] + roles.READ * read) / 2 + moved
+            price = planner._way(asked, planner.KeptOf(asked), table, order).price
+            assert price == q.priced(schedule, table.box, straight + brought, not stays[2])
+    else:
+        assert way.moved == max(sum(come for come, *_ in each) for *_, each in every)
+        brought = max(sum(come + 3 * far for come, far, _ in each) for *_, each in every)
+        assert way.price == q.priced(schedule, table.box, planner._table_weighed(q, table, order) + brought, 3 - sum(stays))
+
+
+def test_what_has_to_be_summed_or_gathered_does_not_stay():
+    q = cluster(1, 4, 64, 64, 64)
+    table = next(iter(planner.NAMED["3d"].tables((2, 2, 1)))).straight
+    for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
+        asked = replace(q, A=replace(q.A, layout=layout))
+        assert planner._way(asked, planner.KeptOf(asked), table, np.arange(4)).stays[0] is stays
 
 
 def test_what_thousands_of_shares_have_in_common_takes_little_memory():
@@ -106,3 +173,53 @@ def test_conversions_inside_nodes_count_less():
     assert A.arriving(order).min() > 0 and not A.far(order, q.homes)[0].any()
     apart = ways(replace(q, nodes=tuple(range(32))), "auto", None, None)[0]
     assert apart.table is None or apart.table.shape != (16, 1, 2)
+
+
+@pytest.mark.parametrize("box", [(2, 2, 2), (1, 3, 2), (3, 2, 1)], ids=str)
+def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(box):
+    """Of A and B on the way there, of C on the way back."""
+    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(planner.NAMED["3d"].tables(box))), np.arange(np.prod(box))
+    other = table.turned(*"ABC")
+    for layout in (LAYOUT, Layout("row"), Layout(("row", "col")), Layout(cols=("row", "col")), Layout(Cyclic("col", 2)), Layout()):
+        asked = replace(q, **{name: replace(getattr(q, name), layout=layout) for name in "ABC"})
+        kept = planner.KeptOf(asked)
+        turned = kept(planner._turned(asked, kept, table, order))
+        for name, *faces in zip("ABC", turned, kept(table), kept(other), strict=True):
+            chosen, *both = (int(kept.words(face, order, name == "C").max()) for face in faces)
+            assert chosen == min(both), (layout, name)
+
+
+def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_ranks_are():
+    table = next(iter(planner.NAMED["3d"].tables((2, 2, 2))))
+    place = Place(table.axes, table.shape, np.array([7, 2, 5, 0, 3, 6, 1, 4]), 8, b"")
+    q = cluster(1, 8, 16, 16, 16)
+    q = replace(q, **{name: Lying((16, 16), getattr(table, name), place) for name in "ABC"})
+    way = ways(q, "3d", (2, 2, 2), "gather")[0]
+    assert way.stays == (True, True, True) and way.moved == 0
+
+
+@pytest.mark.parametrize(("ranks", "worth"), [(64, 2**16), (256, 2**16), (512, 2**18)])
+def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_stay(ranks, worth, monkeypatch):
+    q = cluster(1, ranks, 64, 64, 64)
+    way = ways(q, "3d", (8, 8, 1), "gather")[0]
+    for moved in (worth - 1, worth):
+        asked = []
+        monkeypatch.setattr(planner, "relabelled", lambda kept, order, homes, asked=asked: asked.append(order) or order)
+        planner._relabelled(q, [replace(way, moved=moved, price=1e9)])
+        assert bool(asked) is (moved >= worth)
+
+
+def test_of_the_ways_the_cheapest_are_tried_with_ranks_placed_anew(monkeypatch):
+    given = []
+    monkeypatch.setattr(planner, "_relabelled", lambda q, found: given.extend(found) or [])
+    planner._ways.__wrapped__(cluster(1, 12, 64, 64, 64), "auto", None, None)
+    assert all(one.price <= another.price for one, another in itertools.pairwise(given))
+
+
+def test_ranks_that_are_placed_anew_share_their_nodes_again():
+    q = cluster(6, 2, 1600, 6400, 1600)
+    way = next(way for way in ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
+    way = replace(way, order=np.arange(12), price=1e9)
+    [again] = planner._relabelled(q, [way])
+    first, second = again.order.reshape(6, 2).T
+    assert {*again.order} == {*range(12)} and (q.homes[first] == q.homes[second]).all()

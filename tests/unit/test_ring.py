@@ -158,7 +158,10 @@ def test_a_rank_counts_its_share_of_a_hall_until_it_leaves():
 def test_a_node_shares_what_it_fetches_among_its_ranks(homes):
     nodes = ring.Nodes(homes)
     for way, rank in product(("ring", "fan"), range(len(homes))):
-        hops = nodes.route(rank, way).hops
+        to, _, hops = nodes.route(rank, way)
+        others = len(nodes.ranks) - 1
+        assert len(to) == (others if way == "fan" else 1)
+        assert all((hop.source == hop.owner and not hop.onward) or way == "ring" for hop in hops if hop.far)
         assert [hop.far for hop in hops] == [homes[hop.source] != homes[rank] for hop in hops]
         assert nodes.carried(rank) == sum(hop.far for hop in hops)
     for there in nodes.ranks:

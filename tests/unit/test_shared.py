@@ -12,6 +12,7 @@ from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.board import HALF, Turns
 from pdla.errors import PdlaError
 from pdla.matmul import checks, operands, shared
+from pdla.matmul.boxes import Box
 from pdla.matmul.placing import Place
 from pdla.matmul.plan import Plan
 from pdla.matmul.planner import direct, native_tables, ways
@@ -223,6 +224,11 @@ def test_what_is_read_in_place_takes_no_messages():
     assert native_tables(Sizes((64, 64, 64), 16, 8, Machine(), 2**30, ()), "auto")[0][0].shape == (4, 4, 1)
 
 
+def test_sums_take_as_many_messages_whether_or_not_faces_are_read_in_place():
+    q, box = Sizes((64, 64, 64), 12, 8, Machine(), 2**30, ()), Box(2, 2, 3)
+    assert q.priced("shared", box, 100.0) == q.priced("gather", box, 100.0, -2)  # of A's faces one comes, and of B's
+
+
 def test_what_is_read_in_place_is_priced_as_what_is_sent_is():
     """Beside what others read, 5 x 3 x 1 by messages would leave a rank idle: 1.81 s on two cores, read in place 1.64."""
     table, _ = native_tables(Sizes((4096, 4096, 4096), 16, 8, Machine(), 2**33, ()), "auto")[0]
@@ -310,6 +316,34 @@ def test_two_operands_are_read_in_place_rather_than_one_sent():
     way = ways(q, "auto", None, None)[0]
     assert (way.table, way.schedule, way.roles.carries) == (None, "shared", (("row", "m"), ("col", "n")))
     assert ways(replace(q, shared=0), "auto", None, None)[0].roles.carries == (("row", "m"), ("col", "m"))
+    named = direct(q, "gather"), direct(q, "auto", "gather"), direct(q, "auto", "shared")  # there is no choice of the two
+    assert [[way.roles.carries for way in found] for found in named] == [[(("row", "m"), ("col", col))] for col in "mmn"]
+
+
+@pytest.mark.parametrize(
+    ("box", "shared", "tried"),
+    [
+        ((2, 3, 2), 0, {("gather", False), ("gather", True)}),
+        ((2, 3, 2), 2**33, {("shared", True)}),
+        ((1, 1, 12), 2**33, {("gather", False), ("gather", True), ("shared", True)}),  # nothing is gathered there
+    ],
+)
+def test_faces_come_in_shares_or_straight_or_are_read_in_place(box, shared, tried):
+    q = replace(from_blocks(12, 12, 18, 24), shared=shared)
+    assert {(way.schedule, way.table == way.table.straight) for way in ways(q, "3d", box, None)} == tried
+    assert {way.schedule for way in ways(q, "3d", box, "gather")} == {"gather"}
+
+
+def test_the_words_of_the_roles_are_those_into_the_layout_that_is_asked_for():
+    q = from_blocks(4, 6, 5, 80)
+    q = replace(q, A=replace(q.A, layout=Layout(cols=("row", "col"))), B=replace(q.B, layout=Layout(("row", "col"))))
+    for C, words in ((None, 15 + 7.5), (replace(q.C, layout=Layout()), 2 * (15 + 15))):  # halves of 30
+        assert direct(replace(q, C=C), "gather")[0].words == words
+
+
+def test_a_word_that_is_sent_costs_as_much_where_ranks_could_share_memory():
+    q = from_blocks(4, 6, 5, 7)
+    assert len({direct(each, "gather")[0].price for each in (q, replace(q, shared=0))}) == 1
 
 
 @pytest.mark.parametrize("shared", [0, 2**33])
