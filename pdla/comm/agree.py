@@ -46,7 +46,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
         raise
     if alike:
         if error is not None:
-            raise error
+            raise _on_all(comm, error)
         return
     tell(comm, call, error)
 
@@ -57,9 +57,16 @@ def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoRet
     kind, text = (None, None) if error is None else (_plain(type(error)), str(error) or type(error).__name__)
     others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
     if failures := who_said(texts):
-        raise next(filter(None, kinds))("; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items()))
+        told = "; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items())
+        raise _on_all(comm, next(filter(None, kinds))(told))
     calls = who_said(others)
     raise AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items()))
+
+
+def _on_all(comm: Communicator, error: Exception) -> Exception:
+    """An error that all ranks are about to raise: if it ends the job, one traceback is enough (job.py)."""
+    error.repeated = comm.rank > 0  # type: ignore[attr-defined]
+    return error
 
 
 def who_said(texts: Sequence[str | None]) -> dict[str, list[int]]:

@@ -10,12 +10,14 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 
 from pdla import config
 from pdla.comm import libmpi
 from pdla.comm.libmpi import MPI
 
+_HERE = str(Path(__file__).parents[1])  # pdla's own folder
 _HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
 _PATIENCE = 2.0  # seconds for other ranks to print where they wait, too
 
@@ -53,15 +55,23 @@ def watched(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print this rank's exception, and end the job. In a process that was forked from a rank only print it: that rank may go on."""
+    """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback. In a
+    process that was forked from a rank only print it: that rank may go on."""
     if libmpi.forked():
         sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
         return
     with suppress(OSError, ValueError):
         sys.stdout.flush()
-    say("".join(traceback.format_exception(kind, error, trace)))
+    say(_in_a_line(error, trace) if getattr(error, "repeated", False) else "".join(traceback.format_exception(kind, error, trace)))
     time.sleep(_HEARD)
     MPI.COMM_WORLD.Abort(1)
+
+
+def _in_a_line(error: BaseException | None, trace: TracebackType | None) -> str:
+    """An error that another rank prints in full, and the line of the program that raised it: the last one outside of pdla."""
+    frames = traceback.extract_tb(trace)
+    at = next((frame for frame in reversed(frames) if not frame.filename.startswith(_HERE)), frames[-1])
+    return f"{at.filename}:{at.lineno}: {type(error).__name__}, as on the other ranks: {error}"
 
 
 def abort_on_exception() -> None:

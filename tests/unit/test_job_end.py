@@ -4,6 +4,7 @@ Each test starts a job of its own with mpirun, so this file runs without it.
 """
 
 import os
+import re
 import subprocess
 import sys
 
@@ -45,6 +46,20 @@ stuck()
     for rank, call in enumerate(["bcast", "recv(tag=5)", "bcast"]):
         assert f"[rank {rank} of 3] has waited 3 s (PDLA_TIMEOUT) for other ranks in {call} on 'all'" in job.stdout
     assert job.stdout.count("in stuck") == 3
+
+
+def test_an_error_on_all_ranks_is_printed_in_full_once():
+    job = run_job(
+        """
+import pdla
+pdla.abort_on_exception()
+A = pdla.ones((4, 4), pdla.ProcessGrid(3), pdla.Layout("row"))
+A.redistribute(pdla.Layout("col"))
+"""
+    )
+    assert job.returncode != 0 and job.stdout.count("Traceback") == 1 and "[rank 0 of 3] Traceback" in job.stdout
+    for rank in (1, 2):
+        assert re.search(rf"\[rank {rank} of 3\] <string>:\d+: LayoutError, as on the other ranks: Layout", job.stdout)
 
 
 def test_ranks_that_wait_in_shared_memory_tell_for_whom():
