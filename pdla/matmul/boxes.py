@@ -192,7 +192,12 @@ def price(
     """
     least = max(bound, 1.0)
     messages = machine.message * begun / max(least, BUSY * machine.meanwhile(work))
-    return max(WORK, FEW / ranks) * over + received / least + messages + SUMS * sums
+    return weight(ranks) * over + received / least + messages + SUMS * sums
+
+
+def weight(ranks: int) -> float:
+    """What `over` weighs in a price."""
+    return max(WORK, FEW / ranks)
 
 
 def cheapest(
@@ -200,7 +205,7 @@ def cheapest(
     in_steps: bool = True, in_two: bool = True, looks: tuple[int, int] = FINE,
 ) -> list[Box]:
     """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
-    or fewer, where C is small, or is cut more evenly so.
+    a half, a quarter and so on of them, or some less, where C is cut more evenly so.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
     rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  in_two: whether C's faces may be cut, and
@@ -210,10 +215,12 @@ def cheapest(
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks, looks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
     pm, pn = pm[fits], pn[fits]
-    sides = _fewer(pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1)), m, n)
+    sides = pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1))
     search = Search(m, n, k, ranks, machine, lean(m, n, k, ranks, machine) if in_steps else 0.0)
-    pieces = ([side[i : i + CACHED] for side in sides] for i in range(0, len(sides[0]), CACHED))
-    prices = np.concatenate([search.prices(pm, pn, pk, None if in_two else pk) for pm, pn, pk in pieces])
+    prices = search.all_prices(sides, in_two)
+    fewer = _fewer(*sides, search.ranks_at(np.sort(prices)[:count][-1]))
+    sides = tuple(np.concatenate(both) for both in zip(sides, fewer, strict=True))  # type: ignore[assignment]
+    prices = np.append(prices, search.all_prices(fewer, in_two))
     if in_two:
         for box, price_ in search.evened(sides, prices):
             sides = tuple(np.append(side, new) for side, new in zip(sides, box, strict=True))  # type: ignore[assignment]
@@ -232,6 +239,15 @@ class Search:
     ranks: int
     machine: Machine
     lean: float
+
+    def all_prices(self, sides: tuple[np.ndarray, np.ndarray, np.ndarray], in_two: bool) -> np.ndarray:
+        """The prices of any number of boxes: pm, pn and pk."""
+        pieces = ([side[i : i + CACHED] for side in sides] for i in range(0, len(sides[0]), CACHED))
+        return np.concatenate([[], *(self.prices(pm, pn, pk, None if in_two else pk) for pm, pn, pk in pieces)])
+
+    def ranks_at(self, price_: float) -> float:
+        """How many ranks a box of at most this price has at least: the fewer there are, the more each has to do."""
+        return weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 0.0
 
     def prices(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
         """The prices of boxes; see Boxes.of."""
@@ -285,17 +301,12 @@ def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
     return max(words(m, n, k, at_once), NEAR_BOUND * received_lower_bound(m, n, k, ranks))
 
 
-def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, m: int, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """These boxes, and of those where more ranks sum a face of C than it has elements, also some with fewer ranks along k."""
-    crowded = (pk > -(-m // pm) * -(-n // pn)) & (m * n > 0)
-    if not crowded.any():
-        return pm, pn, pk
-    halved = [pk[crowded] >> i for i in range(1, int(pk.max()).bit_length())]
-    return (
-        np.concatenate([pm, *([pm[crowded]] * len(halved))]),
-        np.concatenate([pn, *([pn[crowded]] * len(halved))]),
-        np.maximum(np.concatenate([pk, *halved]), 1),
-    )
+def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Those of these boxes with a half, a quarter and so on of the ranks along k that have at least so many ranks in all."""
+    halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max(initial=1)).bit_length())]
+    pm, pn, pk = (np.concatenate(sides) for sides in zip((pm[:0], pn[:0], pk[:0]), *halves, strict=True))
+    some = (pk > 0) & (pm * pn * pk >= least)
+    return pm[some], pn[some], pk[some]
 
 
 def _sides(m: int, n: int, k: int, ranks: int, looks: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
