@@ -50,7 +50,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="experiments.py", description=__doc__, formatter_class=as_written)
     parser.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
     parser.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
-    parser.add_argument("--json", metavar="FILE", type=lambda path: Path(to_write(path)), default=FILE, help="default docs/experiments.json")
+    kept = {"type": lambda path: Path(to_write(path)), "default": FILE, "help": "default docs/experiments.json"}
+    parser.add_argument("--json", metavar="FILE", **kept)
     parser.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
     parser.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
     parser.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
