@@ -130,6 +130,12 @@ class Overlap:
         at = np.searchsorted(self.pairs, wanted)
         return np.where(self.pairs[at] == wanted, self.sizes[at], 0)
 
+    @cached_property
+    def met(self) -> tuple[np.ndarray, np.ndarray]:
+        """With how many native shares each of the user's has indices in common; and the other way round."""
+        held, needed = np.divmod(self.pairs[:-1], self.shape[1])
+        return np.bincount(held, minlength=self.shape[0]), np.bincount(needed, minlength=self.shape[1])
+
     def table(self) -> np.ndarray:
         """The same for all shares."""
         return self(np.arange(self.shape[0])[:, None], np.arange(self.shape[1]))
@@ -189,6 +195,16 @@ class Kept:
         words[self.order] = self.user.elements
         words[order] -= self._held(order)
         return words
+
+    def messages(self, order: np.ndarray, back: bool) -> np.ndarray:
+        """Messages that each rank receives on the way to the native layout, or back from it: one for each share that its block has
+        elements in common with, its own left out."""
+        to, side, ranks = (0, self.user, self.order) if back else (1, self.native, order)
+        rows, cols = (overlap.met[to][numbers] for overlap, numbers in zip(self._overlaps, side.numbers, strict=True))
+        received = np.zeros(self.ranks, np.int64)
+        received[ranks] = rows * cols
+        received[order] -= self._held(order) > 0
+        return received
 
     def far(self, order: np.ndarray, homes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Elements that each rank receives from other nodes on the way to the native layout, and on the way back.

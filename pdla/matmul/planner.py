@@ -16,7 +16,7 @@ import numpy as np
 
 from pdla.errors import PlanError
 from pdla.grid import usual_order
-from pdla.layout import Layout
+from pdla.layout import Layout, extra_axes
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
 from pdla.matmul.placing import FEW, Kept, Side, relabelled
@@ -115,8 +115,27 @@ def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
     name = how = asked or q.schedule(given, chosen, sizes)
     if how == "cannon" and any(role == "-" for _, role in chosen.carries):
         how = "summa"  # by Cannon ranks add in different orders: copies of C would differ in their last bits
-    price = q.priced(how, boxes.of(chosen.carries, sizes), _weighed(q, how, words, given, chosen, sizes, q.A.place.order))
+    used = boxes.of(chosen.carries, sizes)
+    more = 0 if q.ranks > LARGE else _redistributed(q, how, given, chosen, used)
+    price = q.priced(how, used, _weighed(q, how, words, given, chosen, sizes, q.A.place.order), more)
     return Way(name, how, chosen, None, None, words, 0.0, price)
+
+
+def _redistributed(q: Question, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> int:
+    """Messages by which A and B come that no all-gather brings where they are needed, instead of those of gathers, which a box's
+    price counts; and those by which C goes to its layout when it has been summed."""
+    place, received = q.A.place, np.zeros(q.ranks, np.int64)
+
+    def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
+        lies, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
+        return Kept(lies, needed, place.order, q.ranks)
+
+    for X, layout, needed, ranks in zip(q.operands, given, chosen.layouts, (used.n, used.m), strict=False):
+        if how != "shared" and extra_axes(layout, needed, place.sizes) is None:
+            received += kept(X.shape, layout, needed).messages(place.order, False) - (ranks - 1)
+    if q.C is not None:
+        received += kept(q.C.shape, given[2], roles.after_sums(chosen.C, given[2])[1]).messages(place.order, True)
+    return max(0, int(received.max()))
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own
@@ -253,11 +272,12 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     if at_home:
         moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
     elif q.ranks > LARGE:
-        moved, stays, more = _by_sizes(q, table), (False, False, q.C is None), 3
+        (moved, more), stays = _by_sizes(q, table), (False, False, q.C is None)
         brought = q.anywhere(moved)
     else:
         arriving, returning, stays = _moves(q, kept, table, order)
-        moved, more = float((arriving + returning).max()), 3 - sum(stays)
+        moved = float((arriving + returning).max())
+        more = _messages(kept(table), order)
         brought = moved if q.homes is None else _by_node(q, kept, table, order, arriving, returning)
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
@@ -272,7 +292,8 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
     written = sum(float(matrix.user.elements.max()) for matrix, stay, seen in each if not (stay or seen))
     moved = float(returning.max())
     copied = (written + roles.READ * read) / 2 + moved
-    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + copied, not stays[2])
+    back = [int(matrix.messages(order, True).max()) for matrix in kept(table)[2:]]
+    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + copied, sum(back))
     words = table.words(*q.mnk) + read
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
@@ -294,6 +315,12 @@ def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[
     return to[0] + to[1], back[2], (stay[0], stay[1], stay[2])
 
 
+def _messages(each: Sequence[Kept], order: np.ndarray) -> int:
+    """The most messages that a rank receives: of A and B on the way there, of C on the way back."""
+    received = [matrix.messages(order, i == 2) for i, matrix in enumerate(each)]
+    return int(np.add.reduce(received).max())
+
+
 def _by_node(q: Question, kept: KeptOf, table: Table, order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
     """The words of conversions as they are priced: those from other nodes count machine.distance times."""
     assert q.homes is not None
@@ -303,12 +330,16 @@ def _by_node(q: Question, kept: KeptOf, table: Table, order: np.ndarray, there: 
     return float((there + back + more * (far[0][0] + far[1][0] + far_back)).max())
 
 
-def _by_sizes(q: Question, table: Table) -> float:
-    """Words of the conversions, if no rank holds anything of what it needs."""
-    m, n, k = q.mnk
-    a, b = (prod(table.sizes[axis] for axis in layout.axes) for layout in (table.A, table.B))
-    c = 0 if q.C is None else ceil(m * n / prod(q.C.place.sizes[axis] for axis in q.C.layout.axes))
-    return m * k / a + k * n / b + c
+def _by_sizes(q: Question, table: Table) -> tuple[float, int]:
+    """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must."""
+    words, messages = 0.0, 0
+    for i, (X, layout) in enumerate(zip(q.operands, table.layouts, strict=False)):
+        held = prod(X.place.sizes[axis] for axis in X.layout.summed.axes)
+        native = prod(table.sizes[axis] for axis in layout.axes)
+        parts, whole = (native, held) if i == 2 else (held, native)
+        words += prod(X.shape) / whole
+        messages += ceil(parts / whole)
+    return words, messages
 
 
 def _relabelled(q: Question, found: list[Way]) -> list[Way]:

@@ -61,8 +61,8 @@ WAYS = {  # what lies in the table's own layouts, or as blocks, or elsewhere; wh
 @pytest.mark.parametrize("lying", WAYS)
 @pytest.mark.parametrize("schedule", ["gather", "shared"])
 def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes):
-    """To the rank that receives most; what comes from other nodes counts four times. Read in shared memory: by what a rank writes
-    there and reads, and what C's conversion brings."""
+    """To the rank that receives most, in words and in messages; words from other nodes count four times. Read in shared memory: by
+    what a rank writes there and reads, and what C's conversion brings."""
     order, (m, n, k) = np.array([3, 1, 7, 5, 0, 2, 6, 4]), (12, 8, 16)
     (where, stays), shapes = WAYS[lying], ((m, k), (k, n), (m, n))
     table = replace(next(iter(planner.NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
@@ -82,8 +82,8 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
             new = (layout, there) if i < 2 else (X.layout, X.grid)
             with pdla.record() as ledger:
                 (X if i < 2 else pdla.zeros((m, n), there, layout)).redistribute(*new)
-            brought.append((ledger.bytes_received // 8, ledger.bytes_from_far // 8, X.local.size))
-        return q, way, [*brought, (0, 0, 0)][:3]
+            brought.append((ledger.bytes_received // 8, ledger.bytes_from_far // 8, X.local.size, ledger.messages))
+        return q, way, [*brought, (0, 0, 0, 0)][:3]
 
     every = pdla.run(8, program)
     q, way, _ = every[0]
@@ -97,11 +97,31 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
             asked = replace(q, A=replace(q.A, shared=seen))
             brought = (own[0] * (not seen) + own[1] + roles.READ * read) / 2 + moved
             price = planner._way(asked, planner.KeptOf(asked), table, order).price
-            assert price == q.priced(schedule, table.box, straight + brought, not stays[2])
+            assert price == q.priced(schedule, table.box, straight + brought, max(each[2][3] for *_, each in every))
     else:
         assert way.moved == max(sum(come for come, *_ in each) for *_, each in every)
-        brought = max(sum(come + 3 * far for come, far, _ in each) for *_, each in every)
-        assert way.price == q.priced(schedule, table.box, planner._table_weighed(q, table, order) + brought, 3 - sum(stays))
+        brought = max(sum(come + 3 * far for come, far, *_ in each) for *_, each in every)
+        messages = max(sum(sent for *_, sent in each) for *_, each in every)
+        assert way.price == q.priced(schedule, table.box, planner._table_weighed(q, table, order) + brought, messages)
+
+
+@pytest.mark.parametrize("layout", [Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))], ids=repr)
+@pytest.mark.parametrize("box", [(1, 1, 1), (2, 1, 3), (3, 2, 1)])
+def test_messages_of_conversions_are_those_that_a_redistribution_brings(layout, box):
+    table, order = next(iter(planner.NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
+
+    def program(comm):
+        grid, there = ProcessGrid((2, 3)), ProcessGrid(box, table.axes, order=order)
+        user, native = pdla.zeros((7, 12), grid, layout), pdla.zeros((7, 12), there, table.A)
+        kept, received = Kept(*(side(X.shape, X.layout, X.grid) for X in (user, native)), np.arange(6), 6), []
+        for X, new in ((user, native), (native, user)):
+            with pdla.record() as ledger:
+                X.redistribute(new.layout, new.grid)
+            received.append(ledger.messages)
+        return received, [int(kept.messages(order, back)[comm.rank]) for back in (False, True)]
+
+    for received, told in pdla.run(6, program):
+        assert told == received
 
 
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
