@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import cached_property
-from math import frexp, inf, isnan
 from numbers import Number
 from typing import Any, ClassVar
 
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.composed import widened
 from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, promoted, sum_alike
-from pdla.array.numpy import significant
-from pdla.comm.agree import agree, agreed, amid
+from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
-
-STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
-TINY = 1e-280  # in a sum of squares above this, the squares that underflow are too small to count
-SCATTERED = 256  # elements of a scattered diagonal that are picked at once: for each batch a square of this side is copied
 
 
 class DistMatrix:
@@ -351,17 +344,9 @@ class DistMatrix:
 
         Elements whose squares would overflow or underflow are scaled first.
         """
-        with agreed(self.grid.comm, f"norm of {self.described}"):
-            self._check_summed("norm")
-        with amid(self.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
-            total = self._sum_once(self._squares())
-            if self.xp.name == "meta" or isnan(total) or TINY < total < inf:
-                return float(np.sqrt(total))
-            top = max(self.grid.comm.share(self._largest()))
-            if top in (0, inf):
-                return top
-            factor = 2.0 ** -min(max(frexp(top)[1], -1000), 1000)
-            return float(np.sqrt(self._sum_once(self._squares(factor))) / factor)
+        from pdla.reductions import norm
+
+        return norm(self)
 
     def trace(self) -> Any:
         """Collective: the sum of the diagonal, in the dtype of np.trace, the same on every rank; copies count once; 16-bit floats
@@ -369,11 +354,9 @@ class DistMatrix:
 
         Raises ShapeError where the matrix is not square.
         """
-        with agreed(self.grid.comm, f"trace of {self.described}"):
-            self._check_summed("trace")
-            if self.shape[0] != self.shape[1]:
-                raise ShapeError(f"the trace of a matrix of shape {self.shape}: it must be square")
-        return self._total("trace", self._diagonal())
+        from pdla.reductions import trace
+
+        return trace(self)
 
     def sum(self) -> Any:
         """Collective: the sum of all elements, in the dtype of np.sum, the same on every rank; copies count once; 16-bit floats are
@@ -381,82 +364,15 @@ class DistMatrix:
 
         (A * B).sum() is the trace of A^T B, without the product; (A.conj() * B).sum() that of A^H B.
         """
-        with agreed(self.grid.comm, f"sum of {self.described}"):
-            self._check_summed("sum")
-        return self._total("sum", () if self.xp.name == "meta" else _parts(self.base))
+        from pdla.reductions import total
 
-    def _total(self, call: str, parts: Iterable[Any]) -> Any:
-        """The sum over the ranks of all elements of some parts of each rank's block, in the dtype of NumPy's sums."""
-        with amid(self.grid.comm, call):
-            mine = sum(widened(self.xp.reinterpret(part, self.conjugated)).sum().item() for part in parts)
-            total, kind = self._sum_once(mine), np.empty(0, self.dtype).sum().dtype
-        if kind.kind in "iu":
-            total = np.uint64(total % 2**64)  # NumPy's sums wrap around
-        return np.asarray(total).astype(kind)[()]
-
-    def _diagonal(self) -> Iterator[Any]:
-        """The elements of the diagonal that lie in this block, as vectors: where they are scattered, of at most SCATTERED each."""
-        if self.xp.name == "meta":
-            return
-        rows, cols = self.indices
-        in_rows, in_cols, size = rows.overlay(cols)
-        if isinstance(in_rows, slice) and isinstance(in_cols, slice):
-            yield self.xp.take(self.stored, in_rows, in_cols).diagonal()
-            return
-        in_rows, in_cols = (np.arange(n)[chosen] for n, chosen in zip(self.stored.shape, (in_rows, in_cols), strict=True))
-        for batch in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
-            yield self.xp.take(self.stored, in_rows[batch], in_cols[batch]).diagonal()
-
-    def _squares(self, factor: float = 1) -> float:
-        """The sum of the squares of this block's elements, each multiplied by `factor` before it is squared."""
-        parts = (part if factor == 1 else part * factor for part in self._reals())
-        return sum((float(np.vdot(part, part)) for part in parts), 0.0)  # BLAS reads each element once, and nothing is written
-
-    def _largest(self) -> float:
-        """The largest absolute value of this block's elements, of the real and the imaginary parts where they are complex."""
-        return max((float(np.abs(part).max()) for part in self._reals()), default=0.0)
-
-    def _reals(self) -> Iterator[Any]:
-        """This block's elements in double precision or better, complex ones as two real numbers (BLAS's complex dot makes NaN of
-        infinity), part by part: beside a large block there may be no room for another."""
-        wide = np.result_type(self.dtype, np.float64)
-        real = np.empty(0, wide).real.dtype
-        parts = () if self.xp.name == "meta" else _parts(self.base)
-        return (part.astype(wide, order="C", copy=False).view(real) for part in parts)
-
-    def _check_summed(self, what: str) -> None:
-        if self.layout.partial:
-            raise LayoutError(f"{what} of partial sums {self.layout!r}: redistribute to {self.layout.summed!r} first")
-
-    def _sum_once(self, mine: Any) -> Any:
-        """The sum of a number over the ranks; of ranks that hold copies of a block only the first one's counts."""
-        return sum(self.grid.comm.share(mine if self.first else 0))
+        return total(self)
 
     def check_copies(self) -> bool:
         """Collective: whether all ranks that should hold the same block do, bit for bit (NaNs, too). True in a dry run."""
-        import hashlib
+        from pdla.reductions import check_copies
 
-        if self.xp.name == "meta":
-            return True
-        agree(self.grid.comm, f"check_copies of {self.described}")
-        coords = self.grid.coords or {}
-        place = tuple(coords[axis] for axis in (*self.layout.axes, *self.layout.partial)) if coords else None
-        seen: dict[Any, bytes] = {}
-        with amid(self.grid.comm, "check_copies"):
-            digest = hashlib.blake2b()
-            for part in _parts(self.stored):
-                digest.update(significant(self.xp.host(part)))
-            pairs = [pair for pair in self.grid.comm.share((place, digest.digest())) if pair[0] is not None]
-        return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
-
-
-def _parts(block: Any) -> Iterator[Any]:
-    """All of a block, STRIP elements or fewer at a time."""
-    m, n = block.shape
-    wide = max(1, min(n, STRIP))
-    for top in range(0, m, STRIP // wide):
-        for left in range(0, n, wide):
-            yield block[top : top + STRIP // wide, left : left + wide]
+        return check_copies(self)
 
 
 def subtracted(x: Any, y: Any) -> Any:

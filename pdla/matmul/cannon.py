@@ -31,6 +31,7 @@ from pdla.matmul.walk import Walk
 
 ROOMS = 2  # panels of each operand: the one that is multiplied, and the one that comes
 
+
 @lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
 def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
     """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks: any two parts with

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, matrix
+from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, reductions
 from pdla.errors import LayoutError, ShapeError
 
 LAYOUT = Layout("row", "col")
@@ -278,7 +278,7 @@ def test_long_rows_are_summed_and_compared_in_parts_too(shape):
 
 @pytest.mark.parametrize("place", [(0, 0), (1, 6), (2, 0), (4, 3)])
 def test_parts_that_are_no_whole_rows_are_summed_and_compared(place, monkeypatch):
-    monkeypatch.setattr(matrix, "STRIP", 3)
+    monkeypatch.setattr(reductions, "STRIP", 3)
 
     def program(comm):
         A = pdla.from_global(numbers((5, 7), "complex64"), ProcessGrid((2, 1)), Layout(cols=None))
@@ -347,7 +347,7 @@ def test_a_scattered_diagonal_is_summed_in_parts(dtype, monkeypatch):
         return A.trace(), A.H.trace()
 
     assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
-    monkeypatch.setattr(matrix, "SCATTERED", 4)
+    monkeypatch.setattr(reductions, "SCATTERED", 4)
     assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
 
 
