@@ -12,7 +12,7 @@ import numpy as np
 
 import pdla
 from pdla.layout import Layout
-from pdla.matmul import tesseract
+from pdla.matmul import fetch, tesseract
 from pdla.matmul.cannon import schedule
 from pdla.matmul.tables import boxed
 
@@ -116,6 +116,31 @@ def draw_cannon(q=3):
     save(figure, None, "cannon", None)
 
 
+def draw_fetch(here=11, n=12):
+    """The faces of one rank of a 2 x 2 x 4 box within 2-D blocks, and the step in which each part of them comes."""
+
+    def program(comm):
+        grid = pdla.ProcessGrid((4, 4), comm=comm)
+        A, B = (pdla.zeros((n, n), grid, Layout("row", "col")) for _ in "AB")
+        plan = pdla.plan_matmul(A, B, box=(2, 2, 4), schedule="fetch", panel=1)
+        return A, plan.grid, plan.roles, len(list(fetch.script(A, B, plan.roles, plan.grid, 1)))
+
+    X, grid, roles, steps = pdla.run(16, program)[here]
+    held = [part.indices() for part in X.indices]
+    first = fetch.first_panels(roles, grid, steps)[here]
+    figure, every = plt.subplots(1, 3, figsize=(6.6, 2.4))
+    for axes, title, face in zip(every, "ABC", roles.layouts, strict=True):
+        rows, cols = (part.indices().tolist() for part in face.indices((n, n), grid.sizes, grid.coords))
+        for i, j in product(range(n), range(n)):
+            inside = i in rows and j in cols
+            panel = {"A": j - cols[0], "B": i - rows[0]}.get(title)
+            step = "" if panel is None or not inside else str((panel - first) % steps)
+            cell(axes, i, j, OWN if i in held[0] and j in held[1] else COMING if inside else PALE, step)
+        frame(axes, (n, n), n // 4)
+        axes.set_title(title, fontsize=11)
+    save(figure, None, "fetch", None)
+
+
 def draw_scheme(name, kind, shape, axes, here, **options):
     """What the rank `here` holds of X, W and Y of a first layer and of a second one, and what comes to it forward."""
     n = 12
@@ -174,6 +199,7 @@ def main():
     draw_pieces("gather", "gather", here=(1, 1))
     draw_pieces("summa", "summa", here=(1, 1), step=2)
     draw_cannon()
+    draw_fetch()
     middle = {"m": 1, "n": 0, "k": 1}
     draw_table("box", boxed("3d", (3, 2, 3), "gather"), (12, 12, 12), middle)
     draw_table("layers", boxed("2.5d", (3, 3, 2), "summa"), (12, 12, 12), {"m": 1, "n": 1, "k": 0})

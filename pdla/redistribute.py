@@ -6,7 +6,7 @@ number sends; a rank that holds a copy itself receives nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -23,7 +23,7 @@ from pdla.comm.ledger import buffer, buffers, takes
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
 from pdla.grid import ProcessGrid, in_layout, on_grid
-from pdla.indices import Selection, searched
+from pdla.indices import IndexSet, Selection, searched
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix import DistMatrix
 
@@ -52,29 +52,42 @@ def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 def incoming(shape: Shape, source: Side, target: Side) -> list[Piece]:
     """What this rank will receive, itself included as a sender, and where each piece goes in its new block."""
     layout, grid = target
-    if grid.coords is None:
-        return []
+    return received(shape, source, layout.indices(shape, grid.sizes, grid.coords))
+
+
+def received(shape: Shape, source: Side, held: tuple[IndexSet, IndexSet]) -> list[Piece]:
+    """What this rank will receive of the rows and columns `held`, itself included as a sender, and where each piece goes there."""
+    layout, grid = source
     me = np.array([grid.comm.rank])
-    held = layout.indices(shape, grid.sizes, grid.coords)
     return [
-        Piece(int(_nearest(source[1].holders(up.where | along.where), me)[0]), up.here, along.here, (up.size, along.size))
-        for up, along in overlays_of_blocks(shape, source[0], source[1].sizes, held)
+        Piece(int(_nearest(grid.holders(up.where | along.where), me)[0]), up.here, along.here, (up.size, along.size))
+        for up, along in overlays_of_blocks(shape, layout, grid.sizes, held)
     ]
 
 
 def outgoing(shape: Shape, source: Side, target: Side) -> list[Piece]:
     """What this rank will send, itself included as a receiver, and where each piece lies in its present block."""
-    layout, grid = source
+    return [piece for piece, _ in sent(shape, source, *target, target[1].sizes)]
+
+
+def sent(
+    shape: Shape, source: Side, layout: Layout, to: ProcessGrid, sizes: Mapping[str, int]
+) -> Iterator[tuple[Piece, Mapping[str, int]]]:
+    """The same, each piece with the coordinates of the target's share that it is part of.
+
+    sizes  of the axes of the grid `to`, and of what else cuts the target's layout
+    """
+    lying, grid = source
     if grid.coords is None:
-        return []
+        return
     me = grid.comm.rank
-    copies = grid.holders({axis: grid.coords[axis] for axis in layout.axes})
-    held = layout.indices(shape, grid.sizes, grid.coords)
-    pieces = []
-    for up, along in overlays_of_blocks(shape, target[0], target[1].sizes, held):
-        wanting, size = target[1].holders(up.where | along.where), (up.size, along.size)
-        pieces += [Piece(int(to), up.here, along.here, size) for to in wanting[_nearest(copies, wanting) == me]]
-    return pieces
+    copies = grid.holders({axis: grid.coords[axis] for axis in lying.axes})
+    held = lying.indices(shape, grid.sizes, grid.coords)
+    for up, along in overlays_of_blocks(shape, layout, sizes, held):
+        where = up.where | along.where
+        wanting = to.holders(where)
+        for rank in wanting[_nearest(copies, wanting) == me]:
+            yield Piece(int(rank), up.here, along.here, (up.size, along.size)), where
 
 
 @dataclass(frozen=True)

@@ -46,19 +46,23 @@ def whole(shape, dtype, seed):
 
 
 def check_product(grid, mnk, dtype, algorithm, how_a="N", how_b="N", panel=3):
-    """C = op(A) op(B), twice, then 2 A B + 3 C: bitwise NumPy's, inputs untouched, NaN in C gone with beta = 0."""
+    """C = op(A) op(B), twice, then 2 A B + 3 C: bitwise NumPy's, inputs untouched, NaN in C gone with beta = 0.
+
+    algorithm  one of matmul's, or "fetch", the schedule
+    """
     m, n, k = mnk
+    asked = {"schedule": algorithm} if algorithm == "fetch" else {"algorithm": algorithm}
     shapes = (m, k) if how_a == "N" else (k, m), (k, n) if how_b == "N" else (n, k)
     A, B = (exact(shape, grid, LAYOUT, dtype, seed) for seed, shape in enumerate(shapes))
     a, b = (whole(shape, dtype, seed) for seed, shape in enumerate(shapes))
     inputs = A.local.copy(), B.local.copy()
-    C = pdla.matmul(op(A, how_a), op(B, how_b), algorithm=algorithm, panel=panel)
+    C = pdla.matmul(op(A, how_a), op(B, how_b), panel=panel, **asked)
     expected = pdla.from_global(op(a, how_a) @ op(b, how_b), C.grid, C.layout).local
     checks = {"dtype": C.dtype == dtype, "once": np.array_equal(C.local, expected)}
     C.stored.fill(np.nan)
-    pdla.matmul(op(A, how_a), op(B, how_b), algorithm=algorithm, panel=panel, out=C)
+    pdla.matmul(op(A, how_a), op(B, how_b), panel=panel, **asked, out=C)
     checks["again over NaN"] = np.array_equal(C.local, expected)
-    pdla.gemm(2, op(A, how_a), op(B, how_b), 3, C, algorithm=algorithm)
+    pdla.matmul(op(A, how_a), op(B, how_b), out=C, alpha=2, beta=3, **asked)
     checks["beta"] = np.array_equal(C.local, 5 * expected)
     checks["inputs unchanged"] = np.array_equal(A.local, inputs[0]) and np.array_equal(B.local, inputs[1])
     wrong = set().union(*grid.comm.share([what for what, right in checks.items() if not right]))

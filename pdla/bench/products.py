@@ -15,6 +15,7 @@ from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, l
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
+from pdla.matmul.plan import IN_PLACE
 from pdla.matmul.planner import NAMED, ON_GRID
 from pdla.matmul.tables import Table
 from pdla.model import received_lower_bound
@@ -127,7 +128,7 @@ def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
             yield from blocks
     for name, algorithm in NAMED.items():
         for shape in _shapes(name, product, ranks, machine):
-            sent = (table for table in algorithm.tables(shape) if table.schedule != "shared")
+            sent = (table for table in algorithm.tables(shape) if table.schedule not in IN_PLACE)
             yield from (table.evened(product.m, product.n, product.k, in_two=not 1 < machine.node < ranks) for table in sent)
 
 

@@ -149,9 +149,9 @@ def matmul(
     out        the matrix C to fill, of the product's shape and dtype, sharing no memory with A and B
     beta       only with out; beta = 0 never reads C
     box        (pm, pn, pk) for an algorithm with a grid of its own ((pr, pc, depth) for tesseract);
-    schedule   "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels) or "cannon" (shifts),
-               where the algorithm leaves the choice
-    panel      width of panels (summa, cannon), in indices, at most;  memory_limit  bytes of workspace a rank
+    schedule   "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels), "cannon" (shifts) or
+               "fetch" (panels straight from where A and B lie), where the algorithm leaves the choice
+    panel      width of panels (summa, cannon, fetch), in indices, at most;  memory_limit  bytes of workspace a rank
 
     dtypes promote as NumPy's do. Plans are kept: the same call finds its plan again. Raises ShapeError, LayoutError,
     GridError, PlanError or AgreementError, on every rank.

@@ -15,7 +15,8 @@ def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
 
 
 def tables(shape: tuple[int, int, int]) -> list[Table]:
-    return [boxed("3d", shape, schedule) for schedule in ("gather", "summa", "cannon", "shared")]
+    own = [boxed("3d", shape, schedule) for schedule in ("gather", "summa", "cannon", "shared")]
+    return [*own, boxed("3d", shape, "fetch").straight]
 
 
 ALGORITHM = Algorithm("3d", shapes, tables)

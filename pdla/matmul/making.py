@@ -13,8 +13,8 @@ from pdla import config
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.matmul import cannon, planner, roles, summa, walk
-from pdla.matmul.plan import AT_ONCE, Plan
+from pdla.matmul import box, cannon, planner, roles, summa, walk
+from pdla.matmul.plan import AT_ONCE, IN_PLACE, Plan
 from pdla.matmul.planner import Way
 from pdla.matmul.question import Operand, Question
 from pdla.matmul.tables import Table
@@ -112,16 +112,24 @@ def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles
 
 
 def lean(task: Task) -> Iterator[Plan]:
-    """The plans for a task, cheapest first. Where the caller leaves the choice, each is followed by SUMMA's plans on its grid,
+    """The plans for a task, cheapest first. Where the caller leaves the choice, each is followed by plans in panels on its grid,
     which need less memory."""
     wish = task.wish
     for way in task.ways():
         yield (cheapest := task.plan(way))
-        if wish.schedule in (None, "summa") and wish.algorithm not in ("gather", "cannon"):
+        if wish.schedule is None and _comes_straight(way):
+            yield task.plan(replace(way, schedule="fetch"))
+        if way.schedule != "fetch" and wish.schedule in (None, "summa") and wish.algorithm not in ("gather", "cannon"):
             for walked in "knm" if way.table is not None else (None,):
                 panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
                 if (plan := task.plan(panels, walked=walked)) != cheapest:
                     yield plan
+
+
+def _comes_straight(way: Way) -> bool:
+    """Whether A and B come as whole faces, at once."""
+    gathered = way.schedule == "gather" and way.algorithm == box.ALGORITHM.name
+    return way.table is not None and gathered and way.table == way.table.straight
 
 
 def fitting(plans: Iterable[Plan], limit: int) -> Plan:
@@ -168,7 +176,7 @@ def _least(plan: Plan) -> int:
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
     in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
     faces = plan.roles.layouts if plan.schedule in AT_ONCE else plan.walk.layouts
-    stays = (True, True, plan.stays[2]) if plan.schedule == "shared" else plan.stays
+    stays = (True, True, plan.stays[2]) if plan.schedule in IN_PLACE else plan.stays
     first = dict.fromkeys(sizes, 0)
 
     def block(shape: Shape, layout: Layout) -> int:
@@ -191,13 +199,21 @@ def _under_way(plan: Plan) -> int:
     """Elements of the panels on the grid's first rank: of each matrix that moves the one that is worked on, and those under way."""
     (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
     common, first = walk.first_common(walked, (m, n, k), sizes), dict.fromkeys(sizes, 0)
-    moving = zip(((m, k), (k, n), (m, n)), walked.layouts, walked.axes, walk.WALKED[walked.dimension], strict=True)
+    matrices = zip(((m, k), (k, n), (m, n)), walked.layouts, walked.axes, walk.WALKED[walked.dimension], strict=True)
     across = (
-        X.local_shape(shape, sizes, first)[1 - which] for shape, X, axes, which in moving if axes and which is not None
+        X.local_shape(shape, sizes, first)[1 - which]
+        for shape, X, axes, which in matrices
+        if which is not None and (axes or plan.schedule == "fetch")
     )
-    if plan.schedule == "summa":
-        return (1 + summa.AHEAD) * _even(common, plan.panel) * sum(across)
+    if plan.schedule != "cannon":
+        return min(1 + summa.AHEAD, _panels(plan, plan.panel)) * _even(common, plan.panel) * sum(across)
     return cannon.ROOMS * min(common, plan.panel // 2 + 1) * sum(across)  # another part, a little wider, may be cut in two
+
+
+def _panels(plan: Plan, width: int) -> int:
+    """How many panels of at most this width there are, at least."""
+    length = plan.walk.length(plan.mnk)
+    return -(-(walk.first_common(plan.walk, plan.mnk, plan.grid.sizes) if plan.schedule == "fetch" else length) // width)
 
 
 def _even(n: int, panel: int) -> int:
@@ -234,8 +250,8 @@ def _first(plan: Plan) -> int:
 def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tuple[float, Plan]:
     """The same, where `peak_of` gives a plan's bytes of workspace.
 
-    A dry run takes the longer the more panels there are. But workspace grows linearly with their width: so the bytes at two widths
-    tell, without narrower ones being run, whether any width can keep the limit.
+    A dry run takes the longer the more panels there are. But where there are more than can be under way, workspace grows linearly
+    with their width: so the bytes at two widths tell, without narrower ones being run, whether any width can keep the limit.
     """
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
     if peak <= limit or thinnest == plan.panel:
@@ -246,7 +262,7 @@ def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tupl
         below = peak_of(half)
         bytes_an_index = (peak - below) / (width - half.panel)
         least = below - bytes_an_index * (half.panel - thinnest)
-        if least > limit:
+        if least > limit and _panels(plan, width) > 1 + summa.AHEAD:
             return least, plan
         plan, width, peak = half, half.panel, below
     return peak, plan

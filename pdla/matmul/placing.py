@@ -189,6 +189,13 @@ class Kept:
         words[order] = self.native.elements - self._held(order)
         return words
 
+    def leaving(self, order: np.ndarray) -> np.ndarray:
+        """Elements that each rank sends on the way to the native layout, if ranks that hold copies share that evenly."""
+        words = np.zeros(self.ranks)
+        words[self.order] = self.user.elements * (self.native.elements.sum() / max(1, self.user.elements.sum()))
+        words[order] -= self._held(order)
+        return np.maximum(words, 0)
+
     def returning(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way back to the user's layout."""
         words = np.zeros(self.ranks, np.int64)

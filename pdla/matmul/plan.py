@@ -20,7 +20,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
-from pdla.matmul import cannon, checks, gather, planner, roles, shared, summa, walk
+from pdla.matmul import cannon, checks, fetch, gather, planner, roles, shared, summa, walk
 from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.question import Operand
 from pdla.matrix import DistMatrix
@@ -28,6 +28,7 @@ from pdla.model.machine import Machine
 from pdla.redistribute import local_shape, start, summed, sums
 
 AT_ONCE = ("gather", "shared")  # schedules that do not walk
+IN_PLACE = ("shared", "fetch")  # schedules that take A and B in whatever layouts they come
 EVERY_RANK = 64  # ranks up to which all of them are run dry to foretell costs, beyond only a sample
 
 
@@ -218,7 +219,7 @@ class Plan:
     # ------------------------------------------------------------------ there and back
 
     def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
-        """A and B in their native layouts; both are on their way before either is waited for. The schedule "shared" takes them in
+        """A and B in their native layouts; both are on their way before either is waited for. Some schedules take them in
         whatever layouts they come."""
         alike = A.grid is B.grid is self.grid and A.dtype is B.dtype is self.dtype
         if alike and self._taken_as_they_lie and not (A.conjugated or B.conjugated):
@@ -226,7 +227,7 @@ class Plan:
         ready = [self._ready(X) for X in (A, B)]
         there, ends = [], []
         for X, layout, stays in zip(ready, self.native, self.stays, strict=False):
-            if stays or self.schedule == "shared":
+            if stays or self.schedule in IN_PLACE:
                 there.append(self._as_it_lies(X, layout) if stays else X)
                 continue
             out = buffer(X.xp, local_shape(X.shape, layout, self.grid), X.dtype)
@@ -314,6 +315,9 @@ class Plan:
         sink = None if block is None else Sink(c.xp, block, alpha, beta)
         if self.schedule == "gather":
             gather.run(a, b, self.roles, sink, self.memo, self.machine)
+            return
+        if self.schedule == "fetch":
+            fetch.run(a, b, self.roles, self.grid, sink, self.panel, self.memo)
             return
         streams = walk.streams(a, b, c, self.walk, self.memo)
         if self.schedule == "cannon":

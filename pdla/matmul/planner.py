@@ -26,7 +26,7 @@ from pdla.matmul.tables import Algorithm, Table
 ON_GRID = ("gather", "summa", "cannon")  # the rule on the matrices' own grid, by three schedules
 NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
 ALGORITHMS = (*ON_GRID, *NAMED)
-SCHEDULES = (*ON_GRID, "shared")
+SCHEDULES = (*ON_GRID, "shared", "fetch")
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relabelled
 WORTH = 2**16  # words of conversion from which that is tried: to import SciPy's assignment takes longer than to send fewer
@@ -77,7 +77,9 @@ _one_at_a_time = Lock()
 
 @lru_cache(maxsize=256)
 def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    found = [] if algorithm in NAMED or shape is not None or not q.one_grid else direct(q, algorithm, schedule)
+    # On the matrices' own grid there may be copies of C, which by "fetch" would be summed in different orders.
+    boxed = algorithm in NAMED or shape is not None or schedule == "fetch"
+    found = direct(q, algorithm, schedule) if q.one_grid and not boxed else []
     if algorithm not in ON_GRID:
         tables = list(_tables(q, algorithm, shape, schedule))
         found += _placed(q, tables if schedule else [*tables, *_read_in_place(q, tables), *_straight(tables)])
@@ -208,8 +210,11 @@ def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
 
 
 def _straight(tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, to which A and B come as whole faces in one round of messages, instead of in shares that are then gathered."""
-    return [t.straight for t in tables if t.schedule == "gather" and t.algorithm == box.ALGORITHM.name]
+    """Boxes again, to which A and B come as whole faces in one round of messages, or in panels of them, instead of in shares that
+    are then gathered."""
+    straight = {"gather": "gather", "summa": "fetch"}
+    some = (table for table in tables if table.schedule in straight and table.algorithm == box.ALGORITHM.name)
+    return [replace(table.straight, schedule=straight[table.schedule]) for table in some]
 
 
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
@@ -278,7 +283,11 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         arriving, returning, stays = _moves(q, kept, table, order)
         moved = float((arriving + returning).max())
         more = _messages(kept(table), order)
-        brought = moved if q.homes is None else _by_node(q, kept, table, order, arriving, returning)
+        # Where few ranks hold A or B, what these send takes longer than what any receives.
+        leaving = np.add.reduce([matrix.leaving(order) for matrix in kept(table)[:2]])
+        brought = float((np.maximum(arriving, leaving) + returning).max())
+        if q.homes is not None:
+            brought = max(brought, _by_node(q, kept, table, order, arriving, returning))
     price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
@@ -331,13 +340,15 @@ def _by_node(q: Question, kept: KeptOf, table: Table, order: np.ndarray, there: 
 
 
 def _by_sizes(q: Question, table: Table) -> tuple[float, int]:
-    """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must."""
+    """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must.
+    Where the ranks that hold A or B send more words than any receives, those."""
     words, messages = 0.0, 0
     for i, (X, layout) in enumerate(zip(q.operands, table.layouts, strict=False)):
         held = prod(X.place.sizes[axis] for axis in X.layout.summed.axes)
         native = prod(table.sizes[axis] for axis in layout.axes)
         parts, whole = (native, held) if i == 2 else (held, native)
-        words += prod(X.shape) / whole
+        sent = 0.0 if i == 2 else prod(table.shape) / native / len(X.place.order)
+        words += prod(X.shape) * max(1 / whole, sent)
         messages += ceil(parts / whole)
     return words, messages
 

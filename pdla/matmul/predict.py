@@ -84,14 +84,14 @@ def predict_matmul(
 def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     """Words a rank receives for C = A B from the algorithm's own layouts: the closed formula, exact where sizes divide.
 
-    grid  (pr, pc) with 2-D blocks for gather, shared, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the stationary
-          forms; (pr, pc, depth) for tesseract with B in every layer
+    grid  (pr, pc) with 2-D blocks for gather, shared, fetch, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the
+          stationary forms; (pr, pc, depth) for tesseract with B in every layer
     Cannon's is the most that any rank receives: SUMMA's words, one block of A and one of B for the skew, and another where a rank
     begins in the middle of a part: of A unless pc is a multiple of pr, of B unless pr is one of pc.
     Raises PlanError for an unknown name, and for sizes and grids that it does not take.
     """
     if not checks.one_of(algorithm, (*NAMED, *SCHEDULES)):
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, shared")
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, shared, fetch")
     axes = 3 if algorithm in NAMED else 2
     if np.shape(grid) != (axes,) or min(grid) < 1 or min(m, n, k) < 0:
         given = f"m={m}, n={n}, k={k}, grid={grid!r}"

@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from itertools import cycle
-from typing import Any
+from typing import Any, TypeVar
 
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending, done
 from pdla.indices import Selection
 from pdla.matmul.operands import Meeting, Memo, Sink, Stream, meetings, multiply
+
+Panel = TypeVar("Panel")
 
 AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
 
@@ -24,9 +26,9 @@ AHEAD = 3  # panels under way beside the one that is multiplied: a message may t
 class Feed:
     """Panels of one operand: the one that is multiplied, and those under way."""
 
-    def __init__(self, stream: Stream, width: int) -> None:
+    def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        rooms = [stream.room(width) for _ in range(1 + AHEAD)] if stream.moves else []
+        rooms = [stream.room(width) for _ in range(min(1 + AHEAD, panels))] if stream.moves else []
         self.panels = cycle([cache(partial(stream.fitted, room)) for room in rooms])  # by width: there are thousands of few widths
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
@@ -44,9 +46,9 @@ class Feed:
 class Drain:
     """Panels of C: the one that is computed, and those that are being summed at their owners."""
 
-    def __init__(self, stream: Stream, width: int) -> None:
+    def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        self.rooms = cycle([stream.room(width) for _ in range(1 + AHEAD)])
+        self.rooms = cycle([stream.room(width) for _ in range(min(1 + AHEAD, panels))])
         self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
 
     def panel(self, width: int) -> Any:
@@ -75,9 +77,9 @@ def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meetin
     return panels, max((panel.width for panel in panels), default=0)
 
 
-def started(start: Callable[[Meeting], Any], panels: Iterable[Meeting]) -> Iterator[tuple[Meeting, Any]]:
+def started(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[tuple[Panel, Any]]:
     """Each panel with what `start` gives for it; before a panel is given, the next AHEAD have been started."""
-    coming: deque[tuple[Meeting, Any]] = deque()
+    coming: deque[tuple[Panel, Any]] = deque()
     for panel in panels:
         coming.append((panel, start(panel)))
         if len(coming) > AHEAD:
@@ -89,7 +91,7 @@ def started(start: Callable[[Meeting], Any], panels: Iterable[Meeting]) -> Itera
 def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
     """sink += a b, panel by panel of k."""
     panels, widest = panels_of(a, b, width, memo)
-    feed_a, feed_b = Feed(a, widest), Feed(b, widest)
+    feed_a, feed_b = (Feed(stream, widest, len(panels)) for stream in (a, b))
 
     def start(p: Meeting) -> tuple[tuple[Pending, Any], tuple[Pending, Any]]:
         return feed_a.start(p.x, p.in_x, p.width), feed_b.start(p.y, p.in_y, p.width)
@@ -104,8 +106,8 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
 def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: Memo) -> None:
     """C = a b, panel by panel of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
     panels, widest = panels_of(moving, c, width, memo)
-    feed = Feed(moving, widest)
-    drain = Drain(c, widest) if c.moves else None
+    feed = Feed(moving, widest, len(panels))
+    drain = Drain(c, widest, len(panels)) if c.moves else None
     for number, (p, (coming, x)) in enumerate(started(lambda p: feed.start(p.x, p.in_x, p.width), panels)):
         coming.wait()
         factors = (x, other) if c.dimension == 0 else (other, x)

@@ -22,7 +22,7 @@ from pdla.matmul import shared
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("algorithm", pdla.algorithms)
+@pytest.mark.parametrize("algorithm", [*pdla.algorithms, "fetch"])
 def test_bitwise(comm, algorithm):
     dtypes = itertools.cycle(DTYPES)
     for shape in sorted({pdla.balanced_shape(comm.size), (comm.size, 1), (1, comm.size)}):
@@ -54,8 +54,8 @@ def test_workspace_with_conversions_is_what_the_plan_promises(comm, mnk):
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
     m, n, k = mnk
     A, B, C = (pdla.zeros(shape, grid, LAYOUT) for shape in ((m, k), (k, n), (m, n)))
-    for algorithm in ("gather", "3d", "2.5d"):
-        plan = pdla.plan_matmul(A, B, out=C, algorithm=algorithm)
+    for asked in ({"algorithm": "gather"}, {"algorithm": "3d"}, {"algorithm": "2.5d"}, {"schedule": "fetch", "panel": 3}):
+        plan = pdla.plan_matmul(A, B, out=C, **asked)
         with pdla.record() as ledger:
             plan(A, B, out=C)
         assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"], plan.explain()

@@ -17,7 +17,7 @@ from pdla import ProcessGrid
 
 FULL = os.environ.get("PDLA_TEST_FULL") == "1"
 RANKS = (*range(1, 17), 24, 27, 36, 64)
-ALGORITHMS = (*pdla.algorithms, "auto")
+ALGORITHMS = (*pdla.algorithms, "auto", "fetch")
 HOWS = ("NN", "NT", "TN", "TT", "NC", "CN", "CC")
 SIZES = (2, 13, 47)  # below most rank counts, a prime, above them all but 64
 CHOICES = (ALGORITHMS, HOWS, DTYPES, SIZES, SIZES, SIZES)

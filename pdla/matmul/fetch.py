@@ -1,0 +1,114 @@
+"""Fetch: panels of A and B come straight from where they lie, in any layouts on any grids, while others are multiplied.
+
+A rank of a pm x pn x pk box receives of its faces of A and B, bm x bk and bk x bn, what it does not hold, and no word twice. From
+other layouts than the box's own that is less than what brings A and B there and then gathers them, nothing has to be finished
+before the first product, and no block of another layout takes memory.
+Ranks that need the same panel begin with different ones, as by Cannon's skew: so not all of them hear from one rank at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.comm.base import Communicator
+from pdla.comm.ledger import buffer
+from pdla.cuts import Block
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, Shape, share_length
+from pdla.matmul.operands import Memo, Sink
+from pdla.matmul.roles import Roles
+from pdla.matmul.summa import AHEAD, started
+from pdla.matrix import DistMatrix
+from pdla.redistribute import Route, received, sent, start
+
+PANEL = "panel"  # stands for an axis: panels cut the faces along k as ranks along one more axis would
+
+
+class Step(NamedTuple):
+    """One panel of A and one of B, which are multiplied: how they come, what is sent meanwhile, and their shapes."""
+
+    routes: tuple[Route, Route]
+    shapes: tuple[Shape, Shape]
+
+
+def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sink | None, width: int, memo: Memo) -> None:
+    """Collective: sink += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
+    sink=None on idle ranks, which may have parts of A and B to send."""
+    steps: list[Step] = memo.once("steps", lambda: [*script(A, B, roles, grid, width)])
+    sizes = [max((prod(step.shapes[i]) for step in steps), default=0) for i in (0, 1)]
+    feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
+
+    def begin(step: Step) -> list[tuple[Any, Any]]:
+        return [feed.start(route, shape) for feed, route, shape in zip(feeds, step.routes, step.shapes, strict=True)]
+
+    for _, coming in started(begin, steps):
+        for end, _ in coming:
+            end()
+        (_, a), (_, b) = coming
+        if sink is not None and a.shape[1]:
+            sink.add(a, b)
+    if sink is not None:
+        sink.end()
+
+
+class Feed:
+    """Panels of one operand: the one that is multiplied, and those under way."""
+
+    def __init__(self, X: DistMatrix, comm: Communicator, size: int, panels: int) -> None:
+        self.X, self.comm = X, comm
+        self.rooms = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(min(1 + AHEAD, panels))])
+
+    def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
+        """Start sending and receiving panels; gives a function that waits for this rank's, and the panel."""
+        panel = next(self.rooms)[: prod(shape)].reshape(*shape)
+        return start(self.X, route, self.comm, panel), panel
+
+
+def script(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, width: int) -> Iterator[Step]:
+    """What this rank does, step by step. All ranks have as many steps, in some of which a rank with a small face has no panel."""
+    longest = share_length(A.shape[1], roles.A.cols, grid.sizes, dict.fromkeys(grid.axes, 0))
+    panels = -(-longest // width)
+    sizes, first = {**grid.sizes, PANEL: panels}, first_panels(roles, grid, panels)
+    faces = Layout(roles.A.rows, (*roles.A.cols, Block(PANEL))), Layout((*roles.B.rows, Block(PANEL)), roles.B.cols)
+    sides = list(zip((A, B), faces, strict=True))
+    leaving = [_leaving(X, face, grid, sizes, first) for X, face in sides]
+    for step in range(panels):
+        panel = (first[grid.comm.rank] + step) % panels
+        here = None if grid.coords is None else {**grid.coords, PANEL: panel}
+        held = [face.indices(X.shape, sizes, here) for X, face in sides]
+        routes = [
+            Route(sends[step], received(X.shape, (X.layout, X.grid), part))
+            for (X, _), sends, part in zip(sides, leaving, held, strict=True)
+        ]
+        shapes = [(len(rows), len(cols)) for rows, cols in held]
+        yield Step((routes[0], routes[1]), (shapes[0], shapes[1]))
+
+
+def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
+    """The number of the panel with which each rank begins: those that need the same panels of A, or of B, begin evenly apart."""
+    where = np.indices(grid.shape).reshape(len(grid.shape), -1)
+    first = np.zeros(where.shape[1], np.int64)
+    for dimension in "mn":
+        place, ranks = np.zeros_like(first), 1
+        for axis, role in roles.carries:
+            if role == dimension:
+                ranks *= grid.sizes[axis]
+                place = place * grid.sizes[axis] + where[grid.axes.index(axis)]
+        first += panels * place // ranks
+    begins = np.zeros(grid.comm.size, np.int64)
+    begins[grid.ranks.ravel()] = first % max(panels, 1)
+    return begins
+
+
+def _leaving(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Any]]:
+    """What this rank sends of X in each step: each panel to a rank in the step in which that rank multiplies it."""
+    steps: list[list[Any]] = [[] for _ in range(sizes[PANEL])]
+    if steps:
+        for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
+            steps[(where.get(PANEL, 0) - first[piece.peer]) % len(steps)].append(piece)
+    return steps
