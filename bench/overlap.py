@@ -1,4 +1,4 @@
-"""How much of the communication a product hides behind its local GEMMs: SUMMA and Cannon.
+"""How much of the communication a product hides behind its local GEMMs: SUMMA, Cannon and fetch.
 
 python bench/overlap.py [delay]              ranks are threads; an array travels `delay` seconds (0.2, or less: see below)
 mpirun -n 4 python bench/overlap.py          ranks are processes, on the network there is
@@ -6,8 +6,8 @@ python bench/cluster.py --hosts 4 -- python bench/overlap.py
 
 For each product, the least seconds of a few turns: the GEMMs alone (verbs return at once), the communication alone (GEMMs return at
 once), both together; and the share hidden: (GEMMs + communication - together) / communication. The first panel, or the skew, has
-nothing to hide behind. In the communication alone, SUMMA has four panels under way at once: of s panels at most 1 - 4/s can be
-hidden, of Cannon's s steps, those of all slices, 1 - 1/s.
+nothing to hide behind. In the communication alone, SUMMA and fetch have four panels under way at once: of s panels at most 1 - 4/s
+can be hidden, of Cannon's s steps, those of all slices, 1 - 1/s.
 
 Where ranks outnumber the cores, GEMMs are "slept", as if each rank had its own machine: a sleep of 1.5 delays (over MPI a delay is
 0.06 s unless given). Where the GEMMs of threads are real, the default delay is at most the time that those of 2.75 panels take, as
@@ -28,7 +28,7 @@ from pdla.comm.pending import done
 
 TURNS = 4
 LATE = 0.2  # seconds that an array travels between threads, at most
-THREADS = (("summa", 4, 6144, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, 128), ("cannon", 64, 1024, None))
+THREADS = (("summa", 4, 6144, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, 128), ("cannon", 64, 1024, None), ("fetch", 16, 2048, 64))
 PROCESSES = (("summa", 4096, 256),)
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'delay':>8}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 
@@ -38,7 +38,8 @@ def product(comm, algorithm, n, panel):
     layout = pdla.Layout("row", "col")
     with pdla.ProcessGrid(pdla.balanced_shape(comm.size), comm=comm) as grid:
         A, B, C = (pdla.random((n, n), grid, layout, seed=seed) for seed in range(3))
-        plan = pdla.plan_matmul(A, B, algorithm=algorithm, out=C, panel=panel)
+        asked = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
+        plan = pdla.plan_matmul(A, B, out=C, panel=panel, **asked)
         plan(A, B, out=C)
         comm.barrier()
         start = time.perf_counter()
@@ -48,7 +49,11 @@ def product(comm, algorithm, n, panel):
 
 def silent(world):
     """Replace the world's verbs by ones that send nothing and return at once."""
-    fakes = {"bcast": lambda comm, x, root: done(x), "shift": lambda comm, x, out, step=1: done(out)}
+    fakes = {
+        "bcast": lambda comm, x, root: done(x),
+        "shift": lambda comm, x, out, step=1: done(out),
+        "alltoall": lambda comm, sends, recvs: done(recvs),
+    }
     return patch.multiple(world, **fakes)
 
 
