@@ -28,7 +28,13 @@ from pdla.comm.pending import done
 
 TURNS = 4
 LATE = 0.2  # seconds that an array travels between threads, at most
-THREADS = (("summa", 4, 6144, 128), ("summa", 16, 2048, 64), ("cannon", 16, 1024, 128), ("cannon", 64, 1024, None), ("fetch", 16, 2048, 64))
+THREADS = (
+    ("summa", 4, 6144, 128),
+    ("summa", 16, 2048, 64),
+    ("cannon", 16, 1024, 128),
+    ("cannon", 64, 1024, None),
+    ("fetch", 16, 2048, 64),
+)
 PROCESSES = (("summa", 4096, 256),)
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'delay':>8}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 
