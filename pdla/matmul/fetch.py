@@ -1,8 +1,8 @@
 """Fetch: panels of A and B come straight from where they lie, in any layouts on any grids, while others are multiplied.
 
-A rank of a pm x pn x pk box receives of its faces of A and B, bm x bk and bk x bn, what it does not hold, and no word twice. From
-other layouts than the box's own that is less than what brings A and B there and then gathers them, nothing has to be finished
-before the first product, and no block of another layout takes memory.
+A rank of a pm x pn x pk box receives of its faces of A and B, bm x bk and bk x bn, what it does not hold. By way of the box's own
+layouts it could receive more: words that it held at first, and gave away. Nothing has to be redistributed before the first
+product, and no block of another layout takes memory.
 Ranks that need the same panel begin with different ones, as by Cannon's skew: so not all of them hear from one rank at once.
 """
 
