@@ -62,7 +62,10 @@ def check_product(grid, mnk, dtype, algorithm, how_a="N", how_b="N", panel=3):
     C.stored.fill(np.nan)
     pdla.matmul(op(A, how_a), op(B, how_b), panel=panel, **asked, out=C)
     checks["again over NaN"] = np.array_equal(C.local, expected)
-    pdla.matmul(op(A, how_a), op(B, how_b), out=C, alpha=2, beta=3, **asked)
+    if algorithm == "fetch":
+        pdla.matmul(op(A, how_a), op(B, how_b), out=C, alpha=2, beta=3, **asked)
+    else:
+        pdla.gemm(2, op(A, how_a), op(B, how_b), 3, C, algorithm=algorithm)
     checks["beta"] = np.array_equal(C.local, 5 * expected)
     checks["inputs unchanged"] = np.array_equal(A.local, inputs[0]) and np.array_equal(B.local, inputs[1])
     wrong = set().union(*grid.comm.share([what for what, right in checks.items() if not right]))

@@ -22,9 +22,9 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, share_length
 from pdla.matmul.operands import Memo, Sink
 from pdla.matmul.roles import Roles
-from pdla.matmul.summa import AHEAD, started
+from pdla.matmul.summa import at_once, started
 from pdla.matrix import DistMatrix
-from pdla.redistribute import Route, received, sent, start
+from pdla.redistribute import Piece, Route, received, sent, start
 
 PANEL = "panel"  # stands for an axis: panels cut the faces along k as ranks along one more axis would
 
@@ -40,7 +40,7 @@ def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sin
     """Collective: sink += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
     sink=None on idle ranks, which may have parts of A and B to send."""
     steps: list[Step] = memo.once("steps", lambda: [*script(A, B, roles, grid, width)])
-    sizes = [max((prod(step.shapes[i]) for step in steps), default=0) for i in (0, 1)]
+    sizes = [max(prod(step.shapes[i]) for step in steps) for i in (0, 1)]
     feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
 
     def begin(step: Step) -> list[tuple[Any, Any]]:
@@ -61,7 +61,7 @@ class Feed:
 
     def __init__(self, X: DistMatrix, comm: Communicator, size: int, panels: int) -> None:
         self.X, self.comm = X, comm
-        self.rooms = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(min(1 + AHEAD, panels))])
+        self.rooms = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(at_once(panels))])
 
     def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
         """Start sending and receiving panels; gives a function that waits for this rank's, and the panel."""
@@ -72,7 +72,7 @@ class Feed:
 def script(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, width: int) -> Iterator[Step]:
     """What this rank does, step by step. All ranks have as many steps, in some of which a rank with a small face has no panel."""
     longest = share_length(A.shape[1], roles.A.cols, grid.sizes, dict.fromkeys(grid.axes, 0))
-    panels = -(-longest // width)
+    panels = max(1, -(-longest // width))
     sizes, first = {**grid.sizes, PANEL: panels}, first_panels(roles, grid, panels)
     faces = Layout(roles.A.rows, (*roles.A.cols, Block(PANEL))), Layout((*roles.B.rows, Block(PANEL)), roles.B.cols)
     sides = list(zip((A, B), faces, strict=True))
@@ -93,22 +93,17 @@ def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
     """The number of the panel with which each rank begins: those that need the same panels of A, or of B, begin evenly apart."""
     where = np.indices(grid.shape).reshape(len(grid.shape), -1)
     first = np.zeros(where.shape[1], np.int64)
-    for dimension in "mn":
-        place, ranks = np.zeros_like(first), 1
-        for axis, role in roles.carries:
-            if role == dimension:
-                ranks *= grid.sizes[axis]
-                place = place * grid.sizes[axis] + where[grid.axes.index(axis)]
-        first += panels * place // ranks
+    for axis, role in roles.carries:
+        if role in "mn":
+            first += panels * where[grid.axes.index(axis)] // grid.sizes[axis]
     begins = np.zeros(grid.comm.size, np.int64)
-    begins[grid.ranks.ravel()] = first % max(panels, 1)
+    begins[grid.ranks.ravel()] = first % panels
     return begins
 
 
-def _leaving(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Any]]:
+def _leaving(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:
     """What this rank sends of X in each step: each panel to a rank in the step in which that rank multiplies it."""
-    steps: list[list[Any]] = [[] for _ in range(sizes[PANEL])]
-    if steps:
-        for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
-            steps[(where.get(PANEL, 0) - first[piece.peer]) % len(steps)].append(piece)
+    steps: list[list[Piece]] = [[] for _ in range(sizes[PANEL])]
+    for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
+        steps[(where[PANEL] - first[piece.peer]) % len(steps)].append(piece)
     return steps

@@ -206,14 +206,15 @@ def _under_way(plan: Plan) -> int:
         if which is not None and (axes or plan.schedule == "fetch")
     )
     if plan.schedule != "cannon":
-        return min(1 + summa.AHEAD, _panels(plan, plan.panel)) * _even(common, plan.panel) * sum(across)
+        return summa.at_once(_panels(plan, plan.panel)) * _even(common, plan.panel) * sum(across)
     return cannon.ROOMS * min(common, plan.panel // 2 + 1) * sum(across)  # another part, a little wider, may be cut in two
 
 
 def _panels(plan: Plan, width: int) -> int:
     """How many panels of at most this width there are, at least."""
-    length = plan.walk.length(plan.mnk)
-    return -(-(walk.first_common(plan.walk, plan.mnk, plan.grid.sizes) if plan.schedule == "fetch" else length) // width)
+    if plan.schedule == "fetch":
+        return -(-walk.first_common(plan.walk, plan.mnk, plan.grid.sizes) // width)
+    return -(-plan.walk.length(plan.mnk) // width)
 
 
 def _even(n: int, panel: int) -> int:

@@ -91,7 +91,7 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     Raises PlanError for an unknown name, and for sizes and grids that it does not take.
     """
     if not checks.one_of(algorithm, (*NAMED, *SCHEDULES)):
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, shared, fetch")
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(dict.fromkeys((*ALGORITHMS, *SCHEDULES)))}")
     axes = 3 if algorithm in NAMED else 2
     if np.shape(grid) != (axes,) or min(grid) < 1 or min(m, n, k) < 0:
         given = f"m={m}, n={n}, k={k}, grid={grid!r}"

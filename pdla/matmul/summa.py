@@ -23,12 +23,17 @@ Panel = TypeVar("Panel")
 AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
 
 
+def at_once(panels: int) -> int:
+    """Of so many panels, how many there is room for: the one that is multiplied, and those under way."""
+    return min(1 + AHEAD, panels)
+
+
 class Feed:
     """Panels of one operand: the one that is multiplied, and those under way."""
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        rooms = [stream.room(width) for _ in range(min(1 + AHEAD, panels))] if stream.moves else []
+        rooms = [stream.room(width) for _ in range(at_once(panels))] if stream.moves else []
         self.panels = cycle([cache(partial(stream.fitted, room)) for room in rooms])  # by width: there are thousands of few widths
 
     def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
@@ -48,7 +53,7 @@ class Drain:
 
     def __init__(self, stream: Stream, width: int, panels: int) -> None:
         self.stream = stream
-        self.rooms = cycle([stream.room(width) for _ in range(min(1 + AHEAD, panels))])
+        self.rooms = cycle([stream.room(width) for _ in range(at_once(panels))])
         self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
 
     def panel(self, width: int) -> Any:
