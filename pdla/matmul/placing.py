@@ -20,7 +20,6 @@ from pdla.indices import IndexSet, intersect, runs
 from pdla.layout import Layout, Shape, axes_of, effective, shares
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
-FEW = 1024  # ranks up to which an assignment is looked for: that takes time that grows with their cube
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,7 @@ class Kept:
         """Ranks x places; 0 for a rank that is idle on the user's grid."""
         kept = np.zeros((self.ranks, len(self.native.elements)), np.int64)
         numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
-        rows, cols = (overlap.table()[held][:, needed] for overlap, held, needed in numbers)
+        rows, cols = (overlap.table()[np.ix_(held, needed)] for overlap, held, needed in numbers)
         kept[self.order] = rows * cols
         return kept
 
@@ -235,15 +234,24 @@ def _neighbours(homes: np.ndarray) -> np.ndarray:
     return rows
 
 
-def relabelled(kept: Sequence[Kept], order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
-    """The rank at each place, so that as many elements as possible stay on their rank; `order` itself where none is better, or
-    there are more than FEW ranks.
+def kept_in_all(kept: Sequence[Kept]) -> np.ndarray:
+    """How many elements of several matrices each rank holds of what each place needs: ranks x places."""
+    return np.add.reduce([matrix.elements for matrix in kept])
 
+
+def most_kept(total: np.ndarray) -> int:
+    """Elements of `kept_in_all` that stay on their rank at most, whichever rank is put where."""
+    return int(min(total.max(axis=0, initial=0).sum(), total.max(axis=1, initial=0).sum()))
+
+
+def relabelled(total: np.ndarray, order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
+    """The rank at each place, so that as many elements as possible stay on their rank; `order` itself where none is better.
+
+    total  see `kept_in_all`
     homes  the node of each rank, numbered from 0; with it as many elements as possible stay on their node, then on their rank, and
            places that share a node in `order` share one again
     """
-    total = np.add.reduce([matrix.elements for matrix in kept])
-    if len(total) > FEW or total[order, np.arange(len(order))].sum() == total.max(axis=0, initial=0).sum():
+    if total[order, np.arange(len(order))].sum() == most_kept(total):
         return order
     if homes is None:
         return _assigned(total)

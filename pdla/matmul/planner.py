@@ -19,7 +19,7 @@ from pdla.grid import usual_order
 from pdla.layout import Layout, extra_axes
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
-from pdla.matmul.placing import FEW, Kept, Side, relabelled
+from pdla.matmul.placing import Kept, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.question import Lying, Question, Sizes, lying_so
 from pdla.matmul.tables import Algorithm, Table
 
@@ -28,6 +28,7 @@ NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract
 ALGORITHMS = (*ON_GRID, *NAMED)
 SCHEDULES = (*ON_GRID, "shared", "fetch")
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
+FEW = 1024  # ranks up to which ranks are relabelled: an assignment takes time that grows with their cube
 RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relabelled
 WORTH = 2**16  # words of conversion from which that is tried: to import SciPy's assignment takes longer than to send fewer
 SWIFT = 256  # ranks up to which the assignment itself takes little time: beyond, WORTH grows with their square
@@ -359,13 +360,37 @@ def _relabelled(q: Question, found: list[Way]) -> list[Way]:
         return []
     again, kept, best = [], KeptOf(q), found[0].price
     worth = WORTH * max(1, q.ranks / SWIFT) ** 2
-    for way in [way for way in found if way.table is not None and way.moved >= worth][:RELABELLED]:
-        assert way.table is not None and way.order is not None
-        order = way.order
-        if _native_price(q, way.table, order) < best:
-            order = relabelled(kept(way.table), order, q.homes)
-            again.append(_way(q, kept, way.table, order))
+    few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:RELABELLED]
+    hoped = [_Hoped.of(q, kept, *one) for one in few if _native_price(q, *one) < best]
+    for one in sorted(hoped, key=lambda one: one.price):
+        if one.price >= best:
+            break
+        again.append(_way(q, kept, one.table, relabelled(one.total, one.order, q.homes)))
+        best = min(best, again[-1].price)
     return again
+
+
+@dataclass(frozen=True)
+class _Hoped:
+    """The least price that a table may have with ranks placed anew: if all elements stay that may, and all ranks receive as much.
+
+    order  the rank at each place as yet;  total: see `kept_in_all`
+    """
+
+    price: float
+    table: Table
+    order: np.ndarray
+    total: np.ndarray
+
+    @staticmethod
+    def of(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> _Hoped:
+        each = kept(table)
+        total, moved = kept_in_all(each), 0.0
+        if table.schedule != "shared":  # there what is read in place counts less
+            needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))
+            moved = (needed - most_kept(total)) / q.ranks
+        price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + moved)
+        return _Hoped(price, table, order, total)
 
 
 def runners_up(found: Sequence[Way], itemsize: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from matmuls import LAYOUT, exact
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.matmul import planner, roles
-from pdla.matmul.placing import Kept, Overlap, Place, Side, relabelled
+from pdla.matmul.placing import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.planner import ways
 from pdla.matmul.question import Lying, Operand, Question
 from pdla.model.machine import Machine
@@ -153,7 +153,7 @@ def test_places_that_share_a_node_share_one_again_and_keep_more_there():
     [table] = {way.table for way in ways(q, "3d", (4, 4, 4), "summa")} - {None}
     order = np.arange(64)
     kept = planner.KeptOf(q)(table)
-    placed = relabelled(kept, order, homes)
+    placed = relabelled(kept_in_all(kept), order, homes)
     assert sorted(placed) == list(range(64))
     for node in range(16):
         assert len(set(homes[placed[homes[order] == node]])) == 1
@@ -171,7 +171,7 @@ def test_nodes_of_unlike_sizes_and_idle_ranks():
     for shape in ((2, 5, 1), (3, 2, 2), (1, 1, 7)):
         native = Side((24, 24), Layout("m", ("k", "n")), ("m", "n", "k"), shape)
         order = np.arange(int(np.prod(shape)))[::-1].copy()
-        placed = relabelled([Kept(user, native, here.order, 12)], order, homes)
+        placed = relabelled(Kept(user, native, here.order, 12).elements, order, homes)
         assert len(set(placed)) == len(order)
         for node in range(3):
             assert len(set(homes[placed[homes[order] == node]])) <= 1
@@ -181,7 +181,7 @@ def test_ranks_that_keep_as_much_as_they_can_stay_where_they_are():
     """Two ranks hold as much of the rows that each of them needs."""
     user, native = Side((24, 24), LAYOUT, ("row", "col"), (2, 2)), Side((24, 24), Layout("m"), ("m", "n", "k"), (2, 2, 1))
     for order in (np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2])):
-        assert relabelled([Kept(user, native, np.arange(4), 4)], order) is order
+        assert relabelled(Kept(user, native, np.arange(4), 4).elements, order) is order
 
 
 def test_conversions_inside_nodes_count_less():
@@ -224,9 +224,34 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
     way = ways(q, "3d", (8, 8, 1), "gather")[0]
     for moved in (worth - 1, worth):
         asked = []
-        monkeypatch.setattr(planner, "relabelled", lambda kept, order, homes, asked=asked: asked.append(order) or order)
+        monkeypatch.setattr(planner, "relabelled", lambda total, order, homes, asked=asked: asked.append(order) or order)
         planner._relabelled(q, [replace(way, moved=moved, price=1e9)])
         assert bool(asked) is (moved >= worth)
+
+
+@pytest.mark.parametrize("nodes", [(1, 30), (6, 4)], ids=str)
+@pytest.mark.parametrize("shared", [0, 2**40])
+@pytest.mark.parametrize("mnk", [(256, 256, 256), (64, 64, 8192), (4096, 512, 32), (97, 211, 131)], ids=str)
+def test_no_table_with_ranks_placed_anew_has_a_lower_price_than_hoped(nodes, shared, mnk):
+    q = replace(cluster(*nodes, *mnk), shared=shared)
+    kept, tables = planner.KeptOf(q), list(planner._tables(q, "auto", None, None))
+    for way in planner._placed(q, [*tables, *planner._read_in_place(q, tables), *planner._straight(tables)]):
+        one = planner._Hoped.of(q, kept, way.table, way.order)
+        placed = relabelled(one.total, way.order, q.homes)
+        assert one.total[placed, np.arange(len(placed))].sum() <= most_kept(one.total)
+        assert one.price <= planner._way(q, kept, way.table, placed).price * (1 + 1e-12)
+
+
+def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
+    """Of the others the one of which most is hoped comes first."""
+    q = cluster(1, 96, 4096, 4096, 4096)
+    tables = list(planner._tables(q, "auto", None, None))
+    found = sorted(planner._placed(q, [*tables, *planner._straight(tables)]), key=lambda way: way.price)
+    again = planner._relabelled(q, found)
+    hoped = [planner._Hoped.of(q, planner.KeptOf(q), way.table, way.order).price for way in again]
+    assert 1 <= len(again) < sum(way.moved >= planner.WORTH for way in found[: planner.RELABELLED])
+    assert hoped == sorted(hoped)
+    assert all(least < min(way.price for way in (found[0], *again[:i])) for i, least in enumerate(hoped))
 
 
 def test_of_the_ways_the_cheapest_are_tried_with_ranks_placed_anew(monkeypatch):
