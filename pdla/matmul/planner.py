@@ -355,7 +355,8 @@ def _by_sizes(q: Question, table: Table) -> tuple[float, int]:
 
 
 def _relabelled(q: Question, found: list[Way]) -> list[Way]:
-    """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way."""
+    """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way: of many
+    ranks the best that is known so far, of few, whose assignments take no time, the best with ranks as they were."""
     if q.ranks > FEW:
         return []
     again, kept, best = [], KeptOf(q), found[0].price
@@ -363,7 +364,7 @@ def _relabelled(q: Question, found: list[Way]) -> list[Way]:
     few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:RELABELLED]
     hoped = [_Hoped.of(q, kept, *one) for one in few if _native_price(q, *one) < best]
     for one in sorted(hoped, key=lambda one: one.price):
-        if one.price >= best:
+        if one.price >= best and q.ranks > SWIFT:
             break
         again.append(_way(q, kept, one.table, relabelled(one.total, one.order, q.homes)))
         best = min(best, again[-1].price)

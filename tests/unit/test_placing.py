@@ -244,7 +244,7 @@ def test_no_table_with_ranks_placed_anew_has_a_lower_price_than_hoped(nodes, sha
 
 def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
     """Of the others the one of which most is hoped comes first."""
-    q = cluster(1, 96, 4096, 4096, 4096)
+    q = cluster(1, 343, 4096, 4096, 4096)
     tables = list(planner._tables(q, "auto", None, None))
     found = sorted(planner._placed(q, [*tables, *planner._straight(tables)]), key=lambda way: way.price)
     again = planner._relabelled(q, found)
