@@ -20,7 +20,6 @@ from pdla.indices import IndexSet, intersect, runs
 from pdla.layout import Layout, Shape, axes_of, effective, shares
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
-FEW = 1024  # ranks up to which an assignment is looked for: that takes time that grows with their cube
 
 
 @dataclass(frozen=True)
@@ -236,14 +235,13 @@ def _neighbours(homes: np.ndarray) -> np.ndarray:
 
 
 def relabelled(kept: Sequence[Kept], order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
-    """The rank at each place, so that as many elements as possible stay on their rank; `order` itself where none is better, or
-    there are more than FEW ranks.
+    """The rank at each place, so that as many elements as possible stay on their rank; `order` itself where none is better.
 
     homes  the node of each rank, numbered from 0; with it as many elements as possible stay on their node, then on their rank, and
            places that share a node in `order` share one again
     """
     total = np.add.reduce([matrix.elements for matrix in kept])
-    if len(total) > FEW or total[order, np.arange(len(order))].sum() == total.max(axis=0, initial=0).sum():
+    if total[order, np.arange(len(order))].sum() == total.max(axis=0).sum():
         return order
     if homes is None:
         return _assigned(total)
@@ -261,5 +259,5 @@ def _assigned(worth: np.ndarray) -> np.ndarray:
     """For each column of `worth` a row, no row twice, so that the sum of these elements is largest."""
     from scipy.optimize import linear_sum_assignment
 
-    columns, rows = linear_sum_assignment(worth.T, maximize=True)
-    return rows[np.argsort(columns)]
+    _, rows = linear_sum_assignment(worth.T, maximize=True)  # in order of columns, as none goes without a row
+    return rows

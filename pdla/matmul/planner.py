@@ -19,7 +19,7 @@ from pdla.grid import usual_order
 from pdla.layout import Layout, extra_axes
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
-from pdla.matmul.placing import FEW, Kept, Side, relabelled
+from pdla.matmul.placing import Kept, Side, relabelled
 from pdla.matmul.question import Lying, Question, Sizes, lying_so
 from pdla.matmul.tables import Algorithm, Table
 
@@ -32,6 +32,7 @@ RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relab
 WORTH = 2**16  # words of conversion from which that is tried: to import SciPy's assignment takes longer than to send fewer
 SWIFT = 256  # ranks up to which the assignment itself takes little time: beyond, WORTH grows with their square
 WIDE = 8  # itemsize with which OpenBLAS is faster at a wide block of C than at a tall one, both stored by rows
+FEW = 1024  # ranks up to which an assignment is looked for at all
 LARGE = 4096  # ranks from which conversions are priced by sizes alone
 
 
