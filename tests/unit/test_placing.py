@@ -105,14 +105,15 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         assert way.price == q.priced(schedule, table.box, planner._table_weighed(q, table, order) + brought, messages)
 
 
+@pytest.mark.parametrize("shape", [(7, 12), (2, 3)], ids=str)
 @pytest.mark.parametrize("layout", [Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))], ids=repr)
 @pytest.mark.parametrize("box", [(1, 1, 1), (2, 1, 3), (3, 2, 1)])
-def test_messages_of_conversions_are_those_that_a_redistribution_brings(layout, box):
+def test_messages_of_conversions_are_those_that_a_redistribution_brings(shape, layout, box):
     table, order = next(iter(planner.NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
 
     def program(comm):
         grid, there = ProcessGrid((2, 3)), ProcessGrid(box, table.axes, order=order)
-        user, native = pdla.zeros((7, 12), grid, layout), pdla.zeros((7, 12), there, table.A)
+        user, native = pdla.zeros(shape, grid, layout), pdla.zeros(shape, there, table.A)
         kept, received = Kept(*(side(X.shape, X.layout, X.grid) for X in (user, native)), np.arange(6), 6), []
         for X, new in ((user, native), (native, user)):
             with pdla.record() as ledger:
@@ -130,6 +131,11 @@ def test_what_has_to_be_summed_or_gathered_does_not_stay():
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
         assert planner._way(asked, planner.KeptOf(asked), table, np.arange(4)).stays[0] is stays
+
+
+@pytest.mark.parametrize("mnk", [(0, 12, 8), (12, 0, 8), (12, 8, 0)], ids=str)
+def test_prices_of_empty_products_are_numbers(mnk):
+    assert all(np.isfinite(way.price) for way in ways(cluster(1, 4, *mnk), "auto", None, None))
 
 
 def test_what_thousands_of_shares_have_in_common_takes_little_memory():
@@ -153,10 +159,13 @@ def test_places_that_share_a_node_share_one_again_and_keep_more_there():
     [table] = {way.table for way in ways(q, "3d", (4, 4, 4), "summa")} - {None}
     order = np.arange(64)
     kept = planner.KeptOf(q)(table)
-    placed = relabelled(kept, order, homes)
+    held, placed = sum(one.elements for one in kept), relabelled(kept, order, homes)
     assert sorted(placed) == list(range(64))
     for node in range(16):
-        assert len(set(homes[placed[homes[order] == node]])) == 1
+        tile = np.flatnonzero(homes[order] == node)
+        assert len(set(homes[placed[tile]])) == 1
+        stay = [held[list(ranks), tile].sum() for ranks in itertools.permutations(placed[tile])]
+        assert stay[0] == max(stay)
 
     def from_afar(order):
         return sum(one.far(order, homes)[number == 2].sum() for number, one in enumerate(kept))
