@@ -9,7 +9,7 @@ from matmuls import LAYOUT, exact
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
-from pdla.matmul import planner, roles
+from pdla.matmul import boxes, making, planner, roles
 from pdla.matmul.placing import Kept, Overlap, Place, Side, relabelled
 from pdla.matmul.planner import ways
 from pdla.matmul.question import Lying, Operand, Question
@@ -123,6 +123,27 @@ def test_messages_of_conversions_are_those_that_a_redistribution_brings(shape, l
 
     for received, told in pdla.run(6, program):
         assert told == received
+
+
+def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes():
+    """Those of what no all-gather brings, instead of a gather's, and of C's way to its layout; what is read in place takes none."""
+    layouts = LAYOUT, Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))
+
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        for lying in itertools.product(layouts, repeat=3):
+            A, B, C = (pdla.zeros((12, 12), grid, layout) for layout in lying)
+            task = making.Task(*map(Operand.of, (A, B, C)), A.dtype, making.Wish(), Machine())
+            for schedule in ("gather", "shared") if C.layout == LAYOUT else ("gather",):
+                [way] = planner.direct(task.question, "auto", schedule)
+                used = boxes.of(way.roles.carries, grid.sizes)
+                with pdla.record() as ledger:
+                    task.plan(way)(A, B, out=C)
+                more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
+                words = planner._weighed(task.question, schedule, way.words, lying, way.roles, grid.sizes, None)
+                assert way.price == task.question.priced(schedule, used, words, more), (schedule, lying)
+
+    pdla.run(6, program)
 
 
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
