@@ -359,6 +359,12 @@ def test_a_memory_limit_is_kept_by_a_grid_of_fewer_layers():
         pdla.predict_matmul(100, 100, 100, 64, memory_limit=100)
 
 
+def test_within_a_limit_a_grid_of_one_layer_is_looked_at_however_many_are_cheaper():
+    q = Sizes((1000, 1000, 1000), 1728, 8, Machine(), 0, ())
+    few, all_of_them = ([table.shape[2] for table, _ in planner.native_tables(q, "2.5d", lean)] for lean in (False, True))
+    assert 1 not in few and len({*few}) == planner.BOXES and 1 in all_of_them
+
+
 @pytest.mark.parametrize("ranks", [64, 5000, 720720, 10**6])
 @pytest.mark.parametrize("mnk", [(10**6, 10**6, 10**6), (10**5, 10**6, 10**4), (1000, 10**6, 1000), (300, 300, 3)], ids=str)
 def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(mnk, ranks):

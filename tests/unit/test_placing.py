@@ -88,6 +88,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     every = pdla.run(8, program)
     q, way, _ = every[0]
     assert way.stays == stays
+    assert planner._table_weighed(replace(q, machine=Machine(bandwidth=1.0, network=1.0)), table, order) == table.words(m, n, k)
     if in_place:
         read, moved = (max(sum(come for come, *_ in each[which]) for *_, each in every) for which in (np.s_[:2], np.s_[2:]))
         own = [0 if stay else max(each[i][2] for *_, each in every) for i, stay in enumerate(stays)]
