@@ -147,6 +147,24 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes():
     pdla.run(6, program)
 
 
+def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes(monkeypatch):
+    """An eighth of A, of B and of C moves; C whole on the way back, where all ranks hold it."""
+    monkeypatch.setattr(planner, "LARGE", 7)
+    planner._ways.cache_clear()
+
+    def program(comm):
+        grid, moved = ProcessGrid((2, 4)), []
+        A, B = exact((24, 16), grid, LAYOUT, seed=1), exact((16, 32), grid, LAYOUT, seed=2)
+        for layout in (LAYOUT, Layout()):
+            made = pdla.plan_matmul(A, B, layout=layout, algorithm="3d", box=(2, 2, 2), schedule="gather")
+            assert np.array_equal(made(A, B).gather(), A.gather() @ B.gather())
+            moved.append(made.moved)
+        return moved
+
+    assert pdla.run(8, program)[0] == [(24 * 16 + 16 * 32 + 24 * 32) / 8, (24 * 16 + 16 * 32) / 8 + 24 * 32]
+    planner._ways.cache_clear()
+
+
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
     q = cluster(1, 4, 64, 64, 64)
     table = next(iter(planner.NAMED["3d"].tables((2, 2, 1)))).straight

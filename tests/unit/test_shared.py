@@ -341,6 +341,7 @@ def test_faces_come_in_shares_or_straight_or_are_read_in_place(box, shared, trie
     q = replace(from_blocks(12, 12, 18, 24), shared=shared)
     assert {(way.schedule, way.table == way.table.straight) for way in ways(q, "3d", box, None)} == tried
     assert {way.schedule for way in ways(q, "3d", box, "gather")} == {"gather"}
+    assert {way.schedule for way in ways(q, "2.5d", box, None)} == {"summa", "cannon"}
 
 
 def test_the_words_of_the_roles_are_those_into_the_layout_that_is_asked_for():
