@@ -241,7 +241,7 @@ def kept_in_all(kept: Sequence[Kept]) -> np.ndarray:
 
 def most_kept(total: np.ndarray) -> int:
     """Elements of `kept_in_all` that stay on their rank at most, whichever rank is put where."""
-    return int(min(total.max(axis=0, initial=0).sum(), total.max(axis=1, initial=0).sum()))
+    return int(min(total.max(axis=0).sum(), total.max(axis=1).sum()))
 
 
 def relabelled(total: np.ndarray, order: np.ndarray, homes: np.ndarray | None = None) -> np.ndarray:
@@ -269,5 +269,5 @@ def _assigned(worth: np.ndarray) -> np.ndarray:
     """For each column of `worth` a row, no row twice, so that the sum of these elements is largest."""
     from scipy.optimize import linear_sum_assignment
 
-    columns, rows = linear_sum_assignment(worth.T, maximize=True)
-    return rows[np.argsort(columns)]
+    _, rows = linear_sum_assignment(worth.T, maximize=True)  # in order of columns, as none goes without a row
+    return rows

@@ -94,6 +94,28 @@ def test_to_a_grid_with_the_same_names_and_layouts_but_other_ranks():
     pdla.run(8, program)
 
 
+ELSEWHERE = {
+    "other ranks": {"shape": (2, 2, 2), "axes": ("m", "n", "k"), "order": (7, 2, 5, 0, 3, 6, 1, 4)},
+    "another shape": {"shape": (4, 2, 1), "axes": ("m", "n", "k"), "order": (0, 4, 1, 5, 2, 6, 3, 7)},
+    "axes named otherwise": {"shape": (2, 2, 2), "axes": ("n", "k", "m")},
+}
+
+
+@pytest.mark.parametrize("elsewhere", ELSEWHERE)
+@pytest.mark.parametrize("moved", "ABC")
+def test_a_boxs_own_layout_on_another_grid_is_not_its_own(moved, elsewhere):
+    table = next(iter(planner.NAMED["3d"].tables((2, 2, 2))))
+
+    def program(comm):
+        here, there = ProcessGrid(table.shape, table.axes), ProcessGrid(**ELSEWHERE[elsewhere])
+        A, B, C = (exact((12, 12), there if moved == X else here, getattr(table, X), seed=ord(X)) for X in "ABC")
+        expected = A.gather() @ B.gather()
+        pdla.matmul(A, B, out=C, algorithm="3d", box=(2, 2, 2), schedule="gather")
+        assert np.array_equal(C.gather(), expected)
+
+    pdla.run(8, program)
+
+
 def test_relabelled_ranks_keep_more_in_place(monkeypatch):
     def program(comm):
         grid = ProcessGrid((2, 4), order=(7, 2, 5, 0, 3, 6, 1, 4))
@@ -157,13 +179,15 @@ def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
 
 FORMULA = [("3d", (2, 3, 2)), ("3d", (1, 3, 4)), ("2.5d", (2, 2, 3)), ("tesseract", (2, 2, 3)), ("a-stationary", (3, 1, 4)),
            ("b-stationary", (1, 4, 3)), ("c-stationary", (4, 3, 1))]
+FORMULA = [(*each, (24, 36, 48)) for each in FORMULA]
+TURNED = [("3d", (1, 4, 1), (100, 8, 3)), ("3d", (4, 1, 1), (8, 100, 3)), ("3d", (1, 1, 10), (3, 100, 40))]  # A, B and C
 
 
-@pytest.mark.parametrize(("algorithm", "box"), FORMULA)
-def test_words_recorded_copied_dry_and_by_formula(algorithm, box):
+@pytest.mark.parametrize(("algorithm", "box", "mnk"), FORMULA + TURNED)
+def test_words_recorded_copied_dry_and_by_formula(algorithm, box, mnk):
     """From the algorithm's own layouts: nothing is converted, and every rank receives what the formula says."""
-    m, n, k = 24, 36, 48
-    table = next(iter(planner.NAMED[algorithm].tables(box)))
+    m, n, k = mnk
+    table = next(iter(planner.NAMED[algorithm].tables(box))).evened(m, n, k)
 
     def program(comm):
         grid = ProcessGrid(table.shape, table.axes)
@@ -179,6 +203,11 @@ def test_words_recorded_copied_dry_and_by_formula(algorithm, box):
     assert all(recorded == copied for recorded, _, copied in real)
     assert [pdla.dry_run(12, program, rank=rank)[0][:2] for rank in range(12)] == [figures[:2] for figures in real]
     assert max(recorded for recorded, _, _ in real) == 8 * pdla.matmul_words(algorithm, m, n, k, box)
+
+
+def test_faces_are_cut_evenly_along_the_dimension_that_can_be():
+    """100 x 3 into four, 3 x 100 into four and into ten: along the 3 some ranks would receive all, or four times as much."""
+    assert [pdla.matmul_words(algorithm, *mnk, box) for algorithm, box, mnk in TURNED] == [300 * 3 / 4, 300 * 3 / 4, 30 * 9]
 
 
 def test_predicted_is_measured_with_conversions():
@@ -265,7 +294,8 @@ def test_search_is_exhaustive():
 
 def test_of_a_box_and_its_mirror_image_elements_of_eight_bytes_cut_m():
     for dtype, tie in (("float32", (1, 2, 1)), ("float64", (2, 1, 1)), ("complex64", (2, 1, 1)), ("complex128", (1, 2, 1))):
-        assert pdla.predict_matmul(64, 64, 64, 2, dtype=dtype).grid == tie
+        found = pdla.predict_matmul(64, 64, 64, 2, dtype=dtype)
+        assert found.grid == tie and found.lower_bound == np.dtype(dtype).itemsize * received_lower_bound(64, 64, 64, 2)
         assert pdla.predict_matmul(64, 128, 64, 2, dtype=dtype).grid == (1, 2, 1)
         assert pdla.predict_matmul(128, 64, 64, 2, dtype=dtype).grid == (2, 1, 1)
 
@@ -329,6 +359,12 @@ def test_a_memory_limit_is_kept_by_a_grid_of_fewer_layers():
         pdla.predict_matmul(100, 100, 100, 64, memory_limit=100)
 
 
+def test_within_a_limit_a_grid_of_one_layer_is_looked_at_however_many_are_cheaper():
+    q = Sizes((1000, 1000, 1000), 1728, 8, Machine(), 0, ())
+    few, all_of_them = ([table.shape[2] for table, _ in planner.native_tables(q, "2.5d", lean)] for lean in (False, True))
+    assert 1 not in few and len({*few}) == planner.BOXES and 1 in all_of_them
+
+
 @pytest.mark.parametrize("ranks", [64, 5000, 720720, 10**6])
 @pytest.mark.parametrize("mnk", [(10**6, 10**6, 10**6), (10**5, 10**6, 10**4), (1000, 10**6, 1000), (300, 300, 3)], ids=str)
 def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(mnk, ranks):
@@ -378,6 +414,9 @@ def test_of_a_small_product_ranks_along_k_may_be_idle():
     """Messages take longer than the product on one rank, or on two that do not sum C."""
     assert boxes.cheapest(64, 100, 2, 24, Machine.load("laptop"))[0] == (1, 1, 1)
     assert boxes.cheapest(10000, 7, 500, 6, Machine.load("a100x4"))[0] == (2, 1, 1)
+    assert pdla.predict_matmul(10000, 7, 500, 6, machine="a100x4").grid == (2, 1, 1)
+    untold = pdla.predict_matmul(10000, 7, 500, 6)
+    assert untold.grid == (6, 1, 1) and untold.seconds is None
     found = pdla.predict_matmul(1, 1000, 1000, 1000, machine=Machine())
     assert found.ranks_used < 20 and found.seconds < 20e-6  # 780 ranks, which receive less, take 66e-6 s
 

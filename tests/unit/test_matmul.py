@@ -561,7 +561,7 @@ def test_what_has_gaps_is_known_without_strides(rows, cols):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("shape", [(1, 1), (1, 5), (2, 2), (2, 3), (3, 4), (4, 2)], ids=str)
 def test_bytes_recorded_copied_dry_and_by_formula(shape, algorithm):
-    m, n, k = 60, 60, 60  # divisible by every axis, and so square that C stays
+    m, n, k = 120, 180, 60  # divisible by every axis, and with so little k that C stays
 
     def product(comm):
         grid = ProcessGrid(shape)

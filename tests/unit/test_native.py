@@ -49,12 +49,14 @@ def test_what_cannot_be_asked_for():
         pdla.predict_matmul(2**63, 2, 3, 4)
     with pytest.raises(ShapeError, match=r"m=2\.5"):
         pdla.run(2, lambda comm: pdla.native_layouts(2.5, 2, 3))
-    for mnkp in ((2.5, 2, 3, 4), ("2", 2, 3, 4), (2, 2, 3, 4.0)):
+    for mnkp in ((2.5, 2, 3, 4), ("2", 2, 3, 4), (2, 2, 3, 4.0), (2, 2, 3, 0)):
         with pytest.raises(PlanError, match="whole numbers"):
             pdla.predict_matmul(*mnkp)
     for memory in (float("nan"), "many"):
         with pytest.raises(PlanError, match="a number of bytes"):
             pdla.predict_matmul(2, 2, 3, 4, memory_limit=memory)
+    with pytest.raises(PlanError, match="algorithm='summa': one of"):
+        pdla.predict_matmul(1, 2, 3, 4, algorithm="summa")
     with pytest.raises(PlanError, match="algorithm='summa': one of"):
         pdla.run(2, lambda comm: pdla.native_layouts(1, 2, 3, algorithm="summa"))
     for wrong in (["float64", "float32"], ["float64", "no such"]):

@@ -9,7 +9,7 @@ from matmuls import LAYOUT, exact
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
-from pdla.matmul import planner, roles
+from pdla.matmul import boxes, making, planner, roles
 from pdla.matmul.placing import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.planner import ways
 from pdla.matmul.question import Lying, Operand, Question
@@ -88,6 +88,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     every = pdla.run(8, program)
     q, way, _ = every[0]
     assert way.stays == stays
+    assert planner._table_weighed(replace(q, machine=Machine(bandwidth=1.0, network=1.0)), table, order) == table.words(m, n, k)
     if in_place:
         read, moved = (max(sum(come for come, *_ in each[which]) for *_, each in every) for which in (np.s_[:2], np.s_[2:]))
         own = [0 if stay else max(each[i][2] for *_, each in every) for i, stay in enumerate(stays)]
@@ -105,14 +106,15 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         assert way.price == q.priced(schedule, table.box, planner._table_weighed(q, table, order) + brought, messages)
 
 
+@pytest.mark.parametrize("shape", [(7, 12), (2, 3)], ids=str)
 @pytest.mark.parametrize("layout", [Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))], ids=repr)
 @pytest.mark.parametrize("box", [(1, 1, 1), (2, 1, 3), (3, 2, 1)])
-def test_messages_of_conversions_are_those_that_a_redistribution_brings(layout, box):
+def test_messages_of_conversions_are_those_that_a_redistribution_brings(shape, layout, box):
     table, order = next(iter(planner.NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
 
     def program(comm):
         grid, there = ProcessGrid((2, 3)), ProcessGrid(box, table.axes, order=order)
-        user, native = pdla.zeros((7, 12), grid, layout), pdla.zeros((7, 12), there, table.A)
+        user, native = pdla.zeros(shape, grid, layout), pdla.zeros(shape, there, table.A)
         kept, received = Kept(*(side(X.shape, X.layout, X.grid) for X in (user, native)), np.arange(6), 6), []
         for X, new in ((user, native), (native, user)):
             with pdla.record() as ledger:
@@ -124,12 +126,56 @@ def test_messages_of_conversions_are_those_that_a_redistribution_brings(layout, 
         assert told == received
 
 
+def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes():
+    """Those of what no all-gather brings, instead of a gather's, and of C's way to its layout; what is read in place takes none."""
+    layouts = LAYOUT, Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))
+
+    def program(comm):
+        grid = ProcessGrid((2, 3))
+        for lying in itertools.product(layouts, repeat=3):
+            A, B, C = (pdla.zeros((12, 12), grid, layout) for layout in lying)
+            task = making.Task(*map(Operand.of, (A, B, C)), A.dtype, making.Wish(), Machine())
+            for schedule in ("gather", "shared") if C.layout == LAYOUT else ("gather",):
+                [way] = planner.direct(task.question, "auto", schedule)
+                used = boxes.of(way.roles.carries, grid.sizes)
+                with pdla.record() as ledger:
+                    task.plan(way)(A, B, out=C)
+                more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
+                words = planner._weighed(task.question, schedule, way.words, lying, way.roles, grid.sizes, None)
+                assert way.price == task.question.priced(schedule, used, words, more), (schedule, lying)
+
+    pdla.run(6, program)
+
+
+def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes(monkeypatch):
+    """An eighth of A, of B and of C moves; C whole on the way back, where all ranks hold it."""
+    monkeypatch.setattr(planner, "LARGE", 7)
+    planner._ways.cache_clear()
+
+    def program(comm):
+        grid, moved = ProcessGrid((2, 4)), []
+        A, B = exact((24, 16), grid, LAYOUT, seed=1), exact((16, 32), grid, LAYOUT, seed=2)
+        for layout in (LAYOUT, Layout()):
+            made = pdla.plan_matmul(A, B, layout=layout, algorithm="3d", box=(2, 2, 2), schedule="gather")
+            assert np.array_equal(made(A, B).gather(), A.gather() @ B.gather())
+            moved.append(made.moved)
+        return moved
+
+    assert pdla.run(8, program)[0] == [(24 * 16 + 16 * 32 + 24 * 32) / 8, (24 * 16 + 16 * 32) / 8 + 24 * 32]
+    planner._ways.cache_clear()
+
+
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
     q = cluster(1, 4, 64, 64, 64)
     table = next(iter(planner.NAMED["3d"].tables((2, 2, 1)))).straight
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
         assert planner._way(asked, planner.KeptOf(asked), table, np.arange(4)).stays[0] is stays
+
+
+@pytest.mark.parametrize("mnk", [(0, 12, 8), (12, 0, 8), (12, 8, 0)], ids=str)
+def test_prices_of_empty_products_are_numbers(mnk):
+    assert all(np.isfinite(way.price) for way in ways(cluster(1, 4, *mnk), "auto", None, None))
 
 
 def test_what_thousands_of_shares_have_in_common_takes_little_memory():
@@ -153,10 +199,14 @@ def test_places_that_share_a_node_share_one_again_and_keep_more_there():
     [table] = {way.table for way in ways(q, "3d", (4, 4, 4), "summa")} - {None}
     order = np.arange(64)
     kept = planner.KeptOf(q)(table)
-    placed = relabelled(kept_in_all(kept), order, homes)
+    held = kept_in_all(kept)
+    placed = relabelled(held, order, homes)
     assert sorted(placed) == list(range(64))
     for node in range(16):
-        assert len(set(homes[placed[homes[order] == node]])) == 1
+        tile = np.flatnonzero(homes[order] == node)
+        assert len(set(homes[placed[tile]])) == 1
+        stay = [held[list(ranks), tile].sum() for ranks in itertools.permutations(placed[tile])]
+        assert stay[0] == max(stay)
 
     def from_afar(order):
         return sum(one.far(order, homes)[number == 2].sum() for number, one in enumerate(kept))

@@ -10,7 +10,8 @@ import pytest
 import pdla
 from pdla import record, run
 from pdla.comm import ring
-from pdla.matmul.nodes import outside
+from pdla.grid import usual_order
+from pdla.matmul.nodes import fillings, outside
 from pdla.matmul.planner import native_tables
 from pdla.matmul.question import Sizes
 from pdla.model.machine import Machine
@@ -237,9 +238,20 @@ def test_a_plan_counts_words_from_other_nodes_as_they_come():
     assert [outside(rows, [axis], False) for axis in (0, 1)] == [1.0, 0.0]
     assert [outside(tiles, [axis], False) for axis in (0, 1)] == [pytest.approx(1 / 3)] * 2
     assert outside(tiles, [1], True) == pytest.approx(2 / 3)
+    assert outside(tiles[:, [0, 2, 1, 3]], [1], True) == pytest.approx(2 / 3)  # the peers need not stand side by side
     assert outside(np.zeros((1, 1), int), [], False) == 0  # a rank alone has no peers
     for along in ([0, 1], []):
         assert outside(rows, along, False) == pytest.approx(12 / 15 / 4) and outside(rows, along, True) == pytest.approx(12 / 15)
+
+
+def test_a_grid_without_tiles_of_a_node_is_filled_along_each_axis():
+    """30 places, dealt in turn to nodes of 4 and 3 ranks: no tile of 4 fits; what is left is node after node along each axis."""
+    shape, homes = (2, 1, 3, 5), np.arange(30) % 8
+    usual, *others = fillings(shape, homes)
+    assert np.array_equal(usual, usual_order(shape).ravel())
+    for fast, order in zip((0, 2, 3), others, strict=True):
+        assert sorted(order) == list(range(30))
+        assert (np.diff(np.moveaxis(homes[order].reshape(shape), fast, -1).ravel()) >= 0).all()
 
 
 def test_matrices_are_dealt_out_in_tiles_of_a_node():

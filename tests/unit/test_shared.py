@@ -298,6 +298,15 @@ def test_c_is_summed_along_two_axes_where_no_node_has_several_ranks_of_many_and_
     assert not q.in_two and replace(q, C=on_four_axes).in_two
 
 
+@pytest.mark.parametrize(("ranks", "mnk", "split"), [(107, (32, 32, 560233), (8, 13)), (100, (100, 100, 10**6), (10, 10))])
+def test_c_is_planned_to_be_summed_once_where_nodes_have_several_ranks(ranks, mnk, split):
+    """One sum goes from node to node; and 104 of 107 ranks, a prime, would be taken for two sums alone."""
+    q = Sizes(mnk, ranks, 8, Machine(), 0, ())
+    assert native_tables(q, "auto")[0][0].shape == (1, 1, *split)
+    shapes = {table.shape for table, _ in native_tables(replace(q, nodes=tuple(r // 2 for r in range(ranks))), "auto")}
+    assert (1, 1, ranks) in shapes and (1, 1, 104) not in shapes and {len(shape) for shape in shapes} == {3}
+
+
 def test_a_product_is_on_one_grid_where_c_is_there_too():
     q = from_blocks(4, 6, 5, 7)
     there = replace(q.A.place, placing=b"another order")
@@ -332,6 +341,7 @@ def test_faces_come_in_shares_or_straight_or_are_read_in_place(box, shared, trie
     q = replace(from_blocks(12, 12, 18, 24), shared=shared)
     assert {(way.schedule, way.table == way.table.straight) for way in ways(q, "3d", box, None)} == tried
     assert {way.schedule for way in ways(q, "3d", box, "gather")} == {"gather"}
+    assert {way.schedule for way in ways(q, "2.5d", box, None)} == {"summa", "cannon"}
 
 
 def test_the_words_of_the_roles_are_those_into_the_layout_that_is_asked_for():
