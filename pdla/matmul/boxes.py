@@ -63,9 +63,10 @@ def words(m: int, n: int, k: int, box: Box) -> float:
     return float(_one(m, n, k, box).words)
 
 
-def messages(m: int, n: int, k: int, box: Box, lean: float) -> float:
-    """Messages that a rank receives, as they are priced. lean: see the function."""
-    return float(_one(m, n, k, box).messages(lean))
+def messages(m: int, n: int, k: int, box: Box, lean: float) -> tuple[float, float, float]:
+    """Messages of A, B and C that a rank receives, as they are priced. lean: see the function."""
+    A, B, C = (float(each) for each in _one(m, n, k, box).messages_of_each(lean))
+    return A, B, C
 
 
 def _one(m: int, n: int, k: int, box: Box) -> Boxes:
@@ -118,16 +119,20 @@ class Boxes:
         return self.bm * self.bk * (1 - 1 / self.pn) + self.bk * self.bn * (1 - 1 / self.pm) + self._sums[0]
 
     def messages(self, lean: float) -> Any:
-        """All are sent at once. But where no more than `lean` words are received, or more ranks sum a face of C than it has
-        elements, short faces come in steps, and C may be summed twice."""
-        at_once = self.pm + self.pn + self.pk - 3
+        return sum(self.messages_of_each(lean))
+
+    def messages_of_each(self, lean: float) -> tuple[Any, Any, Any]:
+        """Of A, B and C. All are sent at once. But where no more than `lean` words are received, or more ranks sum a face of C than
+        it has elements, short faces come in steps, and C may be summed twice."""
+        at_once = self.pn - 1, self.pm - 1, self.pk - 1
         worth = (self.words <= lean) | (self.pk > self.bm * self.bn)
         _, steps, longest = self._sums
         stepwise = worth & (longest <= LONGEST)
         if not np.any(stepwise):
             return at_once
-        gathered = circulant.weight(8 * self.bm * self.bk, self.pn) + circulant.weight(8 * self.bk * self.bn, self.pm)
-        return np.where(stepwise, gathered + steps, at_once)
+        gathered = circulant.weight(8 * self.bm * self.bk, self.pn), circulant.weight(8 * self.bk * self.bn, self.pm)
+        A, B, C = (np.where(stepwise, few, many) for few, many in zip((*gathered, steps), at_once, strict=True))
+        return A, B, C
 
     @property
     def summed(self) -> Any:

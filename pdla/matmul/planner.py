@@ -14,6 +14,7 @@ from threading import Lock
 
 import numpy as np
 
+from pdla.cuts import Block
 from pdla.errors import PlanError
 from pdla.grid import usual_order
 from pdla.layout import Layout, extra_axes
@@ -124,21 +125,36 @@ def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
     return Way(name, how, chosen, None, None, words, 0.0, price)
 
 
-def _redistributed(q: Question, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> int:
-    """Messages by which A and B come that no all-gather brings where they are needed, instead of those of gathers, which a box's
-    price counts; and those by which C goes to its layout when it has been summed."""
-    place, received = q.A.place, np.zeros(q.ranks, np.int64)
+def _redistributed(q: Question, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> float:
+    """Messages by which A and B come where they are needed, less those of the gathers that a box's price counts: other ones, where
+    no all-gather brings them, or none, where they lie there in copies. And those by which C goes to its layout when it has been
+    summed."""
+    place, received = q.A.place, np.zeros(q.ranks)
 
     def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
         lies, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
         return Kept(lies, needed, place.order, q.ranks)
 
-    for X, layout, needed, ranks in zip(q.operands, given, chosen.layouts, (used.n, used.m), strict=False):
-        if how != "shared" and extra_axes(layout, needed, place.sizes) is None:
-            received += kept(X.shape, layout, needed).messages(place.order, False) - (ranks - 1)
+    each = zip((q.A, q.B), given, chosen.layouts, (used.n, used.m), q.messages(how, used), strict=False)
+    for X, layout, needed, ranks, counted in each:
+        if how == "shared":
+            continue
+        gathered = extra_axes(layout, needed, place.sizes)
+        if gathered is None:
+            received += kept(X.shape, layout, needed).messages(place.order, False) - counted
+        elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
+            received += parts - 1 - counted
     if q.C is not None:
-        received += kept(q.C.shape, given[2], roles.after_sums(chosen.C, given[2])[1]).messages(place.order, True)
-    return max(0, int(received.max()))
+        received += kept(q.C.shape, given[2], _summed(q.C.shape, chosen.C, given[2])).messages(place.order, True)
+    return float(received.max())
+
+
+def _summed(shape: tuple[int, int], c: Layout, wanted: Layout) -> Layout:
+    """C's layout when its addends have been summed; also along axes that do not cut it in the layout asked for (see
+    redistribute.sums)."""
+    scattered, summed = roles.after_sums(c, wanted)
+    rest = tuple(Block(axis) for axis in c.partial if axis not in scattered)
+    return Layout((*summed.rows, *rest), summed.cols) if shape[0] >= shape[1] else Layout(summed.rows, (*summed.cols, *rest))
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own

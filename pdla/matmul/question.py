@@ -127,9 +127,13 @@ class Sizes:
         """Whether C may be summed along two axes: not where nodes have several ranks, as one sum goes from node to node."""
         return not 1 < len(set(self.nodes)) < self.ranks
 
-    def priced(self, schedule: str, used: boxes.Box, words: float, more: int = 0) -> float:
-        """The price of a box that receives `words`, in the messages of the product and `more`; what is read in place needs none."""
-        begun = more + (used.k - 1 if schedule == "shared" else boxes.messages(*self.mnk, used, self._lean))
+    def messages(self, schedule: str, used: boxes.Box) -> tuple[float, float, float]:
+        """Messages of A, B and C that a rank receives, as they are priced; what is read in place needs none."""
+        return (0, 0, used.k - 1) if schedule == "shared" else boxes.messages(*self.mnk, used, self._lean)
+
+    def priced(self, schedule: str, used: boxes.Box, words: float, more: float = 0) -> float:
+        """The price of a box that receives `words`, in the messages of the product and `more`."""
+        begun = more + sum(self.messages(schedule, used))
         excess, work = boxes.excess(*self.mnk, used, self.ranks), prod(self.mnk) / self.ranks
         return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 

@@ -281,7 +281,7 @@ def test_search_is_exhaustive():
         bound = received_lower_bound(*mnk, ranks)
 
         def price(box, mnk=mnk, ranks=ranks, bound=bound):
-            begun = boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine))
+            begun = sum(boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine)))
             over, words = boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box)
             return boxes.price(ranks, over, words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
 
@@ -371,7 +371,7 @@ def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(mnk, ra
     machine, bound = Machine(), received_lower_bound(*mnk, ranks)
 
     def price(box):
-        begun, words = boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine)), boxes.words(*mnk, box)
+        begun, words = sum(boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine))), boxes.words(*mnk, box)
         return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
 
     found = boxes.by_layers(*mnk, ranks, machine, True, True)
@@ -428,7 +428,7 @@ def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
     for mnk in ((10**6, 1, 1), (20, 20, 20), (10**4, 10**4, 1), (7, 10**9, 3)):
         few, many = (boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
         assert np.allclose(few, many, rtol=0.02), mnk
-        assert boxes.messages(*mnk, boxes.cheapest(*mnk, 10**6, Machine())[0], inf) < 10**4
+        assert sum(boxes.messages(*mnk, boxes.cheapest(*mnk, 10**6, Machine())[0], inf)) < 10**4
 
 
 # ---------------------------------------------------------------------------------------------- plans

@@ -126,16 +126,22 @@ def test_messages_of_conversions_are_those_that_a_redistribution_brings(shape, l
         assert told == received
 
 
-def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes():
-    """Those of what no all-gather brings, instead of a gather's, and of C's way to its layout; what is read in place takes none."""
-    layouts = LAYOUT, Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))
+CUT = LAYOUT, Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))
+COPIES = Layout(), Layout("row"), Layout("col"), Layout(cols="row"), LAYOUT
+
+
+@pytest.mark.parametrize("layouts", [CUT, COPIES], ids=["cut", "copies"])
+@pytest.mark.parametrize("n", [12, 24])
+def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layouts):
+    """Those of what no all-gather brings, or is there in copies, instead of a gather's, and of C's way to its layout; what is read
+    in place takes none."""
 
     def program(comm):
         grid = ProcessGrid((2, 3))
         for lying in itertools.product(layouts, repeat=3):
-            A, B, C = (pdla.zeros((12, 12), grid, layout) for layout in lying)
+            A, B, C = (pdla.zeros((12, size), grid, layout) for size, layout in zip((12, n, n), lying, strict=True))
             task = making.Task(*map(Operand.of, (A, B, C)), A.dtype, making.Wish(), Machine())
-            for schedule in ("gather", "shared") if C.layout == LAYOUT else ("gather",):
+            for schedule in ("gather", "shared") if C.layout == LAYOUT and layouts is CUT else ("gather",):
                 [way] = planner.direct(task.question, "auto", schedule)
                 used = boxes.of(way.roles.carries, grid.sizes)
                 with pdla.record() as ledger:
@@ -145,6 +151,15 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes():
                 assert way.price == task.question.priced(schedule, used, words, more), (schedule, lying)
 
     pdla.run(6, program)
+
+
+def test_without_a_message_the_price_counts_none_though_a_boxs_own_gather_would_go_in_steps():
+    place = Place(("row",), (512,), np.arange(512), 512, b"")
+    A, B, C = (Lying((4096, 64), Layout(rows), place) for rows in ("row", (), "row"))
+    q = Question((4096, 64, 64), 512, 8, Machine(), 0, (0,) * 512, A=A, B=replace(B, shape=(64, 64)), C=C)
+    [way] = planner.direct(q, "auto", "gather")
+    used = boxes.Box(512, 1, 1)
+    assert 0 < q.messages("gather", used)[1] < 511 and way.price == q.priced("gather", used, 0, -sum(q.messages("gather", used)))
 
 
 def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes(monkeypatch):
