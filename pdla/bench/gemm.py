@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 from statistics import median
 from typing import Any
 
@@ -18,7 +17,6 @@ from pdla.bench.split import Split, Work, foretold, measured
 from pdla.errors import PlanError
 from pdla.matmul.plan import AT_ONCE, Figures
 from pdla.matmul.planner import SCHEDULES
-from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
@@ -144,7 +142,7 @@ def figures(case: Case, plan: pdla.Plan, operands: Operands, counted: Figures) -
         messages=counted.messages,
         bytes_received=counted.bytes_received,
         bytes_by_formula=float(size * pdla.matmul_words(plan.algorithm, m, n, k, case.grid)) if natural else None,
-        bytes_lower_bound=size * received_lower_bound(m, n, k, prod(case.grid)),
+        bytes_lower_bound=size * plan.bound,  # of all ranks: the plan may use those that the matrices' grid leaves idle
         peak_workspace=counted.peak_workspace,
     )
 

@@ -93,9 +93,9 @@ class Plan:
     adds: bool
     limit: float
     runners_up: tuple[str, ...] = ()
-    workspace: Workspace = field(default_factory=Workspace, init=False, compare=False, repr=False)
-    memo: Memo = field(default_factory=Memo, init=False, compare=False, repr=False)
-    seen: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
+    workspace: Workspace = field(default_factory=Workspace, init=False, compare=False)
+    memo: Memo = field(default_factory=Memo, init=False, compare=False)
+    seen: list[Any] = field(default_factory=list, init=False, compare=False)
 
     @property
     def layout(self) -> Layout:
@@ -386,14 +386,21 @@ class Plan:
         _, ledger = dry_run(self.grid.comm.size, program, rank=rank)
         return ledger.bytes_received, ledger.messages, ledger.peak_workspace, ledger.flops
 
+    def __repr__(self) -> str:
+        return f"Plan({self._product}, {self.named})"
+
+    @property
+    def _product(self) -> str:
+        m, n, k = self.mnk
+        return f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}"
+
     def explain(self) -> str:
         """The plan in words: how it multiplies, what it costs, the lower bound, and the next best ways."""
-        m, n, k = self.mnk
         walked = "" if self.schedule in AT_ONCE else f", walking {self.walk.dimension}"
         panels = f" in panels of {self.panel}" if self.schedule not in AT_ONCE else ""
         cost, machine, size = self.predicted, self.machine, self.dtype.itemsize
         return "\n".join([
-            f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}",
+            self._product,
             f"  algorithm   {self.named}{walked}{panels}",
             f"  roles       {str(self.roles) or 'one rank'}",
             *(f"  {name}           {self._way_of(i)}" for i, name in enumerate("ABC")),

@@ -417,6 +417,14 @@ def test_recorded_bytes_are_the_formula_and_the_prediction(algorithm, grid):
     assert len(row.seconds) == 2
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "summa"])
+def test_the_bound_is_the_plans_where_the_matrices_lie_on_few_ranks(algorithm):
+    """auto multiplies on all 64 ranks, and received 0.75 of what six ranks would have had to."""
+    row = predict(Case(2048, 2048, 2048, algorithm=algorithm, grid=(2, 3)), 64)
+    assert row.multiple_of_bound >= 1
+    assert f"bound       {row.bytes_lower_bound:.0f} bytes" in row.explained
+
+
 @pytest.mark.parametrize("sizes", [(64, 64, 4096), (10, 2048, 2048), (0, 64, 64)])
 def test_the_formula_says_nothing_of_what_the_rule_does_otherwise(sizes):
     """It is that of a C that stays in place, and here A or B does."""

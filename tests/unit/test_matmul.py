@@ -665,6 +665,7 @@ def test_plan_predicts_explains_and_runs():
         assert plan.predicted.bytes_received == figures["max_bytes_received"]
         assert plan.predicted.peak_workspace == figures["max_peak_workspace"]
         assert "summa" in plan.explain() and str(plan.predicted.bytes_received) in plan.explain()
+        assert repr(plan) == "Plan(C(12, 6) = A(12, 18) B(18, 6), float64, on ProcessGrid(row=2, col=3), summa)"
         with pytest.raises(pdla.errors.PlanError, match="this plan is for") as refused:
             plan(A, A.T[:17, :17])
         return str(refused.value)
