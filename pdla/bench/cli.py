@@ -134,8 +134,9 @@ def _first_of_the_job() -> bool:
 def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
     if arguments.command in ALONE:
         return _alone(lambda: ALONE[arguments.command][0].run(arguments))
-    if arguments.dry_run:
-        return _here(lambda: pdla.dry_run(arguments.ranks, arguments.program, arguments, words)[0])
+    if arguments.dry_run:  # plans are made for the machine for which times are predicted
+        with config.override(machine=arguments.machine or config.settings.machine):
+            return _here(lambda: pdla.dry_run(arguments.ranks, arguments.program, arguments, words)[0])
     with config.override(array=arguments.array or config.settings.array):
         if arguments.threads:
             return _here(lambda: pdla.run(arguments.threads, arguments.program, arguments, words)[0])

@@ -27,6 +27,7 @@ class Optimizer:
     moments  arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit floats
     """
 
+    __slots__ = ("layer", "state", "steps")  # so that to set a rate by another name is an error
     moments = 0
 
     def __init__(self, layer: Layer) -> None:
@@ -108,6 +109,8 @@ class Optimizer:
 class SGD(Optimizer):
     """value -= rate (gradient + decay value), with momentum: the velocity is momentum times itself plus the gradient."""
 
+    __slots__ = ("decay", "momentum", "rate")
+
     def __init__(self, layer: Layer, rate: float, *, momentum: float = 0.0, decay: float = 0.0) -> None:
         super().__init__(layer)
         self.rate, self.momentum, self.decay = rate, momentum, decay
@@ -130,6 +133,7 @@ class SGD(Optimizer):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
 
+    __slots__ = ("betas", "decay", "eps", "rate")
     moments = 2
 
     def __init__(

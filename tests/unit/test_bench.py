@@ -22,6 +22,7 @@ from pdla.bench.peak import Peaks
 from pdla.bench.stop import Stop
 from pdla.config import LAUNCHERS
 from pdla.matmul.planner import ON_GRID
+from pdla.model.machine import Machine
 
 SIZES = ["-m", "30", "-n", "20", "-k", "25"]
 SLOW = ["scale", "--product", "100000x100000x100000", "--to", "10000000", "--factor", "2"]  # its last line is long after its first
@@ -516,6 +517,11 @@ def test_dry_runs_have_figures_and_no_times(capsys, tmp_path, P):
     content = valid(tmp_path / "out.json")
     assert (content["world"], content["ranks"]) == ("dry", P)
     assert content["rows"][0]["seconds"] == content["rows"][0]["checks"] == []
+
+
+def test_a_dry_run_plans_for_the_machine_for_which_it_predicts(capsys):
+    _, out, _ = run(capsys, "gemm", "--dry-run", "-P", "64", "--machine", "a100x4")
+    assert f"at {Machine.load('a100x4').flops:.3g} flops" in out and pdla.config.settings.machine == ""
 
 
 @pytest.mark.parametrize("dtypes", [("float64", "float64"), ("float32", "complex64"), ("int32", "int32")])

@@ -1580,6 +1580,19 @@ def test_rates_that_float16_has_no_number_for():
     assert np.allclose(run(SUMMA, program), -6e-4, rtol=1e-3)
 
 
+def test_a_rate_by_another_name_is_refused():
+    """It would change nothing, and say nothing."""
+
+    def program(scheme):
+        for make in (nn.SGD, nn.AdamW):
+            optimizer = make(nn.Linear(scheme, 4, 4), 1e-2)
+            optimizer.rate = 1e-3
+            with pytest.raises(AttributeError, match="lr"):
+                optimizer.lr = 1e-3
+
+    run(SUMMA, program)
+
+
 def test_gradients_of_float16_are_clipped_to_a_part_that_it_has_no_number_for():
     def program(scheme):
         layer = of_16_bits(scheme)
