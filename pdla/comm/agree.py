@@ -60,12 +60,18 @@ def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoRet
         told = "; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items())
         raise _on_all(comm, next(filter(None, kinds))(told))
     calls = who_said(others)
-    raise AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items()))
+    raise _known(comm, AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items())))
 
 
 def _on_all(comm: Communicator, error: Exception) -> Exception:
     """An error that all ranks are about to raise: if it ends the job, one traceback is enough (job.py)."""
     error.repeated = comm.rank > 0  # type: ignore[attr-defined]
+    return _known(comm, error)
+
+
+def _known(comm: Communicator, error: Exception) -> Exception:
+    """An error that all ranks of the communicator raise now: `agreed`, around what raises it, does not tell it to them again."""
+    error.known_to = comm.identity  # type: ignore[attr-defined]
     return error
 
 
@@ -103,6 +109,8 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
+        if getattr(raised, "known_to", None) == comm.identity:
+            raise  # a function of the user's has made another call, in which the other ranks, here or elsewhere, raise it, too
         error = raised
     agree(comm, call, error)
 

@@ -126,6 +126,18 @@ def test_different_errors_are_all_told():
     assert texts(program, ShapeError, 5) == "ranks 1, 3: odd; ranks 2, 4: even"
 
 
+@pytest.mark.parametrize("callers", [[0, 1], [1]])
+def test_calls_within_a_call_that_only_some_ranks_make_leave_all_together(callers):
+    """Told of it once more, by ranks that have gone on, those that wait would take that for an answer."""
+
+    def program(comm):
+        A, idle = pdla.ones((4, 4), ProcessGrid(comm.size), Layout("row")), ProcessGrid(comm.size - 1)
+        return pdla.from_function(lambda i, j: i + j * (A.norm() if comm.rank in callers else 1), (5, 5), idle, Layout("row"))
+
+    text = texts(program, ranks=3)
+    assert text.startswith("ranks disagree: ") and "norm of 4 x 4" in text and "from_function: f" in text
+
+
 class Picky(RuntimeError):
     """An error that takes more than a text, and so does not travel."""
 
