@@ -16,8 +16,8 @@ import pytest
 from matmuls import LAYOUT, exact
 
 import pdla
-from pdla import ProcessGrid, config
-from pdla.errors import PdlaError
+from pdla import Layout, ProcessGrid, config
+from pdla.errors import AgreementError, PdlaError
 from pdla.matmul.operands import Sink
 
 pytestmark = [
@@ -49,6 +49,26 @@ def taken(comm):
                 held.setdefault(str(file.stat().st_ino), file.stat().st_size)
     names = [name for pid in comm.share(os.getpid()) for name in glob.glob(f"{OURS}{pid}-*")]
     return sum(held.values()), names
+
+
+@needs_memory
+def test_whether_any_block_has_gaps_between_its_rows_is_known_everywhere(comm):
+    """A rank whose block is empty, or all columns, may see none; a plan foretells by it what is packed. An axis of one rank does
+    not count as copies."""
+    grid = ProcessGrid((comm.size, 1))
+    cut = {(6, 1): False, (6, 2): comm.size > 1, (6, 7): comm.size > 1}
+    for shape, gaps in cut.items():
+        for layout, expected in ((Layout("row"), False), (Layout(cols="row"), gaps)):
+            A = exact(shape, grid, layout)
+            assert (A.shared().gaps, A.T.shared().gaps) == (expected, expected), (shape, layout)
+            assert np.array_equal(A.T.shared().gather(), A.gather().T)
+
+
+def test_other_matrices_on_other_ranks_are_told(comm):
+    if comm.size > 1:
+        A, B = (exact((4, n), ProcessGrid(comm.size), Layout("row")) for n in (5, 6))
+        with pytest.raises(AgreementError, match="shared"):
+            (A if comm.rank else B).shared()
 
 
 @needs_memory
