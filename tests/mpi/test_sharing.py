@@ -16,7 +16,7 @@ import pytest
 from matmuls import LAYOUT, exact
 
 import pdla
-from pdla import Layout, ProcessGrid, config
+from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.errors import AgreementError, PdlaError
 from pdla.matmul.operands import Sink
 
@@ -87,6 +87,17 @@ def test_products_are_exact_and_take_no_workspace(comm):
         assert np.array_equal((T.T @ S.T).gather(), whole.T)
     total = ledger.total(comm)
     assert (total["max_bytes_received"], total["max_messages"]) == (plan.predicted.bytes_received, plan.predicted.messages)
+
+
+def test_a_cyclic_product_of_shared_factors(comm):
+    """Its faces are no parts of them that can be read where they lie."""
+    grid = square(comm)
+    A, B = exact((61, 70), grid, LAYOUT, seed=1).shared(), exact((70, 45), grid, LAYOUT, seed=2).shared()
+    C = pdla.zeros((61, 45), grid, Layout(Cyclic("row", 2), Cyclic("col", 3)))
+    plan = pdla.plan_matmul(A, B, out=C, schedule="shared")
+    for times in (1, -2):
+        A *= times
+        assert np.array_equal(plan(A, B, out=C).gather(), A.gather() @ B.gather())
 
 
 def test_who_is_first_out_of_a_product_may_write(comm, monkeypatch):

@@ -48,8 +48,13 @@ def test_other_layouts_boxes_and_sixteen_bits():
         layouts = (LAYOUT, Layout("col"), Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout(cols=("col", "row")), Layout())
         for a, b in itertools.product(layouts, layouts):
             A, B = exact((12, 15), grid, a, seed=1), exact((15, 8), grid, b, seed=2)
-            for options in ({}, {"box": (1, 2, 3)}):
-                assert np.array_equal(pdla.matmul(A, B, schedule="shared", **options).gather(), A.gather() @ B.gather()), (a, b)
+            for c, options in itertools.product((LAYOUT, layouts[2]), ({}, {"box": (1, 2, 3)})):
+                C = pdla.zeros((12, 8), grid, c)
+                plan = pdla.plan_matmul(A, B, out=C, schedule="shared", **options)
+                for times in (2, -1):  # what is copied of A and B must be copied anew
+                    for X in (A, B):
+                        X.stored[...] *= times
+                    assert np.array_equal(plan(A, B, out=C).gather(), A.gather() @ B.gather()), (a, b, c, options)
         A, B = (pdla.ones(shape, grid, LAYOUT, dtype=np.float16) for shape in ((3, 3000), (3000, 4)))
         assert (pdla.matmul(A, B, schedule="shared").gather() == 3000).all()
 
