@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any, NoReturn
 
 from pdla import config, errors
@@ -22,6 +23,7 @@ from pdla.comm.base import Communicator, begun
 from pdla.errors import AgreementError, PdlaError
 
 _ERROR = "error: "
+_moments = count()  # numbers of moments in this process: a later one has a larger number
 _OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
 
 
@@ -71,7 +73,7 @@ def _on_all(comm: Communicator, error: Exception) -> Exception:
 
 def _known(comm: Communicator, error: Exception) -> Exception:
     """An error that all ranks of the communicator raise now: `agreed`, around what raises it, does not tell it to them again."""
-    error.known_to = comm.identity  # type: ignore[attr-defined]
+    error.known_to = comm.identity, next(_moments)  # type: ignore[attr-defined]
     return error
 
 
@@ -105,11 +107,12 @@ def name(ranks: list[int]) -> str:
 @contextmanager
 def agreed(comm: Communicator, call: str) -> Iterator[None]:
     """Collective: a with-block of a rank's own checks or local work: an error in it on any rank is raised on every rank."""
-    error: Exception | None = None
+    error, entered = None, next(_moments)
     try:
         yield
     except Exception as raised:
-        if getattr(raised, "known_to", None) == comm.identity:
+        ranks, when = getattr(raised, "known_to", ("", -1))
+        if ranks == comm.identity and when > entered:
             raise  # a function of the user's has made another call, in which the other ranks, here or elsewhere, raise it, too
         error = raised
     agree(comm, call, error)

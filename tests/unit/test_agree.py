@@ -138,6 +138,23 @@ def test_calls_within_a_call_that_only_some_ranks_make_leave_all_together(caller
     assert text.startswith("ranks disagree: ") and "norm of 4 x 4" in text and "from_function: f" in text
 
 
+def test_an_error_from_before_that_one_rank_raises_again_is_told_again():
+    def program(comm):
+        grid, known = ProcessGrid(comm.size), []
+        with pytest.raises(AgreementError) as raised:
+            pdla.ones((4, 4 + comm.rank), grid, Layout("row"))
+        known.append(raised.value)
+
+        def again(i, j):
+            if comm.rank == 1:
+                raise known[0]
+            return i + j
+
+        return pdla.from_function(again, (5, 5), grid, Layout("row"))
+
+    assert texts(program, ranks=3).startswith("rank 1: ranks disagree: ")
+
+
 class Picky(RuntimeError):
     """An error that takes more than a text, and so does not travel."""
 
