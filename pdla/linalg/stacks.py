@@ -19,7 +19,7 @@ from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, on_grid
 from pdla.layout import Layout
-from pdla.matmul import plan_matmul
+from pdla.matmul import checks, plan_matmul
 from pdla.matmul.api import default_layout
 from pdla.matrix import DistMatrix
 
@@ -110,7 +110,8 @@ class Stack:
     def gather(self) -> Any:
         """Collective: the whole stack as an array of `shape`, on every rank."""
         comm = self.grid.comm
-        agree(comm, f"gather {self.described}")
+        with agreed(comm, f"gather {self.described}"):
+            _check_open(self.grid, self.axis)
         with amid(comm, "a stack's gathering"):
             whole = comm.xp.empty(self.shape, self.dtype)
             for number, X in zip(self.indices, self.matrices(), strict=True):
@@ -193,6 +194,13 @@ def _check_layout(layout: Any, shape: tuple[int, int], grid: ProcessGrid, axis: 
     if axis in layout.axes:
         raise LayoutError(f"{layout!r} names the axis {axis!r}, which cuts the batch")
     layout.check(shape, grid.sizes)
+    _check_open(grid, axis)
+
+
+def _check_open(grid: ProcessGrid, axis: str | None) -> None:
+    """GridError if the batch is cut and the grid is closed: layers have communicators of their own."""
+    if axis is not None:
+        checks.open_grids((grid,))
 
 
 def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorithm: str = "auto") -> Stack:

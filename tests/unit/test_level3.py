@@ -573,6 +573,21 @@ def test_layers_of_a_stack_do_not_talk():
         assert all("depth" not in axis for axis in axes)
 
 
+@pytest.mark.parametrize("call", [
+    lambda S: pdla.stack(np.ones((2, 3, 4)), S.grid, S.layout, "b"), lambda S: S @ S.T, lambda S: S.gather(),
+], ids=["stack", "product", "gather"])
+def test_a_grid_that_one_rank_has_closed_has_no_layers_on_any(call):
+    def program(comm):
+        S = pdla.stack(np.ones((2, 3, 4)), ProcessGrid((2, 2), ("b", "row")), Layout("row"), "b")
+        if comm.rank == 1:
+            S.grid.close()
+        with pytest.raises(errors.GridError, match=r"rank 1: .*is closed"):
+            call(S)
+        comm.barrier()
+
+    pdla.run(4, program)
+
+
 def test_layers_agree_on_how_a_stack_is_looked_at():
     """They do not talk to each other: each alone would take its own view for everybody's."""
 
