@@ -96,12 +96,17 @@ def test_memory_is_made_and_given_back_while_messages_are_sent_on(comm, kept):
     own.close()
 
 
-def test_memory_goes_with_its_communicator(comm):
+@pytest.mark.parametrize("more", [False, True])
+def test_memory_goes_with_its_communicator_and_where_more_is_wanted(comm, more):
     own = comm.split(range(comm.size), "own")
     turn(own, 64)
     window = own.board().window
-    own.close()
+    if more:
+        turn(own, 4 * HALF)
+    else:
+        own.close()
     assert not window  # it has been freed, not only forgotten
+    own.close()
 
 
 def test_pieces_of_one_turn_are_none_of_the_next(at_board):

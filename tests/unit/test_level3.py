@@ -398,6 +398,16 @@ def test_C_stays_where_that_is_cheaper():
             assert verbs.get("alltoall", 0) <= 8 * stay.Stay(TURNS, (("row", shape[0]), ("col", shape[1]))).words(96, 1)
 
 
+def test_of_copies_the_nearest_to_the_taker_alone_gives():
+    """So each word comes once, and not all ranks ask the first one for it."""
+
+    def program(comm):
+        holding = travel.held_by(Layout("row"), (6, 4), ProcessGrid((2, 3)))
+        return [[giver for giver in range(6) if holding.gives(giver, taker)] for taker in range(6)]
+
+    assert pdla.run(6, program)[0] == [[0, 3], [1, 3], [2, 3], [2, 3], [2, 4], [2, 5]]
+
+
 def test_copies_of_a_C_that_stays_agree_however_A_lies():
     """Half of the ranks hold all the rows that they need, here with gaps between the columns."""
 
