@@ -101,12 +101,20 @@ def test_memory_goes_with_its_communicator_and_where_more_is_wanted(comm, more):
     own = comm.split(range(comm.size), "own")
     turn(own, 64)
     window = own.board().window
+    assert [bool(len(window.Shared_query(rank)[0])) for rank in range(comm.size)] == [rank == 0 for rank in range(comm.size)]
     if more:
         turn(own, 4 * HALF)
     else:
         own.close()
     assert not window  # it has been freed, not only forgotten
     own.close()
+
+
+def test_memory_is_kept_up_to_so_many_bytes_a_rank(at_board):
+    board, ranks = at_board.board(), at_board.size
+    for most, kept in ((-(-board.size // ranks), True), ((board.size - 1) // ranks, False)):
+        board.trim(most)
+        assert (board.window is not None) == kept
 
 
 def test_pieces_of_one_turn_are_none_of_the_next(at_board):
