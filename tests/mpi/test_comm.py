@@ -14,7 +14,7 @@ import pytest
 
 import pdla
 from pdla import config
-from pdla.comm import circulant, relay, ring
+from pdla.comm import circulant, node, relay, ring
 from pdla.comm.agree import agree
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
@@ -67,6 +67,23 @@ def test_without_a_timeout_a_rank_waits_as_long_as_it_takes(comm):
         if comm.rank == 0:
             time.sleep(0.1)
         comm.allreduce(np.ones(3)).wait()
+
+
+def test_a_node_has_the_cores_of_any_of_its_ranks_and_the_least_room_counts(comm, monkeypatch):
+    monkeypatch.setattr(node.os, "sched_getaffinity", lambda _: {99, comm.rank})
+    assert node.this_node(comm.mpi) == (node.Node(comm.size, comm.size + 1), [0] * comm.size)
+    monkeypatch.setattr(node, "room", lambda: 100 - comm.rank)
+    assert node.least_room(comm.mpi) == 101 - comm.size
+
+
+@pytest.mark.parametrize(("said", "ranks"), [("1", 1), ("64", inf), ("", 0), ("several", 0)])
+@pytest.mark.parametrize("name", node._STARTED)
+def test_of_a_launcher_that_says_more_ranks_than_there_are_no_more_are_believed(comm, name, said, ranks, monkeypatch):
+    """Its variables are of another job where a rank starts a program."""
+    for other in node._STARTED:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, said)
+    assert node.started() == min(ranks, comm.size)
 
 
 def laid(xp, how, shape, dtype="float64"):

@@ -7,6 +7,10 @@ import sys
 import pytest
 from unit.test_harness import LONGEST, mpirun
 
+from pdla import config
+from pdla.comm import node
+from pdla.comm.node import Node, Patience
+
 PROGRAM = """
 import os, sys
 from mpi4py import MPI
@@ -29,3 +33,18 @@ def test_a_communicator_of_some_ranks_leaves_cores_to_the_others(launcher):
     command = [*mpirun(), "-n", "2", sys.executable, "-c", PROGRAM, launcher]
     job = subprocess.run(command, env=os.environ | {"PDLA_THREADS": ""}, capture_output=True, text=True, timeout=LONGEST)
     assert (job.returncode, job.stdout.count("fair: True")) == (0, 2), job.stdout + job.stderr
+
+
+@pytest.mark.parametrize(
+    ("here", "told", "crowding"),
+    [((2, 4), 1, 1), ((4, 4), 1, 1), ((6, 4), 1, 1.5), ((2, 4), 1.5, 1.5), ((16, 4), 3, 4), ((2, 4), 0.5, 1)],
+)
+def test_only_who_shares_its_core_sleeps_and_the_longer_the_longer_it_has_waited(here, told, crowding, monkeypatch):
+    rests, patience = [], Patience(2, 1.0, 3.0)
+    monkeypatch.setattr(node.time, "sleep", rests.append)
+    monkeypatch.setattr(node.os, "sched_yield", lambda: rests.append("yield"))
+    with config.override(crowded=told):
+        assert Node(*here).crowding == crowding
+        for polls in (2, 3, 12, 22, 32, 99):
+            Node(*here).pause(polls, patience)
+    assert rests == (["yield", 1.0, 1.0, 2.0, 3.0, 3.0] if crowding > 1 else ["yield"] * 6)
