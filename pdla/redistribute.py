@@ -143,14 +143,23 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     16-bit floats are rounded once, when all axes have been added up.
     """
     layout, block = A.layout.summed, A.stored
-    for axis, by_rows in sums(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
-        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
-        layout = Layout((*layout.rows, cut), layout.cols) if by_rows else Layout(layout.rows, (*layout.cols, cut))
+    for axis, by_rows, layout in sums_to(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
         block = scatter(A, block, layout, axis, by_rows)
     if block.dtype != A.dtype:
         total, block = block, buffer(A.xp, block.shape, A.dtype)
         A.xp.copy(block, total)
     return DistMatrix(block, A.shape, A.grid, layout, conjugated=A.conjugated)
+
+
+def sums_to(
+    shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]
+) -> Iterator[tuple[str, bool, Layout]]:
+    """`sums`, each with the layout in which it leaves the matrix."""
+    partly = layout.summed
+    for axis, by_rows in sums(shape, layout, wanted, sized):
+        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
+        partly = Layout((*partly.rows, cut), partly.cols) if by_rows else Layout(partly.rows, (*partly.cols, cut))
+        yield axis, by_rows, partly
 
 
 @lru_cache(maxsize=256)

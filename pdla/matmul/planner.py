@@ -14,7 +14,6 @@ from threading import Lock
 
 import numpy as np
 
-from pdla.cuts import Block
 from pdla.errors import PlanError
 from pdla.grid import usual_order
 from pdla.layout import Layout, extra_axes
@@ -23,6 +22,7 @@ from pdla.matmul.nodes import far, fillings
 from pdla.matmul.placing import Kept, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.question import Lying, Question, Sizes, lying_so
 from pdla.matmul.tables import Algorithm, Table
+from pdla.redistribute import sums_to
 
 ON_GRID = ("gather", "summa", "cannon")  # the rule on the matrices' own grid, by three schedules
 NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
@@ -145,16 +145,10 @@ def _redistributed(q: Question, how: str, given: tuple, chosen: roles.Roles, use
         elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
             received += parts - 1 - counted
     if q.C is not None:
-        received += kept(q.C.shape, given[2], _summed(q.C.shape, chosen.C, given[2])).messages(place.order, True)
+        steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
+        *_, summed = chosen.C.summed, *(layout for *_, layout in steps)
+        received += kept(q.C.shape, given[2], summed).messages(place.order, True)
     return float(received.max())
-
-
-def _summed(shape: tuple[int, int], c: Layout, wanted: Layout) -> Layout:
-    """C's layout when its addends have been summed; also along axes that do not cut it in the layout asked for (see
-    redistribute.sums)."""
-    scattered, summed = roles.after_sums(c, wanted)
-    rest = tuple(Block(axis) for axis in c.partial if axis not in scattered)
-    return Layout((*summed.rows, *rest), summed.cols) if shape[0] >= shape[1] else Layout(summed.rows, (*summed.cols, *rest))
 
 
 # ---------------------------------------------------------------------------------------------- on a grid of its own

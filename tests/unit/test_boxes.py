@@ -177,9 +177,10 @@ def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
 # ---------------------------------------------------------------------------------------------- words
 
 
-FORMULA = [("3d", (2, 3, 2)), ("3d", (1, 3, 4)), ("2.5d", (2, 2, 3)), ("tesseract", (2, 2, 3)), ("a-stationary", (3, 1, 4)),
-           ("b-stationary", (1, 4, 3)), ("c-stationary", (4, 3, 1))]
-FORMULA = [(*each, (24, 36, 48)) for each in FORMULA]
+FORMULA = [(*each, (24, 36, 48)) for each in (
+    ("3d", (2, 3, 2)), ("3d", (1, 3, 4)), ("2.5d", (2, 2, 3)), ("tesseract", (2, 2, 3)), ("a-stationary", (3, 1, 4)),
+    ("b-stationary", (1, 4, 3)), ("c-stationary", (4, 3, 1)),
+)]
 TURNED = [("3d", (1, 4, 1), (100, 8, 3)), ("3d", (4, 1, 1), (8, 100, 3)), ("3d", (1, 1, 10), (3, 100, 40))]  # A, B and C
 
 

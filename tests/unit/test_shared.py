@@ -48,6 +48,8 @@ def test_other_layouts_boxes_and_sixteen_bits():
         layouts = (LAYOUT, Layout("col"), Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout(cols=("col", "row")), Layout())
         for a, b in itertools.product(layouts, layouts):
             A, B = exact((12, 15), grid, a, seed=1), exact((15, 8), grid, b, seed=2)
+            for options in ({}, {"box": (1, 2, 3)}):
+                assert np.array_equal(pdla.matmul(A, B, schedule="shared", **options).gather(), A.gather() @ B.gather()), (a, b)
             for c, options in itertools.product((LAYOUT, layouts[2]), ({}, {"box": (1, 2, 3)})):
                 C = pdla.zeros((12, 8), grid, c)
                 plan = pdla.plan_matmul(A, B, out=C, schedule="shared", **options)
