@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from pdla.array.composed import summing, widened
+from pdla.comm.ledger import timed
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
+from pdla.model.machine import operations
 from pdla.nn.activation import check_sequence
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
@@ -148,7 +151,9 @@ class SelfAttention(Layer):
 def _product(x: Any, y: Any) -> Any:
     """Each matrix of the stack x times that of y, 16-bit floats as float32: scores and slopes may be beyond float16's range, and
     CuPy does not multiply stacks of bfloat16."""
-    return widened(x) @ widened(y)
+    x, y = widened(x), widened(y)
+    with timed("gemm", flops=prod(x.shape[:2]) * operations(x.shape[2], y.shape[3], x.shape[3], x.dtype)):
+        return x @ y
 
 
 @lru_cache(maxsize=8)

@@ -45,6 +45,29 @@ def test_megatron_with_sequence_parallelism(P):
     assert received(megatron, P, sequence_parallel=True, keep=True)[1] == 8 * (P - 1) / P * M * H
 
 
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [(nn.Serial, (1,)), (nn.Megatron1D, (4,)), (nn.Summa2D, (2, 2)), (nn.Tesseract, (2, 2, 2)), (nn.Cube3D, (2, 2, 2))],
+)
+@pytest.mark.parametrize("run", [pdla.run, lambda ranks, program: pdla.dry_run(ranks, program)[:1]])
+def test_the_flops_of_a_layer_are_those_of_its_linears_and_of_attention(kind, shape, run):
+    """Attention multiplies S x S scores of each sequence and head twice forward; back, where it makes them again, five times."""
+    ranks = int(np.prod(shape))
+
+    def program(comm):
+        scheme = kind(pdla.ProcessGrid(shape, comm=comm))
+        layer = nn.TransformerLayer(scheme, H, HEADS, sequence=S)
+        with pdla.record() as forward:
+            y = layer.forward(scheme.shard(np.zeros((M, H)), sequence=S))
+        with pdla.record() as back:
+            layer.backward(y)
+        return forward.flops, back.flops
+
+    linears, attention = 24 * M * H * H, 2 * M * S * H
+    each = (linears + 2 * attention) // ranks, (2 * linears + 5 * attention) // ranks
+    assert set(run(ranks, program)) == {each}
+
+
 @pytest.mark.parametrize("q", [2, 4, 8])
 def test_summa(q):
     once = (q - 1) / q**2 * (7 * M * H + 12 * H * H)
