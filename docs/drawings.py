@@ -1,5 +1,6 @@
-"""The drawings in docs/_static: `python docs/drawings.py`. Who owns what is asked of pdla itself."""
+"""The drawings in docs/_static: `python docs/drawings.py`. Who owns what is asked of pdla itself, times of measured.md."""
 
+import re
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,6 +165,35 @@ def draw_scheme(name, kind, shape, axes, here, **options):
     save(figure, None, f"scheme-{name}", None)
 
 
+PEERS = {"by hand": "o", "ScaLAPACK": "s", "DTensor": "^"}
+OURS = ("pdla, own layouts", "shared", "pdla on 2")
+
+
+def draw_measured():
+    """Each peer's time over the best of pdla's, row by row of the first tables of measured.md."""
+    text = (STATIC.parent / "measured.md").read_text().split("## ")[1]
+    tables = [table.splitlines() for table in re.findall(r"(?:\|.*\n)+", text)]
+    every = [[[x.strip() for x in line.split("|")[1:-1]] for line in lines] for lines in tables]
+    figure, panels = plt.subplots(1, 3, figsize=(10.5, 5.2), sharex=True, sharey=True, gridspec_kw={"wspace": 0.08})
+    for axes, (head, _, *rows) in zip(panels, every, strict=False):
+        for at, cells in enumerate(rows):
+            times = {side: float(x.split(",")[0]) for side, x in zip(head[1:], cells[1:], strict=True) if x[0].isdigit()}
+            best = min(times[side] for side in OURS if side in times)
+            for colour, (side, mark) in enumerate(PEERS.items()):
+                axes.plot(times.get(side, np.nan) / best, at, mark, color=f"C{colour}", label=side if at == 0 else None)
+        axes.axvline(1, color=LINE, linewidth=1)
+        axes.set_xscale("log")
+        axes.set_xticks([1, 2, 5, 10, 50], ["1", "2", "5", "10", "50"])
+        axes.minorticks_off()
+        axes.set_title(head[0].split(",")[0], fontsize=11)
+        axes.grid(axis="y", color=PALE)
+    panels[0].set_yticks(range(len(rows)), [cells[0].replace(" x ", "×") for cells in rows], fontsize=9)
+    panels[0].invert_yaxis()
+    panels[0].legend(fontsize=9, loc="lower right")
+    panels[1].set_xlabel("time over pdla's")
+    save(figure, None, "measured", None)
+
+
 def canvas(width, height):
     figure = plt.figure(figsize=(width, height))
     return figure, figure.add_axes((0, 0, 1, 1))
@@ -200,6 +230,7 @@ def main():
     draw_pieces("summa", "summa", here=(1, 1), step=2)
     draw_cannon()
     draw_fetch()
+    draw_measured()
     middle = {"m": 1, "n": 0, "k": 1}
     draw_table("box", boxed("3d", (3, 2, 3), "gather"), (12, 12, 12), middle)
     draw_table("layers", boxed("2.5d", (3, 3, 2), "summa"), (12, 12, 12), {"m": 1, "n": 1, "k": 0})
