@@ -137,11 +137,14 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols]
     found = strips.find(x, rows, cols)
-    if found is None:  # in C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order
-        return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
-    part = np.empty(found.shape, x.dtype)
-    copies((here, there) for there, here in found.beside(part))
-    return part
+    if found is not None:
+        part = np.empty(found.shape, x.dtype)
+        copies((here, there) for there, here in found.beside(part))
+        return part
+    # In C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order.
+    if x.strides[0] < x.strides[1]:  # a transpose, of which ndarray.take would copy whole rows first
+        return np.ascontiguousarray(x.T[:, rows][cols].T if isinstance(rows, slice) else x.T[cols].take(rows, axis=1).T)
+    return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
 
 
 def takes(x: np.ndarray, places: Iterable[tuple[Selection, Selection]]) -> list[np.ndarray]:
