@@ -31,6 +31,7 @@ examples:
   python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
   mpirun -n 4 python -m pdla.bench calibrate --out here.toml         measure this machine
   python -m pdla.bench predict -P 64 --machine a100x4       the fastest scheme and grid for a transformer
+  python -m pdla.bench predict -P 64 --product 8192x8192x8192        the fastest algorithms and grids for a product
   python -m pdla.bench scale --machine a100x4 --from 64 --to 1000000 --plot scaling.svg
   python -m pdla.bench compare before.json after.json       which products became slower
   python -m pdla.bench report result.json --html page.html  a run as a page to look at
