@@ -39,7 +39,7 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         kind = dtype_of(dtype)
         check_numbers(call, kind, grid.comm.xp)
         if grid.comm.xp.name != "meta":
-            _check_room(call, local_shape(whole, layout, grid), kind)
+            check_room(call, local_shape(whole, layout, grid), kind)
     return whole, kind
 
 
@@ -53,7 +53,8 @@ def whole_shape(call: str, shape: Any) -> Shape:
     return int(shape[0]), int(shape[1])
 
 
-def _check_room(call: str, block: Shape, kind: np.dtype) -> None:
+def check_room(call: str, block: Shape, kind: np.dtype) -> None:
+    """ShapeError for a block, perhaps without elements, that is longer than any array."""
     if prod(max(n, 1) for n in block) * kind.itemsize > MOST:  # NumPy leaves out lengths of 0, too
         raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
 

@@ -13,7 +13,7 @@ from pdla.array.numpy import apart, at
 from pdla.comm import from_fortran
 from pdla.comm.agree import agree, agreed
 from pdla.comm.base import Communicator
-from pdla.create import from_local, whole_shape
+from pdla.create import check_room, from_local, whole_shape
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
 from pdla.grid import NAMES, ProcessGrid
@@ -67,7 +67,7 @@ def layout_of(text: str) -> Layout:
     except LayoutError:
         raise
     except Exception as error:
-        given, why = shortened(text, QUOTED), shortened(str(error), QUOTED)  # Python's own errors quote it, too
+        given, why = shortened(text, QUOTED), shortened(str(error) or repr(error), QUOTED)  # Python's own errors quote it, too
         raise LayoutError(f"layout {given!r}: {why}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
 
 
@@ -190,8 +190,9 @@ class Interface:
             whole_shape("pdla_matrix", (m, n))
             how, dtype = layout_of(self._words(layout)), np.dtype(DTYPES[kind])
             how.check((m, n), there.sizes)
-            address = int(self.ffi.cast("uintptr_t", local))
-            block = block_at(address, local_shape((m, n), how, there), dtype, down, across)
+            address, shape = int(self.ffi.cast("uintptr_t", local)), local_shape((m, n), how, there)
+            check_room("pdla_matrix", shape, dtype)
+            block = block_at(address, shape, dtype, down, across)
         made[0] = self.handles.new(from_local(block, (m, n), there, how))
 
     def part(self, matrix: int, i0: int, i1: int, j0: int, j1: int, made: Any) -> None:

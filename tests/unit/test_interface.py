@@ -196,6 +196,15 @@ def test_blocks_that_end_beyond_all_memory_are_refused(strides):
     assert status == SHAPE and f"rank 1: down={down}, across={across}: a 4 x 4 block of float64 ends beyond all memory" in text
 
 
+def test_an_empty_block_longer_than_any_array_is_refused():
+    def program(client, comm):
+        made, text = client.ffi.new("int64_t *"), client.ffi.new("char[]", b"rows=Cuts('col', (0, 0, 2**62))")
+        return client.call("matrix", client.grid, b"d", 2**62, 0, text, client.ffi.NULL, 1, 1, made)
+
+    refused = f"rank 1: pdla_matrix: no array has as many bytes as a block of {2**62} x 0 float64: cut it further"
+    assert answers(program) == (SHAPE, refused)
+
+
 def test_types_as_op_letters_in_either_case():
     def program(client, comm):
         a, c = client.matrix(np.eye(4), "", type=b"D"), client.matrix(np.eye(4), "", type=b"d")
@@ -216,9 +225,10 @@ def test_a_layout_that_is_no_utf_8():
 @pytest.mark.parametrize(("layout", "reason", "most"), [
     ("a" * 200_000, "' is not defined; write \"rows='row', cols=Cyclic('col', 64)\"", 600),
     ("'" + "é" * 200_000, "; write \"rows='row', cols=Cyclic('col', 64)\"", 900),
+    ("().__iter__().__next__()" + " " * 200_000, "': StopIteration(); write \"rows='row', cols=Cyclic('col', 64)\"", 600),
     ("'" + "a" * 200_000 + "'", "'; the grid has row, col", 4095),
     ("'" + "é" * 200_000 + "'", "'; the grid has row, col", 4095),
-], ids=["a name", "a text without end", "an axis", "an axis in UTF-8"])
+], ids=["a name", "a text without end", "a text of no reason", "an axis", "an axis in UTF-8"])
 def test_the_reason_is_told_though_the_layout_is_long(layout, reason, most):
     def program(client, comm):
         rows, text = client.ffi.new("int64_t *"), client.ffi.new("char[]", layout.encode())
