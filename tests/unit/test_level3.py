@@ -408,6 +408,35 @@ def test_of_copies_the_nearest_to_the_taker_alone_gives():
     assert pdla.run(6, program)[0] == [[0, 3], [1, 3], [2, 3], [2, 3], [2, 4], [2, 5]]
 
 
+@pytest.mark.parametrize(
+    ("limit", "homes", "verbs"),
+    [
+        (288, [0, 0, 0], ["read", "read"]), (287, [0, 0, 0], ["read", "alltoall"]), (143, [0, 0, 0], ["alltoall", "alltoall"]),
+        (0, [0, 0, 0], ["alltoall", "alltoall"]), (288, [0, 0, 2], ["alltoall", "alltoall"]),
+    ],
+    ids=str,
+)
+def test_blocks_are_read_where_a_node_can_share_all_that_goes_and_else_sent(limit, homes, verbs):
+    """72 words go: of 16 bits to be copied, and of 32 to be added to others."""
+
+    def program(comm):
+        comm.homes, comm.shared_limit = homes, limit
+        grid, given, wanted = ProcessGrid(3, comm=comm), Layout("row"), Layout(cols="row")
+        way = travel.Way.of(comm, travel.held_by(given, (12, 9), grid), travel.wanted_by(wanted, (12, 9), grid))
+        A, C = exact((12, 9), grid, given, np.float16), pdla.zeros((12, 9), grid, wanted, dtype=np.float16)
+        events, held = [], []
+        for beta in (0, 1):
+            with pdla.record() as ledger:
+                way.run(A.xp, comm, [A.stored], C.stored, beta)
+            events += [(event.what, event.bytes) for event in ledger.events]
+            held.append(ledger.peak_workspace)
+        assert events == list(zip(verbs, (2 * 24, 4 * 24), strict=True))
+        assert held == [width * (24 if verb == "read" else 48) for verb, width in zip(verbs, (2, 4), strict=True)]
+        assert np.array_equal(C.gather(), 2 * A.gather())
+
+    pdla.run(3, program)
+
+
 def test_copies_of_a_C_that_stays_agree_however_A_lies():
     """Half of the ranks hold all the rows that they need, here with gaps between the columns."""
 
