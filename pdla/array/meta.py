@@ -160,7 +160,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         _touch(self)
         if axis is None:
             return Meta((), self.dtype)
-        kept = (1,) if keepdims else ()
+        axis, kept = range(self.ndim)[axis], (1,) if keepdims else ()
         return Meta((*self.shape[:axis], *kept, *self.shape[axis + 1 :]), self.dtype)
 
     max = sum

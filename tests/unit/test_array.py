@@ -167,6 +167,7 @@ def test_what_BLAS_does_not_square():
     pairs += [(np.ones((4, 6))[:, ::2], c), (a, np.ones((4, 8))[:, ::2]), (a, np.asfortranarray(c))]
     for left, into in pairs:
         assert not numpy.squares(left, into)
+        assert not meta.squares(*(Meta(x.shape, x.dtype, likeness(x)) for x in (left, into)))
 
 
 @pytest.mark.parametrize("beta", [0, 1, 3])
