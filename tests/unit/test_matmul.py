@@ -898,6 +898,20 @@ def test_a_limit_narrows_panels_of_cyclic_matrices_no_further_than_those_of_bloc
 
 
 @pytest.mark.parametrize(
+    ("a", "b", "width"),
+    [
+        ("row", "row", 8), ("row", Cuts("row", [0, 1, 16]), 8), (Cuts("row", [0, 1, 16]), Cuts("row", [0, 3, 16]), 13),
+        (None, "row", 8),
+    ],
+    ids=str,
+)
+def test_the_widest_panel_is_what_any_two_shares_have_in_common(a, b, width):
+    """Not only the first rank's two."""
+    walked = walk.Walk("k", (), (), (), Layout(cols=a), Layout(b), Layout(), 0.0)
+    assert walk.widest(walked, (4, 4, 16), {"row": 2}) == width
+
+
+@pytest.mark.parametrize(
     "layouts",
     [
         (LAYOUT, LAYOUT, LAYOUT), (Layout("row"), Layout("col"), LAYOUT), (Layout(None, "row"), Layout("row"), Layout("row")),
