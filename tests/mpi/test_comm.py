@@ -873,6 +873,8 @@ def test_what_has_been_sent_on_is_let_go_of(comm):
     comm._until("test", lambda: round_.advance() and not round_.left)
     MPI.Request.Wait(sent_on)
     assert after.all() and memory() is None
+    ended, round_ = weakref.ref(round_), None
+    assert ended() is None
     comm.barrier()
 
 

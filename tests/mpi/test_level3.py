@@ -8,7 +8,7 @@ from level3 import VIEWS, check_matvec, check_rank_k, check_stack, check_symm
 from matmuls import DTYPES, exact
 
 import pdla
-from pdla import Cyclic, Layout
+from pdla import Cyclic, Layout, config
 
 pytestmark = pytest.mark.mpi
 
@@ -41,6 +41,17 @@ def test_triangles_of_a_matrix_that_all_see(comm):
     for grid, dtype, (n, k) in itertools.product(grids(comm), DTYPES, ((13, 17), (60, 5), (1, 0))):
         check_rank_k(exact((n, k), grid, BLOCKS, dtype).shared(), False, True, TURNS, 2, 3)
         check_rank_k(exact((k, n), grid, BLOCKS, dtype).shared().T, True, False, BLOCKS, mirror=True)
+
+
+@pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
+def test_no_more_memory_in_common_is_kept_than_is_told(comm):
+    """What holds A while it is read, 12 MB, and what holds a triangle on its way, 9 MB."""
+    grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))
+    wide, tall = pdla.zeros((1500, 1000), grid, BLOCKS), pdla.zeros((1500, 1), grid, BLOCKS)
+    with config.override(keep=2**20):
+        for product in (lambda: pdla.syrk(wide, layout=TURNS), lambda: pdla.syrk(tall, mirror=True)):
+            product()
+            assert comm.size == 1 or comm.board().size <= comm.size * 2**20
 
 
 def test_half_of_a_matrix(comm):

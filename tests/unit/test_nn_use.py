@@ -594,6 +594,10 @@ INPUTS = {
         lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.Sequential(s, [nn.GeLU(s), nn.Linear(s, 20, 5)])),
         LayoutError, r"x lies as Layout\(\), Linear\(20, 5\) .* takes",
     ),
+    "another layout, of a layer that takes any width": (
+        lambda s: forward(s, pdla.from_global(X, s.grid, pdla.Layout()), nn.MeanOverSequence(s, sequence=5)), LayoutError,
+        r"x lies as Layout\(\), MeanOverSequence .* takes",
+    ),
     "width, of a layer behind one that takes any": (
         lambda s: forward(s, s.shard(X, sequence=5), nn.Sequential(s, [nn.MeanOverSequence(s, sequence=5), nn.Linear(s, 9, 9)])),
         ShapeError, r"Sequential of 2 layers on .* takes \(tokens, 9\) of float64, not \(15, 20\) of float64",
