@@ -10,8 +10,8 @@ import mmap
 import os
 import secrets
 from collections.abc import Callable
-from contextlib import ExitStack
-from errno import ENOSPC
+from contextlib import ExitStack, suppress
+from errno import EMFILE, ENOSPC
 from typing import TypeVar
 
 import numpy as np
@@ -34,13 +34,14 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
     """
     size = max(size, 1)  # an empty file cannot be mapped
     first, path = comm.rank == 0, comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
-    _together(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
     with ExitStack() as ends:
         try:
+            _together(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
             file = _together(comm, size, lambda: _opened(path, size, ends))
         finally:
-            if first:  # by now every rank has opened it, or has failed
-                os.unlink(path)
+            if first:  # by now every rank has opened it, or has failed, as this one may have before there was a file
+                with suppress(OSError):
+                    os.unlink(path)
         _together(comm, size, lambda: _take(file, *block_bounds(size, comm.size, comm.rank)))
         return _together(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
 
@@ -65,7 +66,8 @@ def _together(comm: Communicator, size: int, step: Callable[[], T]) -> T:
     try:
         made = step()
     except OSError as error:
-        fault = f"{error.strerror} (rank {comm.rank})"
+        kept = ": each such matrix keeps one open, up to `ulimit -n`" if error.errno == EMFILE else ""
+        fault = f"{error.strerror} (rank {comm.rank}){kept}"
     if faults := [said for said in comm.share(fault) if said]:
         raise PdlaError(
             f"{size} bytes of memory in common: {faults[0]}; it comes from {SHARED}: make that larger, leave out .shared(), or "

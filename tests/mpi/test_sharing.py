@@ -170,11 +170,14 @@ def test_more_than_there_is_is_refused_before_any_is_taken(comm):
 
 @needs_memory
 @pytest.mark.parametrize(
-    ("where", "call", "number"),
-    [(os, "posix_fallocate", errno.ENOSPC), (os, "open", errno.EACCES), (mmap, "mmap", errno.ENOMEM)],
-    ids=["no room", "not seen", "not mapped"],
+    ("where", "call", "number", "hint"),
+    [
+        (os, "posix_fallocate", errno.ENOSPC, ""), (os, "open", errno.EACCES, ""), (mmap, "mmap", errno.ENOMEM, ""),
+        (os, "open", errno.EMFILE, ": each .* `ulimit -n`"),
+    ],
+    ids=["no room", "not seen", "not mapped", "no file"],
 )
-def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch, where, call, number):
+def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch, where, call, number, hint):
     grid, last = square(comm), comm.size - 1
     X = exact((40, 40), grid, LAYOUT, seed=1)
 
@@ -184,9 +187,27 @@ def test_memory_that_one_rank_does_not_get_is_an_error_on_all(comm, monkeypatch,
     with monkeypatch.context() as failing:
         if comm.rank == last:
             failing.setattr(where, call, refused)
-        with pytest.raises(PdlaError, match=rf"12800 bytes .*{os.strerror(number)} \(rank {last}\).*PDLA_SHARED=0"):
+        with pytest.raises(PdlaError, match=rf"12800 bytes .*{os.strerror(number)} \(rank {last}\){hint}; .*PDLA_SHARED=0"):
             X.shared()
     comm.barrier()
     _, named = taken(comm)
     assert not named
     assert np.array_equal(X.shared().gather(), X.gather())
+
+
+@needs_memory
+@pytest.mark.parametrize("calls", range(1, 5))
+def test_a_signal_leaves_no_file_with_a_name(comm, monkeypatch, calls):
+    """All ranks are interrupted at the same exchange: after the first one the file is there."""
+    exchanges, share = itertools.count(), comm.share
+
+    def interrupted(value):
+        if next(exchanges) == calls:
+            raise KeyboardInterrupt
+        return share(value)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(comm, "share", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            comm.common(64)
+    assert not taken(comm)[1]
