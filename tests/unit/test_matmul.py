@@ -593,18 +593,21 @@ def test_words_of_what_is_no_grid_of_an_algorithm(algorithm, sizes, grid, match)
         pdla.matmul_words(algorithm, *sizes, grid)
 
 
+@pytest.mark.parametrize(("a", "b"), [(LAYOUT, LAYOUT), (LAYOUT, Layout(cols="col")), (Layout("row"), LAYOUT)], ids=str)
 @pytest.mark.parametrize(("algorithm", "panels"), [("summa", 4), ("cannon", 2)])
-def test_panels_that_move_are_all_the_workspace(algorithm, panels):
-    """As docs/memory.md has it. 100 indices are cut into four panels of 25, as none may be wider than 30."""
+def test_panels_that_move_are_all_the_workspace(algorithm, panels, a, b):
+    """As docs/memory.md has it, whether both matrices move or one. 100 indices are cut into four panels of 25, as none may be wider
+    than 30."""
 
     def program(comm):
         grid = ProcessGrid((2, 2))
-        A, B = pdla.zeros((60, 200), grid, LAYOUT), pdla.zeros((200, 80), grid, LAYOUT)
+        A, B = pdla.zeros((60, 200), grid, a), pdla.zeros((200, 80), grid, b)
         with pdla.record() as ledger:
             pdla.matmul(A, B, algorithm=algorithm, panel=30)
         return ledger.peak_workspace
 
-    assert set(pdla.run(4, program)) == {8 * panels * 25 * (60 // 2 + 80 // 2)}
+    moved = 60 // 2 * bool(a.cols) + 80 // 2 * bool(b.rows)
+    assert set(pdla.run(4, program)) == {8 * panels * 25 * moved}
 
 
 def test_cannon_brings_a_block_more_where_a_rank_begins_inside_one():
