@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, reductions
+from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, redistribute, reductions
 from pdla.errors import LayoutError, ShapeError
 
 LAYOUT = Layout("row", "col")
@@ -454,6 +454,23 @@ def test_addends_are_summed_along_the_dimension_that_is_cut_afterwards_or_else_t
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("ranks", [7, 33])
+@pytest.mark.parametrize("block", [(5, 7), (66, 3), (20, 1980)], ids=str)
+def test_the_words_of_addends_by_which_their_order_is_chosen_are_those_received(ranks, block):
+    """Of small blocks over many ranks in steps, else at once; several rows a rank, and ranks without any."""
+
+    def program(comm):
+        A, received = pdla.ones(block, ProcessGrid(ranks, comm=comm), Layout(partial="row")), []
+        for layout in Layout("row"), Layout(cols="row"):
+            with pdla.record() as ledger:
+                A.redistribute(layout)
+            received.append(ledger.bytes_received // A.dtype.itemsize)
+        return received
+
+    most = np.max(pdla.run(ranks, program), axis=0)
+    assert [*most] == [redistribute.addends(block, [(by_rows, ranks)]) for by_rows in (True, False)]
+
+
 def test_addends_go_to_cuts_by_boundaries_along_the_axis_over_which_they_are_summed():
     """They are summed in blocks first: such cuts are outermost, and the rows are cut already."""
 
@@ -761,6 +778,8 @@ def test_partial_sums_are_redistributed_to_a_layout_that_says_the_same():
         for layout in (Layout(Cyclic("row", 1), partial="col"), Layout(partial=("row", "col")), Layout("col", partial="row")):
             with pytest.raises(LayoutError, match="cannot make partial sums"):
                 A.redistribute(layout)
+        with pytest.raises(LayoutError, match="cannot make partial sums"):
+            A.redistribute(A.layout, ProcessGrid((4, 1), comm=grid.comm))
 
     on_a_grid(program)
 
