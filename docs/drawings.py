@@ -20,6 +20,8 @@ from pdla.matmul.tables import boxed
 STATIC = Path(__file__).parent / "_static"
 COLOURS = [*plt.get_cmap("Set3").colors, *plt.get_cmap("Pastel1").colors]
 PALE, OWN, COMING, LINE = "#f2f2f2", "#5b8ff9", "#b5d0ff", "#666666"
+PEERS = {"by hand": "o", "ScaLAPACK": "s", "DTensor": "^"}
+OURS = ("pdla, own layouts", "shared", "pdla on 2")
 
 LAYOUTS = {
     "blocks": (Layout(rows="row", cols="col"), (2, 2), (6, 6)),
@@ -163,10 +165,6 @@ def draw_scheme(name, kind, shape, axes, here, **options):
             frame(axes_, (n, n))
             axes_.set_title(f"{title} {('first', 'second')[pair]}", fontsize=10)
     save(figure, None, f"scheme-{name}", None)
-
-
-PEERS = {"by hand": "o", "ScaLAPACK": "s", "DTensor": "^"}
-OURS = ("pdla, own layouts", "shared", "pdla on 2")
 
 
 def draw_measured():

@@ -3,11 +3,14 @@
 from functools import cache
 
 import numpy as np
+import pytest
 
 import pdla
+from pdla import config
 
 LAYOUT = pdla.Layout("row", "col")
 DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
+needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
 
 
 def exact(shape, grid, layout, dtype=float, seed=0):

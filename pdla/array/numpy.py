@@ -141,9 +141,13 @@ def take(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
         part = np.empty(found.shape, x.dtype)
         copies((here, there) for there, here in found.beside(part))
         return part
-    # In C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order.
     if x.strides[0] < x.strides[1]:  # a transpose, of which ndarray.take would copy whole rows first
-        return np.ascontiguousarray(x.T[:, rows][cols].T if isinstance(rows, slice) else x.T[cols].take(rows, axis=1).T)
+        return np.ascontiguousarray(_listed(x.T, cols, rows).T)
+    return _listed(x, rows, cols)
+
+
+def _listed(x: np.ndarray, rows: Selection, cols: Selection) -> np.ndarray:
+    """A part by lists, in C order, else it would be copied again for a message: NumPy's x[:, cols] is in Fortran order."""
     return x[:, cols][rows] if isinstance(cols, slice) else x[rows].take(cols, axis=1)
 
 

@@ -10,8 +10,9 @@ import mmap
 import os
 import secrets
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from errno import EMFILE, ENOSPC
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -40,8 +41,7 @@ def mapped(comm: Communicator, size: int) -> np.ndarray:
             file = _together(comm, size, lambda: _opened(path, size, ends))
         finally:
             if first:  # by now every rank has opened it, or has failed, as this one may have before there was a file
-                with suppress(OSError):
-                    os.unlink(path)
+                Path(path).unlink(missing_ok=True)
         _together(comm, size, lambda: _take(file, *block_bounds(size, comm.size, comm.rank)))
         return _together(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from level3 import VIEWS, check_matvec, check_rank_k, check_stack, check_symm
-from matmuls import DTYPES, exact
+from matmuls import DTYPES, exact, needs_a_board
 
 import pdla
 from pdla import Cyclic, Layout, config
@@ -43,7 +43,7 @@ def test_triangles_of_a_matrix_that_all_see(comm):
         check_rank_k(exact((k, n), grid, BLOCKS, dtype).shared().T, True, False, BLOCKS, mirror=True)
 
 
-@pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
+@needs_a_board
 def test_no_more_memory_in_common_is_kept_than_is_told(comm):
     """What holds A while it is read, 12 MB, and what holds a triangle on its way, 9 MB."""
     grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))

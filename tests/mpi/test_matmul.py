@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matmuls import DTYPES, LAYOUT, check_product, exact
+from matmuls import DTYPES, LAYOUT, check_product, exact, needs_a_board
 from mpi4py import MPI
 
 import pdla
@@ -62,7 +62,6 @@ def test_workspace_with_conversions_is_what_the_plan_promises(comm, mnk):
 
 
 needs_proc = pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak of memory that can be set back")
-needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="devices are not multiplied on in the host's memory")
 needs_memory = pytest.mark.skipif(not config.settings.shared, reason="PDLA_SHARED=0")
 
 

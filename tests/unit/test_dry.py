@@ -35,7 +35,7 @@ MILLION = 10**6
         lambda x: x.astype("float32"),
         lambda x: x.reshape(-1),
         lambda x: x.reshape(2, -1, 4),
-        lambda x: x.max(),
+        lambda x: x.max().reshape(1),
         lambda x: x.max(axis=1),
         lambda x: x.max(axis=-1, keepdims=True),
         lambda x: x.copy(),
@@ -45,13 +45,20 @@ MILLION = 10**6
 def test_a_meta_has_the_shape_and_dtype_that_numpy_gives(operation, dtype):
     real, dry = operation(np.ones((6, 4), dtype)), operation(Meta((6, 4), dtype))
     assert (dry.shape, dry.dtype, dry.nbytes, dry.size) == (real.shape, real.dtype, real.nbytes, real.size)
-    assert dry.ndim == real.ndim and (not real.ndim or len(dry) == len(real))
+    assert len(dry) == len(real) and dry.ndim == real.ndim
 
 
 def test_a_list_is_of_the_dtype_that_numpy_gives_it():
     for x in ([[1, 2]], [[True, False]], [[1, 2.5]], [[1j, 2]]):
         A = pdla.dry_run(4, lambda comm, x=x: pdla.from_global(x, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col")))[0]
         assert (A.shape, A.dtype) == ((1, 2), np.array(x).dtype)
+
+
+def test_metas_that_do_not_fit():
+    with pytest.raises(ValueError, match="cannot copy"):
+        meta.copy(Meta((2, 3)), Meta((3, 2)))
+    with pytest.raises(ValueError, match="cannot multiply"):
+        meta.gemm(Meta((2, 3)), Meta((2, 3)), Meta((2, 3)))
 
 
 @pytest.mark.parametrize("xp", [numpy, meta], ids=["numpy", "meta"])
