@@ -10,10 +10,12 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import pytest
 from scipy.special import erf
 
 import pdla
 from pdla import nn
+from pdla.errors import PdlaError
 
 EPS = 1e-5  # what norms add to the variance
 EXACT = 1e-10  # how far float64 may be off, relative to the largest element
@@ -95,6 +97,41 @@ FEW = [  # one of each
     on(nn.Cube3D, (2, 1, 2)),
     on(nn.Tensor3D, (2, 1, 2), shards=2),
 ]
+SHARDED = [place for place in PLACES if dict(place.options).get("shards", 1) > 1]
+SUMMA, CUBE = on(nn.Summa2D, (2, 2)), on(nn.Cube3D, (2, 2, 2))
+
+everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
+
+
+def run(place, program):
+    """program(scheme) on every rank of a place; rank 0's result."""
+    return pdla.run(place.ranks, lambda comm: program(place.make(comm)))[0]
+
+
+def refusal(ranks, program):
+    """The error that program(comm) raises, the same on every rank."""
+
+    def tried(comm):
+        try:
+            program(comm)
+        except PdlaError as error:
+            return type(error), str(error)
+        return None, "nothing was raised"
+
+    refusals = set(pdla.run(ranks, tried))
+    assert len(refusals) == 1, refusals
+    return refusals.pop()
+
+
+# ---------------------------------------------------------------------------------------------- given to layers
+
+X = np.ones((15, 20))
+P = 0.3  # of dropout
+
+
+def layer_of(scheme):
+    return nn.TransformerLayer(scheme, 20, 5, sequence=5)
 
 
 # ---------------------------------------------------------------------------------------------- plain layers

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import strategies as st
 from nets import (
     CASES,
-    FEW,
     PLACES,
     SERIAL,
     Model,
@@ -14,12 +13,14 @@ from nets import (
     check_case,
     check_close,
     check_model,
+    everywhere,
     expected,
     group_case,
     learned,
     linear_case,
     mlp_case,
     on,
+    somewhere,
     transformer_case,
 )
 
@@ -28,8 +29,6 @@ from pdla import nn
 from pdla.nn import attention
 
 FLOAT32 = 2e-5  # float32 on these sizes: some hundred roundings of 6e-8, relative to the largest element
-everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
 
 
 # ---------------------------------------------------------------------------------------------- the reference itself
