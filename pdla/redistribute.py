@@ -143,8 +143,10 @@ def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
     16-bit floats are rounded once, when all axes have been added up.
     """
     layout, block = A.layout.summed, A.stored
+    by_columns = A.transposed and not A.gaps  # not by the block's own strides: from_local takes other ones on each rank
     for axis, by_rows, layout in sums_to(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
-        block = scatter(A, block, layout, axis, by_rows)
+        by_columns = by_columns and not by_rows
+        block = scatter(A, block, layout, axis, by_rows, by_columns)
     if block.dtype != A.dtype:
         total, block = block, buffer(A.xp, block.shape, A.dtype)
         A.xp.copy(block, total)
@@ -187,15 +189,17 @@ def addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
     return words
 
 
-def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool) -> Any:
-    """Collective: the addends in `block` summed along an axis, each rank getting its share in `layout`, not yet rounded."""
+def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool, by_columns: bool) -> Any:
+    """Collective: the addends in `block` summed along an axis, each rank getting its share in `layout`, not yet rounded.
+
+    by_columns  on all ranks `block` is stored by columns, some of which are summed: the transposes of its parts have no gaps
+    """
     grid, xp = A.grid, A.xp
     comm = grid[axis]
     if comm is None or grid.coords is None:
         return xp.empty((0, 0), summing(A.dtype))
     before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
     parts = takes(xp, block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
-    by_columns = not by_rows and xp.contiguous(block.T)  # then the transposes of its parts, some whole columns, have no gaps
     parts = [part.T for part in parts] if by_columns else parts
     total = comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, summing(A.dtype))).wait()
     return total.T if by_columns else total

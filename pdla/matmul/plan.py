@@ -286,9 +286,9 @@ class Plan:
             return
         shape = local_shape(c.shape, layout, self.grid)
         # By columns where these are cut to be summed: parts of rows would have gaps, and be copied to be sent.
-        by_columns = layout.partial and not sums(c.shape, layout, c.layout, tuple(self.grid.sizes.items()))[0][1]
-        block = buffer(xp, shape[::-1], summing(self.dtype)).T if by_columns else buffer(xp, shape, summing(self.dtype))
-        addends = DistMatrix(block, c.shape, self.grid, layout)
+        by_columns = bool(layout.partial) and not sums(c.shape, layout, c.layout, tuple(self.grid.sizes.items()))[0][1]
+        base = buffer(xp, shape[::-1] if by_columns else shape, summing(self.dtype))
+        addends = DistMatrix(base, c.shape, self.grid, layout, by_columns)
         self._fill(a, b, addends, alpha, 0)
         if addends.layout.partial:
             addends = summed(addends, c.layout)

@@ -89,11 +89,12 @@ def addend(whole, layout, grid):
 
 
 def spread(whole, grid, layout):
-    """The matrix in a layout, each rank taking its part by hand."""
+    """The matrix in a layout, each rank taking its part by hand; on some ranks it lies by columns."""
     if not grid.active:
         return pdla.from_local(None, whole.shape, grid, layout)
     rows, cols = (held.indices() for held in layout.indices(whole.shape, grid.sizes, grid.coords))
-    return pdla.from_local(addend(whole, layout, grid)[np.ix_(rows, cols)], whole.shape, grid, layout)
+    block = np.array(addend(whole, layout, grid)[np.ix_(rows, cols)], order="CF"[grid.comm.rank % 3 == 1])
+    return pdla.from_local(block, whole.shape, grid, layout)
 
 
 def same(A, B):
