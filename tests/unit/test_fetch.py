@@ -70,6 +70,24 @@ def test_other_cuts_sums_and_dtypes(lying, dtypes):
     pdla.run(8, program)
 
 
+def test_panels_may_come_as_soon_as_they_are_asked_for(monkeypatch):
+    """Each has room of its own until it has been multiplied; by threads they come no sooner than they are waited for."""
+    start = fetch.start
+
+    def at_once(*arguments):
+        start(*arguments)()
+        return lambda: None
+
+    def program(comm):
+        grid = ProcessGrid((2, 2))
+        A, B = exact((6, 30), grid, LAYOUT, seed=1), exact((30, 5), grid, LAYOUT, seed=2)
+        C = pdla.matmul(A, B, box=(2, 2, 1), schedule="fetch", panel=3)
+        assert np.array_equal(C.gather(), A.gather() @ B.gather())
+
+    monkeypatch.setattr(fetch, "start", at_once)
+    pdla.run(4, program)
+
+
 def test_ranks_that_need_the_same_panels_begin_evenly_apart():
     """In each step a rank sends about as many words as in any other: not all panels to all ranks that need them at once."""
 
