@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 from pdla import config
 from pdla.comm import libmpi
@@ -34,12 +35,21 @@ def give_up(call: str, passing: BaseException | None = None) -> None:
 
     passing  an exception of which the wait is a consequence, as at the end of a with-block: else nobody would see it
     """
-    say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
-    faulthandler.dump_traceback(2)
-    if passing is not None:
-        say("it waits there after this error: " + "".join(traceback.format_exception(passing)))
-    time.sleep(_PATIENCE)
+    try:
+        say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
+        faulthandler.dump_traceback(2)
+        if passing is not None:
+            say("it waits there after this error: " + "".join(traceback.format_exception(passing)))
+        time.sleep(_PATIENCE)
+    finally:
+        _abort()
+
+
+def _abort() -> NoReturn:
+    """End the job; to be called in a finally clause, as a signal's handler may raise before. MPICH's MPI_Abort may return where
+    another rank is in MPI_Finalize: then this rank would go on, and wait once more."""
     MPI.COMM_WORLD.Abort(1)
+    os._exit(1)
 
 
 @contextmanager
@@ -55,16 +65,19 @@ def watched(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback. In a
-    process that was forked from a rank only print it: that rank may go on."""
-    if libmpi.forked():
+    """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback. Only
+    print it where MPI cannot end a job, as it is not running, and in a process that was forked from a rank, as that may go on."""
+    if libmpi.forked() or not libmpi.running():
         sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
         return
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-    say(_in_a_line(error, trace) if getattr(error, "repeated", False) else "".join(traceback.format_exception(kind, error, trace)))
-    time.sleep(_HEARD)
-    MPI.COMM_WORLD.Abort(1)
+    try:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        repeated = getattr(error, "repeated", False)
+        say(_in_a_line(error, trace) if repeated else "".join(traceback.format_exception(kind, error, trace)))
+        time.sleep(_HEARD)
+    finally:
+        _abort()
 
 
 def _in_a_line(error: BaseException | None, trace: TracebackType | None) -> str:

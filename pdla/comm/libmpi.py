@@ -57,10 +57,15 @@ def version() -> dict[str, str]:
     return {"library": MPI.Get_library_version().strip("\0\n "), "standard": version, "mpi4py": mpi4py.__version__}
 
 
+def running() -> bool:
+    """Whether MPI is initialised, and not finalised yet."""
+    return MPI.Is_initialized() and not MPI.Is_finalized()
+
+
 def check_running() -> None:
     """NoMPIError before MPI is initialised, after it is finalised, and where `check_own` raises it."""
     check_own()
-    if not MPI.Is_initialized() or MPI.Is_finalized():
+    if not running():
         raise NoMPIError("MPI is not running: call pdla after MPI_Init and before MPI_Finalize")
 
 
