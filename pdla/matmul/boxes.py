@@ -251,8 +251,8 @@ class Search:
         return np.concatenate([[], *(self.prices(pm, pn, pk, None if in_two else pk) for pm, pn, pk in pieces)])
 
     def ranks_at(self, price_: float) -> float:
-        """How many ranks a box of at most this price has at least: the fewer there are, the more each has to do."""
-        return weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 0.0
+        """How many ranks a box of at most this price has at least: the fewer there are, the more each has to do, if anything."""
+        return weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 1.0
 
     def prices(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
         """The prices of boxes; see Boxes.of."""
@@ -284,7 +284,7 @@ class Search:
 def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, in_two: bool) -> list[Box]:
     """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on: the fewer ranks sum C, the less memory
     that needs."""
-    layers = (2**i for i in range(min(ranks, max(k, 1)).bit_length()))
+    layers = (2**i for i in range(min(ranks, k).bit_length()))
     return [
         box
         for c in layers
@@ -308,9 +308,9 @@ def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
 
 def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Those of these boxes with a half, a quarter and so on of the ranks along k that have at least so many ranks in all."""
-    halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max(initial=1)).bit_length())]
+    halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max()).bit_length())]
     pm, pn, pk = (np.concatenate(sides) for sides in zip((pm[:0], pn[:0], pk[:0]), *halves, strict=True))
-    some = (pk > 0) & (pm * pn * pk >= least)
+    some = pm * pn * pk >= least
     return pm[some], pn[some], pk[some]
 
 
