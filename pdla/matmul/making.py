@@ -13,7 +13,7 @@ from pdla import config
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.matmul import box, cannon, planner, roles, summa, walk
+from pdla.matmul import cannon, planner, roles, summa, walk
 from pdla.matmul.plan import AT_ONCE, IN_PLACE, Plan
 from pdla.matmul.planner import Way
 from pdla.matmul.question import Operand, Question
@@ -128,8 +128,7 @@ def lean(task: Task) -> Iterator[Plan]:
 
 def _comes_straight(way: Way) -> bool:
     """Whether A and B come as whole faces, at once."""
-    gathered = way.schedule == "gather" and way.algorithm == box.ALGORITHM.name
-    return way.table is not None and gathered and way.table == way.table.straight
+    return way.table is not None and way.schedule == "gather" and way.table == way.table.straight
 
 
 def fitting(plans: Iterable[Plan], limit: int) -> Plan:

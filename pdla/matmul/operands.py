@@ -74,8 +74,6 @@ def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: Memo) -> Route
 
 
 def _part(X: DistMatrix, layout: Layout) -> DistMatrix:
-    if X.grid.coords is None:
-        return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed)
     new = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
     rows, cols = (mine.overlay(part)[0] for mine, part in zip(X.indices, new, strict=True))
     return DistMatrix(take(X.xp, X.stored, rows, cols), X.shape, X.grid, layout)

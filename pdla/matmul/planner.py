@@ -84,7 +84,8 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
     found = direct(q, algorithm, schedule) if q.one_grid and not boxed else []
     if algorithm not in ON_GRID:
         tables = list(_tables(q, algorithm, shape, schedule))
-        found += _placed(q, tables if schedule else [*tables, *_read_in_place(q, tables), *_straight(tables)])
+        again = [] if schedule else [table for table in tables if table.algorithm == box.ALGORITHM.name]
+        found += _placed(q, [*tables, *_read_in_place(q, again), *_straight(again)])
         found += _relabelled(q, sorted(found, key=lambda way: way.price))
     return sorted(found, key=lambda way: way.price)
 
@@ -146,8 +147,8 @@ def _redistributed(q: Question, how: str, given: tuple, chosen: roles.Roles, use
             received += parts - 1 - counted
     if q.C is not None:
         steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
-        *_, summed = chosen.C.summed, *(layout for *_, layout in steps)
-        received += kept(q.C.shape, given[2], summed).messages(place.order, True)
+        layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
+        received += kept(q.C.shape, given[2], layouts[-1]).messages(place.order, True)
     return float(received.max())
 
 
@@ -216,16 +217,14 @@ def _weighed(
 def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
     """Boxes again, with the schedule "shared", where no face is read in place if A, B and C lie in the box's own layouts: but from
     other layouts A and B come there with one copy in shared memory, and with two by messages."""
-    others = (t for t in tables if q.fits and t.algorithm == box.ALGORITHM.name and t.schedule != "shared")
-    return [replace(table, schedule="shared") for table in others]
+    return [replace(table, schedule="shared") for table in tables if q.fits and table.schedule != "shared"]
 
 
 def _straight(tables: Iterable[Table]) -> list[Table]:
     """Boxes again, to which A and B come as whole faces in one round of messages, or in panels of them, instead of in shares that
     are then gathered."""
     straight = {"gather": "gather", "summa": "fetch"}
-    some = (table for table in tables if table.schedule in straight and table.algorithm == box.ALGORITHM.name)
-    return [replace(table.straight, schedule=straight[table.schedule]) for table in some]
+    return [replace(table.straight, schedule=straight[table.schedule]) for table in tables if table.schedule in straight]
 
 
 def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
