@@ -37,6 +37,7 @@ from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, GridError, PdlaError
 
 AT_ONCE = 512 << 10  # where each rank sends to each: bytes on their way to one rank at a time, but at least two messages
+_LOOK = 1.0  # seconds from one look at the clock to the next that count as waiting: in longer ones the job was suspended
 
 
 class MPIComm(Communicator):
@@ -206,7 +207,7 @@ class MPIComm(Communicator):
         """
         if ready():
             return
-        polls, start = 0, time.monotonic()
+        polls, waited, seen = 0, 0.0, time.monotonic()
         pause = pause or (self._probe if round_ is None else self._pause)
         if self._progress is not None:
             self._progress.resting = True
@@ -215,9 +216,11 @@ class MPIComm(Communicator):
                 send_on(but=round_)
                 polls += 1
                 pause(polls)
-                if polls % 64 == 0 and 0 < config.settings.timeout < time.monotonic() - start:
-                    late = [*awaited()]
-                    give_up(self._describe(call) + (f", for {name(late)}" if late else ""), sys.exception())
+                if polls % 64 == 0:
+                    waited, seen = waited + min(_LOOK, time.monotonic() - seen), time.monotonic()
+                    if 0 < config.settings.timeout < waited:
+                        late = [*awaited()]
+                        give_up(self._describe(call) + (f", for {name(late)}" if late else ""), sys.exception())
                 if ready():
                     return
         finally:

@@ -62,6 +62,24 @@ A.redistribute(pdla.Layout("col"))
         assert re.search(rf"\[rank {rank} of 3\] <string>:\d+: LayoutError, as on the other ranks: Layout", job.stdout)
 
 
+def test_the_time_for_which_a_job_is_suspended_is_no_waiting():
+    job = run_job(
+        """
+import os, subprocess, time
+ranks = " ".join(map(str, comm.share(os.getpid())))
+patience(4.0)
+if comm.rank == 0:
+    subprocess.Popen(["sh", "-c", f"sleep 1; kill -STOP {ranks}; sleep 5; kill -CONT {ranks}"])
+else:
+    time.sleep(3)
+comm.barrier()
+print("met", flush=True)
+""",
+        ranks=2,
+    )
+    assert (job.returncode, job.stdout.count("met")) == (0, 2), job.stdout
+
+
 def test_ranks_that_wait_in_shared_memory_tell_once_for_whom():
     job = run_job(
         """
