@@ -120,6 +120,11 @@ class ThreadComm(Communicator):
     def identity(self) -> Any:
         return (id(self.world), self.name)
 
+    def in_step(self) -> None:
+        """Also ends a rank that waits for no other, as the only one of its world, after Ctrl-C."""
+        super().in_step()
+        self.world.check_failure()
+
     def _describe(self, call: str, number: int, awaited: Sequence[int]) -> str:
         whom = f" for rank {awaited[0]}" if len(awaited) == 1 else f" for ranks {list(awaited)[:8]}" if awaited else ""
         return f"{call} (call {number} on {self.axis!r}, {self.size} ranks){whom}"
@@ -301,7 +306,8 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
     """Run program(comm, *args) on `size` ranks as threads, at most 10,000; gives their results by rank.
 
     Inside, comm=None means this world. Every BLAS is held to one thread a rank meanwhile. The first rank that raises ends
-    all of them, and its error is raised here; where all ranks wait, it is a DeadlockError.
+    all of them, and its error is raised here; where all ranks wait, it is a DeadlockError. Ctrl-C is raised at once, and ends each
+    rank at its next collective call.
 
     delay, bandwidth  seconds, and bytes a second, of an imagined network: each array arrives delay + nbytes / bandwidth seconds
                       after it was sent, whatever else is on its way; agreements take no time

@@ -1,6 +1,7 @@
 """The world of threads: what its verbs bring and count, and how it ends when a program is wrong."""
 
 import itertools
+import signal
 import subprocess
 import sys
 import threading
@@ -638,3 +639,18 @@ print(len(threads()), run(2, load), threads())
 """
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "1 [[1, 1], [1, 1]] [3, 3]"
+
+
+def test_a_rank_that_waits_for_no_other_ends_after_an_interruption():
+    ranks = []
+
+    def program(comm):
+        ranks.append(threading.current_thread())
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while True:
+            comm.barrier()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(1, program)
+    ranks[0].join(20)
+    assert not ranks[0].is_alive()
