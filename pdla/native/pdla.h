@@ -31,8 +31,8 @@ int pdla_grid(int comm, int axes, const int *shape, pdla_handle *grid);
 int pdla_local_shape(pdla_handle grid, int64_t m, int64_t n, const char *layout, int64_t *rows, int64_t *cols);
 
 /* Collective: an m x n matrix of type s, d, c or z, in either case, whose block is at `local`: element (i, j) of the block is
- * down * i + across * j elements further on, no two of them in one place. Nothing is copied: the caller sees what is written there.
- * `local` must outlive the matrix. */
+ * down * i + across * j elements further on, down and across at least 1, no two of them in one place. Nothing is copied: the caller
+ * sees what is written there. `local` must outlive the matrix. */
 int pdla_matrix(pdla_handle grid, char type, int64_t m, int64_t n, const char *layout, void *local, int64_t down, int64_t across,
                 pdla_handle *matrix);
 
