@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given, settings
 from level3 import VIEWS, both, random_array
-from property.test_redistribute import grids, layouts
+from property.test_redistribute import grids, layouts, spread
 
 import pdla
 from pdla import ProcessGrid
@@ -54,8 +54,8 @@ class Sketch:
         fit = [i for i, (has, _) in enumerate(self.known) if shape in (None, has) and rows in (None, has[0])]
         return self.chance.choice([fit[-1], *fit]) if fit else None
 
-    def layout(self, shape, home):
-        return self.draw(layouts(shape, self.places[home]))
+    def layout(self, shape, home, partial=False):
+        return self.draw(layouts(shape, self.places[home], partial))
 
 
 # ---------------------------------------------------------------------------------------------- drawing a step
@@ -120,7 +120,7 @@ def programs(draw):
     made, steps = [], []
     for _ in range(draw(st.integers(1, 3))):
         shape, home = (chance.choice(sizes), chance.choice(sizes)), chance.randrange(len(sketch.places))
-        made.append((shape, chance.choice(DTYPES), home, sketch.layout(shape, home)))
+        made.append((shape, chance.choice(DTYPES), home, sketch.layout(shape, home, partial=True)))
         sketch.known.append((shape, home))
     for _ in range(chance.randint(2, 12)):
         first = sketch.pick()
@@ -146,8 +146,9 @@ class Twin:
 
     @property
     def same(self):
-        rows, cols = (held.indices() for held in self.A.indices)
-        return np.array_equal(self.A.local, self.whole[np.ix_(rows, cols)]) and self.A.dtype == self.view.dtype
+        A = self.A.redistribute(self.A.layout.summed) if self.A.layout.partial else self.A
+        rows, cols = (held.indices() for held in A.indices)
+        return np.array_equal(A.local, self.whole[np.ix_(rows, cols)]) and A.dtype == self.view.dtype
 
 
 def small(*factors):
@@ -206,6 +207,7 @@ def add(grids, X, Y):
     A, B = (Z.A if small(Z.view) else Z.A * 0 for Z in (X, Y))
     x, y = (Z.whole if small(Z.view) else Z.whole * 0 for Z in (X, Y))
     if A.grid != B.grid or not A.lies_as(B.layout):
+        A = A.redistribute(A.layout.summed)
         B = B.redistribute(A.layout, A.grid)
     return Twin(A + B, x + y)
 
@@ -233,12 +235,19 @@ def product(grids, X, Y, algorithm, layout, panel, alpha, again):
 DONE = {done.__name__: done for done in (view, part, write, redistribute, copy, share, double, vector, add, triangle, product)}
 
 
+def begun(whole, grid, layout):
+    """A matrix of blocks in any order, addends where the layout is partial. (An idle rank that runs dry sees no block's dtype.)"""
+    if grid.active or grid.comm.xp.name != "meta":
+        return spread(whole, grid, layout)
+    return pdla.zeros(whole.shape, grid, layout, dtype=whole.dtype)
+
+
 def run(comm, case):
     """What this rank received, from other nodes too, and computed in each step."""
     _, places, made, steps, comm.homes = case
     grids = [ProcessGrid(shape, axes, comm, order) for shape, axes, order in places]
     whole = [random_array(shape, dtype, seed) for seed, (shape, dtype, _, _) in enumerate(made)]
-    twins = [Twin(pdla.from_global(x, grids[home], layout), x) for x, (_, _, home, layout) in zip(whole, made, strict=True)]
+    twins = [Twin(begun(x, grids[home], layout), x) for x, (_, _, home, layout) in zip(whole, made, strict=True)]
     figures = []
     for step in steps:
         with pdla.record() as ledger:

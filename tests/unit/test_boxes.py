@@ -330,6 +330,13 @@ def test_search_is_exhaustive():
         assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
 
 
+def test_sums_in_steps_count_as_such_in_a_box_with_fewer_words_than_the_best_by_messages_alone():
+    mnk, ranks, machine = (1, 1000, 30000), 97, Machine()
+    taken, at_once = (boxes.cheapest(*mnk, ranks, machine, in_steps=some)[0] for some in (True, False))
+    assert (taken, at_once) == (Box(1, 3, 32), Box(1, 7, 13))
+    assert boxes.NEAR_BOUND * received_lower_bound(*mnk, ranks) < boxes.words(*mnk, taken) < boxes.words(*mnk, at_once)
+
+
 def test_of_a_box_and_its_mirror_image_elements_of_eight_bytes_cut_m():
     for dtype, tie in (("float32", (1, 2, 1)), ("float64", (2, 1, 1)), ("complex64", (2, 1, 1)), ("complex128", (1, 2, 1))):
         found = pdla.predict_matmul(64, 64, 64, 2, dtype=dtype)
