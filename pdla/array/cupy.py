@@ -259,11 +259,14 @@ def reinterpret(x: Any, conjugate: bool) -> Any:
 # ---------------------------------------------------------------------------------------------- products
 
 
-def gemm(a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Callable[..., Any] = empty) -> None:
+def gemm(
+    a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Callable[..., Any] = empty, alike: bool = False
+) -> None:
     """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. Products of 16-bit floats are summed in float32.
-    room  room(shape, dtype) gives an array: for a product that cuBLAS cannot make
+    room   room(shape, dtype) gives an array: for a product that cuBLAS cannot make
+    alike  whether c has the same bits wherever the factors lie: here it always has
     """
     if c.size == 0:
         return

@@ -277,7 +277,9 @@ def reinterpret(x: Meta, conjugate: bool) -> Meta:
     return x
 
 
-def gemm(a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0, room: Callable[..., Meta] = empty) -> None:
+def gemm(
+    a: Meta, b: Meta, c: Meta, alpha: complex = 1, beta: complex = 0, room: Callable[..., Meta] = empty, alike: bool = False
+) -> None:
     if (a.shape[0], b.shape[1]) != c.shape or a.shape[1] != b.shape[0]:
         raise ValueError(f"cannot multiply {a} by {b} into {c}")
     if c.size and a.shape[1]:  # extra memory is taken where pdla/array/numpy.py's gemm takes it

@@ -187,14 +187,17 @@ def reinterpret(x: np.ndarray, conjugate: bool) -> np.ndarray:
 
 
 def gemm(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0, room: Callable[..., np.ndarray] = empty
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0, room: Callable[..., np.ndarray] = empty,
+    alike: bool = False,
 ) -> None:
     """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
-    room  room(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place
+    room   room(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place
+    alike  c has the same bits wherever the factors lie: by NumPy a a^T is rounded otherwise than a b^T with a copy b of a
     """
-    numpys = alpha == 1 and beta == 0 and not config.settings.blas  # NumPy has the same BLAS as SciPy, at a fifth of a call's cost
+    # NumPy has the same BLAS as SciPy, at a fifth of a call's cost.
+    numpys = alpha == 1 and beta == 0 and not (alike or config.settings.blas)
     if numpys and blas.plain(a, b, c):  # most products; small ones are spared the checks below
         np.matmul(a, b, out=c)
         return

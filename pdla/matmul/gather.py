@@ -103,18 +103,13 @@ def _together(
     passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
     # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
     # is multiplied (see run), so that one group loses nothing.
-    nodes = 1 if _copies(roles) else comm.nodes
+    nodes = 1 if roles.copies else comm.nodes
     # Columns of A take extra memory and a copy, which pays only where a network is slower.
     if not _thin(tiles, whole, along_k, passes) or (side == 0 and nodes == 1):
         return []
     rows, cols = roles.C.indices(shape, grid.sizes, grid.coords)
     pace = _pace(len(rows), len(cols), len(whole[side]), comm, X.dtype, machine)
     return _groups({r: tile[along_k] for r, tile in tiles.items()}, nodes, pace)
-
-
-def _copies(roles: Roles) -> bool:
-    """Whether there are copies of C, each computed by its own rank."""
-    return any(role == "-" for _, role in roles.carries)
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
@@ -195,7 +190,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     try:
         here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
         here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
-        if _copies(roles):  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
+        if roles.copies:  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
             for _ in chain(coming_a, coming_b):
                 pass
             here_a, here_b = dict(sorted(here_a.items())), dict(sorted(here_b.items()))

@@ -178,10 +178,10 @@ def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tu
 
 class Sink:
     """A local block of C to which local products are added. What was there is multiplied by beta: each part of the block when its
-    first product comes."""
+    first product comes. alike: as for gemm, where other ranks have copies of the block."""
 
-    def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex) -> None:
-        self.xp, self.block, self.alpha, self.beta = xp, block, alpha, beta
+    def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
+        self.xp, self.block, self.alpha, self.beta, self.alike = xp, block, alpha, beta, alike
         self.begun: set[Any] = set()
 
     def add(self, a: Any, b: Any, rows: Selection = ALL, cols: Selection = ALL, part: Any = None) -> None:
@@ -189,11 +189,11 @@ class Sink:
         beta = 1 if part in self.begun else self.beta
         self.begun.add(part)
         if rows is ALL and cols is ALL:
-            multiply(self.xp, a, b, self.block, self.alpha, beta)
+            multiply(self.xp, a, b, self.block, self.alpha, beta, self.alike)
             return
         in_place = isinstance(rows, slice) and isinstance(cols, slice)
         target = take(self.xp, self.block, rows, cols)
-        multiply(self.xp, a, b, target, self.alpha, beta)
+        multiply(self.xp, a, b, target, self.alpha, beta, self.alike)
         if not in_place:
             self.xp.put(self.block, rows, cols, target)
 
@@ -203,14 +203,14 @@ class Sink:
             self.xp.scale(self.block, self.beta)
 
 
-def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> None:
-    """c = alpha a b + beta c, recorded in the ledger; buffers that it needs are workspace."""
+def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
+    """c = alpha a b + beta c, recorded in the ledger; buffers that it needs are workspace. alike: as for gemm."""
     room = partial(buffer, xp)
     if current() is None:
-        xp.gemm(a, b, c, alpha, beta, room)
+        xp.gemm(a, b, c, alpha, beta, room, alike)
         return
     with timed("gemm", flops=operations(a.shape[0], b.shape[1], a.shape[1], c.dtype)):
-        xp.gemm(a, b, c, alpha, beta, room)
+        xp.gemm(a, b, c, alpha, beta, room, alike)
 
 
 # ---------------------------------------------------------------------------------------------- operands that move

@@ -312,7 +312,7 @@ class Plan:
         if self.schedule == "shared":
             shared.Turn(a, b, self.roles, self.grid, self.memo).run(block, alpha, beta)
             return
-        sink = None if block is None else Sink(c.xp, block, alpha, beta)
+        sink = None if block is None else Sink(c.xp, block, alpha, beta, self.roles.copies)
         if self.schedule == "gather":
             gather.run(a, b, self.roles, sink, self.memo, self.machine)
             return

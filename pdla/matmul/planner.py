@@ -118,7 +118,7 @@ def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
     chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), q.seen if shared else None)
     name = how = asked or q.schedule(given, chosen, sizes)
-    if how == "cannon" and any(role == "-" for _, role in chosen.carries):
+    if how == "cannon" and chosen.copies:
         how = "summa"  # by Cannon ranks add in different orders: copies of C would differ in their last bits
     used = boxes.of(chosen.carries, sizes)
     more = 0 if q.ranks > LARGE else _redistributed(q, how, given, chosen, used)

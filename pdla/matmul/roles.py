@@ -42,6 +42,11 @@ class Roles:
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         return self.A, self.B, self.C
 
+    @property
+    def copies(self) -> bool:
+        """Whether there are copies of C, each computed by its own rank."""
+        return any(role == "-" for _, role in self.carries)
+
     def __str__(self) -> str:
         return ", ".join(f"{axis} carries {'a copy' if role == '-' else role}" for axis, role in self.carries)
 

@@ -75,6 +75,19 @@ def test_copies_of_c_are_alike_bit_by_bit(algorithm):
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize("shape", [(33, 8), (100, 3), (200, 40)])
+@pytest.mark.parametrize("cut", ["row", Cyclic("row", 4)])
+def test_copies_of_a_matrix_times_its_own_transpose_are_alike(shape, cut):
+    """Only a rank's own tiles of A and of A^T are the same memory, which NumPy would see, and add up in another order."""
+
+    def program(comm):
+        A = pdla.random(shape, ProcessGrid((3,)), Layout(cut))
+        plan = pdla.plan_matmul(A, A.T, algorithm="gather", layout=Layout())
+        assert plan.roles.copies and plan(A, A.T).check_copies()
+
+    pdla.run(3, program)
+
+
 @pytest.mark.parametrize("algorithm", ["gather", "summa", "cannon"])
 def test_what_a_local_product_needs_besides_is_foretold(algorithm):
     """Integers are multiplied apart from C where they are added to it, 16-bit floats in float32."""
