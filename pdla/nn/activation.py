@@ -22,6 +22,12 @@ def like(x: DistMatrix, block: Any) -> DistMatrix:
     return DistMatrix(block, x.shape, x.grid, x.layout)
 
 
+def by_rows(x: Any) -> Any:
+    """x, copied if its block lies by columns on some rank, which would round what it adds up otherwise than those that hold copies
+    of this block by rows."""
+    return x.copy() if isinstance(x, DistMatrix) and x.gaps > 1 else x
+
+
 # ---------------------------------------------------------------------------------------------- checks
 
 

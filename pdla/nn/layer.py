@@ -19,7 +19,7 @@ from pdla.create import from_global
 from pdla.errors import GridError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_gradient, check_reals, check_sequences
+from pdla.nn.activation import by_rows, check_gradient, check_reals, check_sequences
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, together
 from pdla.nn.trip import Parameter, Shard, Trip
@@ -177,6 +177,7 @@ class Layer:
         trip = Trip(self, x, self.passes, training)
         shards = trip.shards()
         with amid(self.scheme.grid.comm, "a forward pass"):
+            x = by_rows(x)
             parts = together(self._forward(_part(x, at), at) for at in shards)
             y = _joined(parts)
         self._trip, self._shards = (trip if training else None), shards
@@ -209,7 +210,7 @@ class Layer:
             parameter.gradient = None  # after an error in this pass, there is none to step by
         trip.turn()
         with amid(self.scheme.grid.comm, "a backward pass"):
-            dx = together(self._backward(part, at) for part, at in zip(_parted(dy, self._sizes), shards, strict=True))
+            dx = together(self._backward(part, at) for part, at in zip(_parted(by_rows(dy), self._sizes), shards, strict=True))
             trip.settle()
         return _joined(dx)
 

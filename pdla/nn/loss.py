@@ -13,7 +13,7 @@ from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_floats, like
+from pdla.nn.activation import by_rows, check_floats, like
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described
 from pdla.nn.steps import finish, summed
@@ -53,7 +53,7 @@ class CrossEntropy:
                 raise ShapeError("no token counts: all targets are -1")
         self._kept = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), amid(logits.grid.comm, "a loss"):
-            return finish(self._steps(logits, targets, counted))
+            return finish(self._steps(by_rows(logits), targets, counted))
 
     def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)

@@ -320,6 +320,22 @@ def test_a_loss_of_logits_wherever_they_lie(cols):
     check_close(run(SUMMA, lambda scheme: program(scheme, cols)), run(SERIAL, lambda scheme: program(scheme, None)))
 
 
+def test_copies_that_lie_by_columns_on_some_ranks_pass_as_the_others_do():
+    """Sums over tokens and features, and so the loss and the gradients, were rounded otherwise there."""
+    x, dy = np.random.default_rng(0).standard_normal((2, 32, 300))
+
+    def program(comm):
+        scheme = nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+        blocks = (np.array(whole, order="CF"[comm.rank]) for whole in (x, dy))
+        X, dY = (pdla.from_local(block, (32, 300), scheme.grid, scheme.residual()) for block in blocks)
+        layer, criterion = nn.LayerNorm(scheme, 300), nn.CrossEntropy()
+        loss = criterion.forward(X, np.arange(32))
+        found = [layer.forward(X), layer.backward(dY), *layer.gradients().values(), criterion.backward()]
+        return [loss, *(matrix.local for matrix in found)]
+
+    assert all(np.array_equal(here, there) for here, there in zip(*pdla.run(2, program), strict=True))
+
+
 # ---------------------------------------------------------------------------------------------- how parameters begin
 
 
