@@ -77,7 +77,8 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
 
     local  2-D array of this rank's block (any strides; a block stored by columns is sent as it is); on idle ranks of size 0 (or
            None). In a dry run its shape and dtype alone are kept. Collective. Where it is stored by rows on some ranks and by
-           columns on others, copies of its products may differ in their last bits: BLAS adds in another order.
+           columns, or with gaps within rows, on others, copies of its products, and of what is added to it as `out`, may differ in
+           their last bits: BLAS adds in another order.
     Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ; DeviceError where it is not an array of
     the kind that PDLA_ARRAY names, or lies on another GPU.
     """
