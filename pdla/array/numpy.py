@@ -220,7 +220,10 @@ def gemm(
 
 
 def _copied(x: np.ndarray, dtype: np.dtype, room: Callable[..., np.ndarray]) -> np.ndarray:
+    """A copy by rows, or by columns where x lies rather so: in the order in which a message brings it, as BLAS adds by order."""
     made = room(x.shape, dtype)
+    if abs(x.strides[0]) < abs(x.strides[1]):
+        made = made.reshape(x.shape[::-1]).T
     copy(made, x)
     return made
 

@@ -77,11 +77,14 @@ def test_copies_of_c_are_alike_bit_by_bit(algorithm):
 
 @pytest.mark.parametrize("shape", [(33, 8), (100, 3), (200, 40)])
 @pytest.mark.parametrize("cut", ["row", Cyclic("row", 4)])
-def test_copies_of_a_matrix_times_its_own_transpose_are_alike(shape, cut):
-    """Only a rank's own tiles of A and of A^T are the same memory, which NumPy would see, and add up in another order."""
+@pytest.mark.parametrize("steps", [1, 2])
+def test_copies_of_a_matrix_times_its_own_transpose_are_alike(shape, cut, steps):
+    """Only a rank's own tiles of A and of A^T are the same memory, which NumPy would see, and add up in another order; and only
+    they are copied for BLAS, where they have gaps."""
 
     def program(comm):
         A = pdla.random(shape, ProcessGrid((3,)), Layout(cut))
+        A = pdla.from_local(np.repeat(A.local, steps, axis=1)[:, ::steps], shape, A.grid, A.layout)
         plan = pdla.plan_matmul(A, A.T, algorithm="gather", layout=Layout())
         assert plan.roles.copies and plan(A, A.T).check_copies()
 
