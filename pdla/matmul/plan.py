@@ -289,7 +289,8 @@ class Plan:
         by_columns = bool(layout.partial) and not sums(c.shape, layout, c.layout, tuple(self.grid.sizes.items()))[0][1]
         base = buffer(xp, shape[::-1] if by_columns else shape, summing(self.dtype))
         addends = DistMatrix(base, c.shape, self.grid, layout, by_columns)
-        self._fill(a, b, addends, alpha, 0)
+        inside = DistMatrix(addends.stored, c.shape, self.grid, layout)  # no transpose, as panels of C travel by rows
+        self._fill(a, b, inside, alpha, 0)
         if addends.layout.partial:
             addends = summed(addends, c.layout)
         if not self._same(addends.dtype, addends.layout, c.layout):
