@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.composed import summing
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_floats, check_number, like
@@ -108,8 +109,12 @@ class Dropout(Pointwise):
         drawn = x.xp.uniform(at.rows(x.layout, x.shape[0]), x.indices[1].indices(), key)
         kept = drawn >= self.probability
         at.keep(self, kept)
-        return like(x, x.stored * kept * x.dtype.type(1 / (1 - self.probability)))
+        return self._scaled(x, kept)
 
     def _gradient(self, dy: DistMatrix, at: Shard) -> DistMatrix:
         (kept,) = at.take(self)
-        return dy if kept is None else like(dy, dy.stored * kept * dy.dtype.type(1 / (1 - self.probability)))
+        return dy if kept is None else self._scaled(dy, kept)
+
+    def _scaled(self, x: DistMatrix, kept: Any) -> DistMatrix:
+        scale = summing(x.dtype).type(1 / (1 - self.probability))  # in 16 bits it would be rounded, all elements alike, or infinite
+        return like(x, (x.stored * kept * scale).astype(x.dtype, copy=False))

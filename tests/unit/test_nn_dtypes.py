@@ -255,6 +255,19 @@ def test_rates_that_float16_has_no_number_for():
     assert np.allclose(run(SUMMA, program), -6e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("dtype", "probability", "kept"), [(np.float16, 0.99999, 1.25 * 2**-14), (ml_dtypes.bfloat16, 0.1, 1.375)])
+def test_dropout_by_factors_that_16_bits_have_no_number_for(dtype, probability, kept):
+    """1e5 is beyond float16's range, 10 / 9 is rounded in bfloat16: what is dropped is 0, what is kept is rounded once."""
+
+    def program(scheme):
+        layer, x = nn.Dropout(scheme, probability), scheme.shard(np.full((2000, 200), kept, dtype))
+        y = layer.forward(x)
+        return [set(value.gather().astype(float).flat) for value in (y, layer.backward(x))]
+
+    wanted = {0, float(dtype(kept / (1 - probability)))}
+    assert run(SUMMA, program) == [wanted, wanted]
+
+
 def test_gradients_of_float16_are_clipped_to_a_part_that_it_has_no_number_for():
     def program(scheme):
         layer = of_16_bits(scheme)
