@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import reduce
 from numbers import Number
 from types import ModuleType
 from typing import Any
@@ -36,10 +37,15 @@ def has_fractions(dtype: np.dtype) -> bool:
 def promoted(*dtypes: np.dtype) -> np.dtype:
     """The dtype of a product of matrices of these dtypes, as NumPy promotes them; ShapeError where NumPy has none."""
     try:
-        return np.result_type(*dtypes)
+        return reduce(np.result_type, sorted(dtypes, key=_widest_float_first))
     except TypeError:
         names = " and ".join(str(dtype) for dtype in dict.fromkeys(dtypes))
-        raise ShapeError(f"matrices of {names}: NumPy has no dtype for both, so bring them to one by astype") from None
+        raise ShapeError(f"matrices of {names}: NumPy has no dtype for them, so bring them to one by astype") from None
+
+
+def _widest_float_first(dtype: np.dtype) -> tuple[bool, int, str]:
+    """A key to sort by: NumPy has no dtype for bfloat16 and int64, so it takes both beside a float64 only if that comes first."""
+    return dtype.kind not in "fc", -dtype.itemsize, str(dtype)
 
 
 def check_numbers(call: str, dtype: np.dtype, xp: ModuleType) -> None:

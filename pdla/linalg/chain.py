@@ -30,6 +30,7 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
     """A B C ... of matrices on one grid, in the order of fewest multiplications; collective, idle ranks too.
 
     layout, algorithm: as for matmul; the layout is that of the last product. Of one matrix alone the result is a copy.
+    All products are in the dtype of all matrices together: in the narrower one of a pair they could overflow, or have no dtype.
     Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
     """
     chain: list[DistMatrix] = [matrices] if isinstance(matrices, DistMatrix) else list(matrices)
@@ -40,11 +41,13 @@ def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = N
             raise ShapeError("multi_dot of one matrix: give a sequence of them, as multi_dot([A, B, C])")
         _are_matrices(chain)
         _check(chain)
+        kind = promoted(*(X.dtype for X in chain))
         check_algorithm(algorithm)  # also for one matrix alone, which no matmul would check
         if len(chain) == 1 and layout is not None and not one_of(layout, ("native",)):
             checks.result(chain[0], chain[0].shape, chain[0].dtype, None, layout)
     if len(chain) == 1:
         return chain[0].redistribute(layout) if isinstance(layout, Layout) else chain[0].copy()
+    chain = [_cast(X, kind) for X in chain]
     for step in order([chain[0].shape[0], *(X.shape[1] for X in chain)]):
         last = len(chain) == 2
         product = matmul(chain[step], chain[step + 1], layout=layout if last else None, algorithm=algorithm)
@@ -107,9 +110,7 @@ def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None =
     with agreed(communicator(matrices, "matrix 0"), checks.words("einsum", subscripts, *matrices)):
         _are_matrices(matrices)
         chain = parsed(subscripts, len(matrices))
-        kind = promoted(*(X.dtype for X in matrices))
-    alike = [_cast(X, kind) for X in matrices]  # all first, as NumPy does: in the narrower dtype of a pair a product could overflow
-    ordered = [alike[i].T if t else alike[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
+    ordered = [matrices[i].T if t else matrices[i] for i, t in zip(chain.order, chain.transposed, strict=True)]
     return multi_dot(ordered, layout=layout, algorithm=algorithm)
 
 

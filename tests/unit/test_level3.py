@@ -692,9 +692,21 @@ def test_a_chain_is_multiplied_in_the_dtype_of_all():
         grid = ProcessGrid((2, 2))
         X, F = np.full((2, 2), 100, np.int8), np.ones((2, 50))
         A, B = (pdla.from_global(x, grid, BLOCKS) for x in (X, F))
-        assert np.array_equal(pdla.einsum("ij,jk,kl->il", A, A, B).gather(), np.einsum("ij,jk,kl->il", X, X, F))
+        expected = np.einsum("ij,jk,kl->il", X, X, F)
+        assert np.array_equal(pdla.einsum("ij,jk,kl->il", A, A, B).gather(), expected)
+        assert np.array_equal(pdla.multi_dot([A, A, B]).gather(), expected)
 
     pdla.run(4, program)
+
+
+@pytest.mark.parametrize("dtypes", list(itertools.permutations((float, np.int64, ml_dtypes.bfloat16))))
+def test_which_dtypes_a_chain_takes_does_not_depend_on_their_order(dtypes):
+    def program(comm):
+        made = [pdla.ones((2, 2), ProcessGrid((1, 2)), BLOCKS, dtype=dtype) for dtype in dtypes]
+        for C in (pdla.multi_dot(made), pdla.einsum("ij,jk,kl->il", *made)):
+            assert C.dtype == float and (C.gather() == 4).all()
+
+    pdla.run(2, program)
 
 
 # ---------------------------------------------------------------------------------------------- dtypes, and what is not read
