@@ -337,6 +337,11 @@ def test_sums_in_steps_count_as_such_in_a_box_with_fewer_words_than_the_best_by_
     assert boxes.NEAR_BOUND * received_lower_bound(*mnk, ranks) < boxes.words(*mnk, taken) < boxes.words(*mnk, at_once)
 
 
+@pytest.mark.parametrize("face", [(1, 4099, 8192), (4099, 1, 8192), (64, 1, 16386)])
+def test_a_face_is_summed_in_no_row_of_ranks_too_long_to_plan_if_it_can_be_cut_otherwise(face):
+    assert max(boxes.split(*face)) <= boxes.LONGEST < max(boxes.split(*face[:2], 2 * 4099))  # 2 * 4099: a prime too long
+
+
 def test_of_a_box_and_its_mirror_image_elements_of_eight_bytes_cut_m():
     for dtype, tie in (("float32", (1, 2, 1)), ("float64", (2, 1, 1)), ("complex64", (2, 1, 1)), ("complex128", (1, 2, 1))):
         found = pdla.predict_matmul(64, 64, 64, 2, dtype=dtype)
