@@ -1,5 +1,6 @@
 """Ranks whose calls differ all raise the same error, which quotes each call; without checks (PDLA_CHECK=0) none is raised."""
 
+import importlib
 import threading
 from contextlib import nullcontext, suppress
 
@@ -11,6 +12,8 @@ from pdla import Layout, ProcessGrid, config
 from pdla.comm.agree import agree, agreed, amid, lost, name
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
+
+redistribute = importlib.import_module("pdla.redistribute")  # pdla.redistribute is its function
 
 
 def odd_one_out(comm, usual, odd):
@@ -235,6 +238,23 @@ def test_a_rank_that_goes_on_after_an_error_amid_messages_is_an_error_on_all(ver
                 agree(comm, "the next")
 
     pdla.run(3, program)
+
+
+def test_a_rank_that_goes_on_after_a_redistribution_failed_on_it_says_so(monkeypatch):
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid(2, comm=comm), Layout("row"))
+        with suppress(MemoryError):
+            A.redistribute(Layout(None, "row"))
+        comm.share(1)
+
+    def short(shape, layout, grid, whole=redistribute.local_shape):
+        if grid.comm.rank == 1:
+            raise MemoryError("no room")
+        return whole(shape, layout, grid)
+
+    monkeypatch.setattr(redistribute, "local_shape", short)
+    with pytest.raises(DeadlockError, match="rank 1 waits in going on after an error amid a redistribution, in verb 0"):
+        pdla.run(2, program)
 
 
 @pytest.mark.parametrize("verb", [lambda c: c.share(1), lambda c: c.barrier(), lambda c: c.split([c.rank], "new")])
