@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import reduce
+from functools import lru_cache, reduce
 from numbers import Number
 from types import ModuleType
 from typing import Any
@@ -34,6 +34,7 @@ def has_fractions(dtype: np.dtype) -> bool:
     return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
 
 
+@lru_cache
 def promoted(*dtypes: np.dtype) -> np.dtype:
     """The dtype of a product of matrices of these dtypes, as NumPy promotes them; ShapeError where NumPy has none."""
     try:
