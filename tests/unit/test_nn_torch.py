@@ -8,19 +8,21 @@ from nets import (
     EPS,
     EXACT,
     FEW,
-    PLACES,
     Case,
     Model,
     attention_case,
     check_case,
     check_close,
     check_model,
+    everywhere,
     group_case,
     learned,
     linear_case,
     norm_case,
     plain_gelu,
     plain_layer_norm,
+    run,
+    somewhere,
     transformer_case,
     within,
 )
@@ -32,8 +34,6 @@ torch = pytest.importorskip(
     "torch", reason="PyTorch is the reference here and pdla does not need it: python -m pip install torch==2.13.0"
 )
 F = torch.nn.functional
-everywhere = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-somewhere = pytest.mark.parametrize("place", FEW, ids=lambda place: place.name)
 
 
 # ---------------------------------------------------------------------------------------------- PyTorch's layers
@@ -174,7 +174,7 @@ def trained(model, scheme, optimizer, steps):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training(place, optimizer):
     """Six steps; parameters may drift apart by more than one pass's roundings, losses not."""
-    found = pdla.run(place.ranks, lambda comm: trained(Model(3), place.make(comm), optimizer, 6))[0]
+    found = run(place, lambda scheme: trained(Model(3), scheme, optimizer, 6))
     wanted = torch_trained(Model(3), optimizer, 6)
     check_close(found, wanted, 1e-9, f"{optimizer} in {place.name}")
     check_close({"losses": found["losses"]}, {"losses": wanted["losses"]}, EXACT)
