@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
+from math import prod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from pdla.cuts import Cut, Cuts, Cyclic, cuts_of, written
@@ -18,6 +20,7 @@ from pdla.errors import LayoutError
 from pdla.indices import IndexSet, Selection
 
 Shape = tuple[int, int]
+_AXIS = attrgetter("axis")
 
 
 # ---------------------------------------------------------------------------------------------- shares
@@ -104,7 +107,7 @@ def overlays_of_blocks(
 
 def effective(cuts: tuple[Cut, ...], sizes: Mapping[str, int]) -> tuple[Cut, ...]:
     """The cuts without those along axes of one rank, which cut nothing."""
-    return tuple(cut for cut in cuts if sizes[cut.axis] > 1)
+    return tuple([cut for cut in cuts if sizes[cut.axis] > 1])
 
 
 def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...] | None:
@@ -119,7 +122,12 @@ def extra_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str,
 
 
 def axes_of(cuts: tuple[Cut, ...]) -> tuple[str, ...]:
-    return tuple(cut.axis for cut in cuts)
+    return tuple(map(_AXIS, cuts))
+
+
+def ranks_along(axes: Iterable[str], sizes: Mapping[str, int]) -> int:
+    """How many ranks differ only along these axes."""
+    return prod(map(sizes.__getitem__, axes))
 
 
 # ---------------------------------------------------------------------------------------------- layouts
@@ -158,6 +166,13 @@ class Layout:
             if isinstance(cut, Cuts):
                 raise LayoutError(f"{self!r}: {cut!r} must be the outermost cut of its dimension")
 
+    @staticmethod
+    def trusted(rows: tuple[Cut, ...], cols: tuple[Cut, ...], partial: tuple[str, ...] = ()) -> Layout:
+        """A layout of cuts that are known to go together, without a check."""
+        made = object.__new__(Layout)
+        made.__dict__.update(rows=rows, cols=cols, partial=partial)
+        return made
+
     @cached_property
     def _key(self) -> tuple:
         return self.rows, self.cols, frozenset(self.partial)
@@ -187,9 +202,9 @@ class Layout:
     @property
     def T(self) -> Layout:
         """The layout of the transpose."""
-        return Layout(self.cols, self.rows, self.partial)
+        return Layout.trusted(self.cols, self.rows, self.partial)
 
-    @property
+    @cached_property
     def axes(self) -> tuple[str, ...]:
         """Axes that cut a dimension, rows first."""
         return axes_of(self.rows) + axes_of(self.cols)
@@ -202,7 +217,7 @@ class Layout:
     @property
     def summed(self) -> Layout:
         """The layout once the partial sums have been added up on all ranks along their axes, which then hold copies."""
-        return Layout(self.rows, self.cols)
+        return Layout.trusted(self.rows, self.cols) if self.partial else self
 
     def check(self, shape: Shape, sizes: Mapping[str, int]) -> None:
         """Raise LayoutError unless this layout fits a matrix of this shape on a grid with these axes."""

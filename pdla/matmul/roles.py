@@ -12,15 +12,14 @@ alone, so that every rank finds the same roles whatever its coordinates and howe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import product, takewhile
-from math import prod
-from typing import NamedTuple
+from functools import cache, lru_cache, partial
+from itertools import product
+from typing import Any, NamedTuple
 
 from pdla.cuts import Block, Cut, Cuts
-from pdla.layout import Layout, axes_of, effective, extra_axes
+from pdla.layout import Layout, axes_of, effective, extra_axes, ranks_along
 
 READ = 0.25  # the cost of reading a word of another rank's block in place, in copies of a word: the local product reads it anyway
 
@@ -63,46 +62,68 @@ def choose(
     size = dict(sizes)
     A, B = (cutting(X, size) for X in (A, B))
     C = None if C is None else cutting(C, size)
+    given, mnk = (A, B, C), (m, n, k)
+    nests = cache(partial(_nests, {"m": (A.rows, C and C.rows), "k": (A.cols, B.rows), "n": (B.cols, C and C.cols)}))
+    comes = cache(partial(_comes, given, mnk, size, shared))  # many roles ask for the same faces
+    goes = cache(partial(_goes, C, mnk, size, 1 if shared is None else 3, 1 if shared is None else 2))
+    best: tuple[float, Any, Any, Any, Any] | None = None
     axes = [axis for axis, p in sizes if p > 1]
-    best: tuple[float, Roles] | None = None
-    cost = price if shared is None else partial(copied, in_place=shared)
     for carried in product("mnk-", repeat=len(axes)):
-        for layouts in _arrangements(A, B, C, dict(zip(axes, carried, strict=True))):
-            words = cost((A, B, C), layouts, (m, n, k), size)
+        along: dict[str, tuple[str, ...]] = {"m": (), "n": (), "k": (), "-": ()}
+        for axis, role in zip(axes, carried, strict=True):
+            along[role] += (axis,)
+        for rows, inner, cols in product(nests("m", along["m"]), nests("k", along["k"]), nests("n", along["n"])):
+            words = comes(0, rows, inner) + comes(1, inner, cols) + goes(rows, cols, along["k"])
             if best is None or words < best[0] * (1 - 1e-9):
-                best = words, Roles(tuple(zip(axes, carried, strict=True)), *layouts)
+                best = words, carried, rows, inner, cols
     assert best is not None
-    chosen = best[1]
-    return chosen, price((A, B, C), chosen.layouts, (m, n, k), size)
+    _, carried, rows, inner, cols = best
+    summed = tuple([axis for axis, role in zip(axes, carried, strict=True) if role == "k"])
+    layouts = Layout.trusted(rows, inner), Layout.trusted(inner, cols), Layout.trusted(rows, cols, summed)
+    return Roles(tuple(zip(axes, carried, strict=True)), *layouts), price(given, layouts, mnk, size)
 
 
 def cutting(X: Layout, size: Mapping[str, int]) -> Layout:
     """The layout without the cuts along axes of one rank, and without partial sums."""
-    return Layout(effective(X.rows, size), effective(X.cols, size))
+    return Layout.trusted(effective(X.rows, size), effective(X.cols, size))
 
 
-def _arrangements(A: Layout, B: Layout, C: Layout | None, carries: Mapping[str, str]):
-    """The layouts of A, B and C that these roles allow and that are tried: of the two matrices that have a dimension, the cuts are
-    nested as one or the other's are."""
-    sources = {
-        "m": (A.rows, C.rows if C else ()),
-        "k": (A.cols, B.rows),
-        "n": (B.cols, C.cols if C else ()),
-    }
-    nests = {}
-    for dimension, (first, second) in sources.items():
-        axes = {axis for axis, role in carries.items() if role == dimension}
-        nests[dimension] = dict.fromkeys((_arranged(axes, first, second), _arranged(axes, second, first)))
-    partial = tuple(axis for axis, role in carries.items() if role == "k")
-    for m, k, n in product(nests["m"], nests["k"], nests["n"]):
-        yield Layout(m, k), Layout(k, n), Layout(m, n, partial)
+def _comes(
+    given: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest, cols: Nest
+) -> float:
+    """The words that A (which=0) or B (1) costs if it is multiplied with its rows and columns cut so: see `price` and `copied`."""
+    X, elements = given[which], mnk[2] * mnk[which]
+    words = moved(elements, X, Layout.trusted(rows, cols), size)
+    if shared is None:
+        return words
+    return READ * words + (0 if shared[which] or not words else elements / ranks_along(X.axes, size))
 
 
-def _arranged(axes: set[str], first: Nest, second: Nest) -> Nest:
+def _goes(
+    C: Layout | None, mnk: tuple[int, int, int], size: Mapping[str, int], added: int, carried: int,
+    rows: Nest, cols: Nest, partial: tuple[str, ...],
+) -> float:
+    """The words that C costs if it is computed with its rows and columns cut so. added, carried: what an addend, and what another
+    word that travels counts."""
+    going = _going(mnk[0] * mnk[1], Layout.trusted(rows, cols, partial), C, size)
+    return sum([move.words * (added if move.addends else carried) for move in going])
+
+
+def _nests(sources: Mapping[str, tuple], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
+    """The ways in which a dimension is cut along these axes that are tried: of the two matrices that have it, its cuts are nested as
+    one or the other's are."""
+    first, second = (nest or () for nest in sources[dimension])
+    return [*dict.fromkeys((_arranged(axes, first, second), _arranged(axes, second, first)))]
+
+
+def _arranged(axes: tuple[str, ...], first: Nest, second: Nest) -> Nest:
     """Cuts along the axes: those of `first` in its order, then those of `second`, then plain blocks."""
-    nest = [cut for cut in first if cut.axis in axes]
-    nest += [cut for cut in second if cut.axis in axes - set(axes_of(tuple(nest)))]
-    nest += [Block(axis) for axis in sorted(axes - set(axes_of(tuple(nest))))]
+    nest, left = [], {*axes}
+    for cut in (*first, *second):
+        if cut.axis in left:
+            nest.append(cut)
+            left.remove(cut.axis)
+    nest += map(Block, sorted(left))
     return tuple(nest[:1] + [Block(cut.axis) if isinstance(cut, Cuts) else cut for cut in nest[1:]])
 
 
@@ -114,24 +135,30 @@ class Move(NamedTuple):
     addends: bool = False
 
 
-def moves(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> Iterator[Move]:
+def moves(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> list[Move]:
     """What a rank receives when A and B come in the layouts `given`, are multiplied in `layouts`, and C goes to its given one."""
     (A, B, C), (a, b, c), (m, n, k) = given, layouts, mnk
-    for elements, X, x in ((m * k, A, a), (k * n, B, b)):
-        yield Move(moved(elements, X, x, size), tuple(axis for axis in X.axes if axis not in x.axes))
+    return [_coming_to(m * k, A, a, size), _coming_to(k * n, B, b, size), *_going(m * n, c, C, size)]
+
+
+def _coming_to(elements: int, X: Layout, x: Layout, size: Mapping[str, int]) -> Move:
+    return Move(moved(elements, X, x, size), tuple([axis for axis in X.axes if axis not in x.axes]))
+
+
+def _going(elements: int, c: Layout, C: Layout | None, size: Mapping[str, int]) -> list[Move]:
+    """What a rank receives on C's way from the layout in which it is computed to the one where it is wanted."""
     scattered, reduced = after_sums(c, C)
-    block = m * n / prod(size[axis] for axis in c.axes)
+    block, found = elements / ranks_along(c.axes, size), []
     for axis in c.partial:
         p = size[axis]
-        yield Move(block * (1 - 1 / p) * (1 if axis in scattered else 2), (axis,), True)
+        found.append(Move(block * (1 - 1 / p) * (1 if axis in scattered else 2), (axis,), True))
         block /= p if axis in scattered else 1
-    if C is not None:
-        yield Move(moved(m * n, reduced, C, size), ())
+    return found if C is None else [*found, Move(moved(elements, reduced, C, size), ())]
 
 
 def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
     """The words that a rank receives in all: see `moves`."""
-    return sum(move.words for move in moves(given, layouts, mnk, size))
+    return sum([move.words for move in moves(given, layouts, mnk, size)])
 
 
 def gathered(
@@ -164,13 +191,13 @@ def _coming(
         words = moved(elements, X, x, size)
         if words and counts(X, x):
             come += words
-            own += 0 if as_it_is else elements / prod(size[axis] for axis in X.axes)
+            own += 0 if as_it_is else elements / ranks_along(X.axes, size)
     return come, own
 
 
 def added(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
     """Words of addends of C that a rank receives."""
-    return sum(move.words for move in moves(given, layouts, mnk, size) if move.addends)
+    return sum([move.words for move in moves(given, layouts, mnk, size) if move.addends])
 
 
 def copied(
@@ -179,7 +206,7 @@ def copied(
     """Words that a rank copies. Each word that moves is copied as it is sent and as it is received, an addend of C also as it is
     added. in_place: A and B are read in shared memory; then only the rank's own blocks are copied, unless all see them as they
     are, and a word that it reads counts as READ of a copy."""
-    total = sum(move.words * (3 if move.addends else 2) for move in moves(given, layouts, mnk, size))
+    total = sum([move.words * (3 if move.addends else 2) for move in moves(given, layouts, mnk, size)])
     if in_place is not None:
         read, own = read_in_place(given, layouts, mnk, size, in_place)
         total += own + READ * read - 2 * read
@@ -196,12 +223,12 @@ def after_sums(c: Layout, wanted: Layout | None) -> tuple[tuple[str, ...], Layou
             scattered.append(cut.axis)
             plain = Block(cut.axis) if isinstance(cut, Cuts) and (rows if cut in wanted.rows else cols) else cut
             rows, cols = (*rows, plain) if cut in wanted.rows else rows, (*cols, plain) if cut in wanted.cols else cols
-    return tuple(scattered), Layout(rows, cols)
+    return tuple(scattered), Layout.trusted(rows, cols)
 
 
 def native(c: Layout) -> Layout:
     """C's layout where none is asked for: each axis of its partial sums cuts its rows, innermost."""
-    return Layout((*c.rows, *(Block(axis) for axis in c.partial)), c.cols)
+    return Layout.trusted((*c.rows, *map(Block, c.partial)), c.cols)
 
 
 def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> float:
@@ -210,10 +237,12 @@ def moved(elements: int, old: Layout, new: Layout, size: Mapping[str, int]) -> f
     Where both layouts cut a dimension further than the cuts that they have in common, some rank's old and new shares of it do not
     meet at all: it keeps nothing.
     """
-    need = kept = elements / prod(size[axis] for axis in new.axes)
+    need = kept = elements / ranks_along(new.axes, size)
     for before, after in ((old.rows, new.rows), (old.cols, new.cols)):
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+        common = 0
+        while common < min(len(before), len(after)) and before[common] == after[common]:
+            common += 1
         if before[common:] and after[common:]:
             kept = 0.0
-        kept /= prod(size[cut.axis] for cut in before[common:])
+        kept /= ranks_along(axes_of(before[common:]), size)
     return need - kept

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import ceil, prod
 
 from pdla.comm import circulant
@@ -43,11 +44,11 @@ class Table:
     schedule: str
     walked: str = "k"
 
-    @property
+    @cached_property
     def axes(self) -> tuple[str, ...]:
-        return tuple(axis for axis, _ in self.carries)
+        return tuple([axis for axis, _ in self.carries])
 
-    @property
+    @cached_property
     def sizes(self) -> dict[str, int]:
         return dict(zip(self.axes, self.shape, strict=True))
 
@@ -55,7 +56,7 @@ class Table:
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         return self.A, self.B, self.C
 
-    @property
+    @cached_property
     def box(self) -> Box:
         return boxes.of(self.carries, self.sizes)
 
@@ -92,18 +93,19 @@ class Table:
         nests = zip((layout.rows, layout.cols), DIMENSIONS[name], strict=True)
         return [[(cut.axis, self.sizes[cut.axis]) for cut in nest if role[cut.axis] != own] for nest, own in nests]
 
-    @property
+    @cached_property
     def roles(self) -> Roles:
         """The roles of the axes: A, B and C are multiplied in the native layouts, without the cuts along axes that carry another
         dimension than the one that they cut."""
         role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
 
         def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
-            return tuple(cut for cut in nest if role.get(cut.axis) == dimension)
+            return tuple([cut for cut in nest if role.get(cut.axis) == dimension])
 
-        partial = tuple(axis for axis, carried in role.items() if carried == "k")
-        c = Layout(along("m", self.C.rows), along("n", self.C.cols), partial)
-        a, b = Layout(along("m", self.A.rows), along("k", self.A.cols)), Layout(along("k", self.B.rows), along("n", self.B.cols))
+        partial = tuple([axis for axis, carried in role.items() if carried == "k"])
+        a = Layout.trusted(along("m", self.A.rows), along("k", self.A.cols))
+        b = Layout.trusted(along("k", self.B.rows), along("n", self.B.cols))
+        c = Layout.trusted(along("m", self.C.rows), along("n", self.C.cols), partial)
         return Roles(tuple(role.items()), a, b, c)
 
     def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
