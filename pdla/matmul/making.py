@@ -69,7 +69,15 @@ class Task:
         """All ways that the wish allows, cheapest first."""
         return planner.ways(self.question, self.wish.algorithm, self.wish.box, self.wish.schedule)
 
-    def plan(self, way: Way, rivals: tuple[str, ...] = (), walked: str | None = None) -> Plan:
+    def cheapest(self) -> Way:
+        """The first of `ways`."""
+        return planner.cheapest(self.question, self.wish.algorithm, self.wish.box, self.wish.schedule)
+
+    def runners_up(self) -> tuple[str, ...]:
+        """The next cheapest ways, in words."""
+        return planner.runners_up(self.ways(), self.dtype.itemsize)
+
+    def plan(self, way: Way, rivals: Callable[[], tuple[str, ...]] = tuple, walked: str | None = None) -> Plan:
         """The plan that goes this way."""
         q = self.question
         if way.table is None:
@@ -100,8 +108,7 @@ def make(task: Task) -> Plan:
     """The cheapest plan for a task."""
     if task.wish.memory_limit is not None:
         return fitting(lean(task), task.wish.memory_limit)
-    found = task.ways()
-    return task.plan(found[0], planner.runners_up(found, task.dtype.itemsize))
+    return task.plan(task.cheapest(), task.runners_up)
 
 
 def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
@@ -71,7 +72,7 @@ class Plan:
     native      the layouts on `grid` to which A and B are brought, and in which C is computed;  stays: which of them have theirs
     words       a rank receives for the product;  moved: for the conversions of layouts;  bound: what some rank must receive
     adds        made for a beta other than 0: then C, if it comes from another layout, needs memory of its own before it is added
-    limit       bytes of workspace, or infinity;  runners_up: the next cheapest ways, in words
+    limit       bytes of workspace, or infinity;  rivals: finds the next cheapest ways, in words
     """
 
     A: Operand
@@ -92,7 +93,7 @@ class Plan:
     bound: float
     adds: bool
     limit: float
-    runners_up: tuple[str, ...] = ()
+    rivals: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
     workspace: Workspace = field(default_factory=Workspace, init=False, compare=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False)
     seen: list[Any] = field(default_factory=list, init=False, compare=False)
@@ -344,6 +345,11 @@ class Plan:
         return walk.streams(a, b, c, still, self.memo)
 
     # ------------------------------------------------------------------ foretelling
+
+    @cached_property
+    def runners_up(self) -> tuple[str, ...]:
+        """The next cheapest ways, in words; they are looked for when this is first asked for."""
+        return self.rivals()
 
     @cached_property
     def predicted(self) -> Figures:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from math import ceil, prod
+from functools import cached_property, lru_cache, partial
+from math import ceil, inf, prod
+from operator import attrgetter, itemgetter
 from threading import Lock
 
 import numpy as np
 
 from pdla.errors import PlanError
 from pdla.grid import usual_order
-from pdla.layout import Layout, extra_axes
+from pdla.layout import Layout, extra_axes, ranks_along
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
 from pdla.matmul.placing import Kept, Side, kept_in_all, most_kept, relabelled
@@ -36,6 +37,7 @@ SWIFT = 256  # ranks up to which the assignment itself takes little time: beyond
 WIDE = 8  # itemsize with which OpenBLAS is faster at a wide block of C than at a tall one, both stored by rows
 LARGE = 4096  # ranks from which conversions are priced by sizes alone
 
+_price = attrgetter("price")
 
 Order = Sequence[int] | np.ndarray | None  # the rank at each place of a grid, flat; None: as usual
 
@@ -74,20 +76,55 @@ def ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: s
         return _ways(q, algorithm, shape, schedule)
 
 
+def cheapest(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
+    """The first of `ways`, found without a price of those that cannot be it."""
+    with _one_at_a_time:
+        return _cheapest(q, algorithm, shape, schedule)
+
+
 _one_at_a_time = Lock()
 
 
 @lru_cache(maxsize=256)
 def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+    kept = KeptOf(q)
+    found = _on_own_grid(q, algorithm, shape, schedule)
+    found += [_way(q, kept, _turned(q, kept, *one), one[1]) for one in _candidates(q, algorithm, shape, schedule)]
+    found += _relabelled(q, kept, sorted(found, key=_price))
+    return sorted(found, key=_price)
+
+
+@lru_cache(maxsize=256)
+def _cheapest(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
+    """Candidates are priced in the order of the least price that each may have, until that is above a price that is known."""
+    kept = KeptOf(q)
+    found = dict(enumerate(_on_own_grid(q, algorithm, shape, schedule)))
+    best = min(map(_price, found.values()), default=inf)
+    candidates = list(enumerate(_candidates(q, algorithm, shape, schedule), len(found)))
+    for least, number, one in sorted([(_least(q, kept, *one), number, one) for number, one in candidates], key=itemgetter(0, 1)):
+        if least > best:
+            break
+        found[number] = _way(q, kept, _turned(q, kept, *one), one[1])
+        best = min(best, found[number].price)
+    in_order = sorted([found[number] for number in sorted(found)], key=_price)
+    return min([*in_order[:1], *_relabelled(q, kept, in_order)], key=_price)
+
+
+def _on_own_grid(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     # On the matrices' own grid there may be copies of C, which by "fetch" would be summed in different orders.
     boxed = algorithm in NAMED or shape is not None or schedule == "fetch"
-    found = direct(q, algorithm, schedule) if q.one_grid and not boxed else []
-    if algorithm not in ON_GRID:
-        tables = list(_tables(q, algorithm, shape, schedule))
-        again = [] if schedule else [table for table in tables if table.algorithm == box.ALGORITHM.name]
-        found += _placed(q, [*tables, *_read_in_place(q, again), *_straight(again)])
-        found += _relabelled(q, sorted(found, key=lambda way: way.price))
-    return sorted(found, key=lambda way: way.price)
+    return direct(q, algorithm, schedule) if q.one_grid and not boxed else []
+
+
+def _candidates(
+    q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None
+) -> list[tuple[Table, np.ndarray]]:
+    """The tables on grids of their own, each with ranks in each order of `_orders`."""
+    if algorithm in ON_GRID:
+        return []
+    tables = list(_tables(q, algorithm, shape, schedule))
+    again = [] if schedule else [table for table in tables if table.algorithm == box.ALGORITHM.name]
+    return [(table, order) for table in (*tables, *_read_in_place(q, again), *_straight(again)) for order in _orders(q, table)]
 
 
 def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
@@ -164,9 +201,10 @@ def _tables(
     if schedule not in (None, *known):
         raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
     for sides in _shapes(q, named, shape, lean):
-        for table in named.tables(sides):
-            suits = schedule or (_suited(q, table) if named is box.ALGORITHM else table.schedule)
-            if table.schedule == suits:
+        tables = [*named.tables(sides)]
+        suits = schedule or (_suited(q, tables[0]) if named is box.ALGORITHM else None)
+        for table in tables:
+            if suits in (None, table.schedule):
                 yield table.evened(*q.mnk, in_two=q.in_two)
 
 
@@ -227,12 +265,6 @@ def _straight(tables: Iterable[Table]) -> list[Table]:
     return [replace(table.straight, schedule=straight[table.schedule]) for table in tables if table.schedule in straight]
 
 
-def _placed(q: Question, tables: Iterable[Table]) -> list[Way]:
-    """The ways by these tables, conversions counted, with ranks in each order of `_orders`."""
-    kept = KeptOf(q)
-    return [_way(q, kept, _turned(q, kept, table, order), order) for table in tables for order in _orders(q, table)]
-
-
 def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
     """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved. Where
     none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory."""
@@ -261,6 +293,11 @@ class KeptOf:
         self.sides = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
         self.known: dict[tuple, Kept] = {}
         self.found: dict[tuple, np.ndarray] = {}
+
+    @cached_property
+    def most(self) -> list[int]:
+        """The elements of the largest block of each operand."""
+        return [int(side.elements.max(initial=0)) for side in self.sides]
 
     def __call__(self, table: Table) -> list[Kept]:
         return [self._one(i, X, table, table.layouts[i]) for i, X in enumerate(self.q.operands)]
@@ -317,6 +354,22 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
 
+def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
+    """A lower bound on the price of a table, turned or not, with ranks in this order: on average ranks receive at least what they
+    need less the most that any has, and the product's words are counted without rounding."""
+    if q.ranks > LARGE or _at_home(q, table, order):
+        return _native_price(q, table, order)
+    in_place = table.schedule == "shared"
+    table = table.straight if in_place else table
+    brought = 0.0
+    for X, layout, most, seen in zip(q.operands[:2], table.layouts, kept.most, q.seen, strict=False):
+        come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
+        if come > 0:
+            brought += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
+    words = _weighed(q, table.schedule, table.least_words(*q.mnk), table.layouts, table.roles, table.sizes, order)
+    return q.priced(table.schedule, table.box, words + brought) * (1 - 1e-9)
+
+
 def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
     """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
     pairs = zip(q.operands, table.layouts, strict=False)
@@ -363,16 +416,16 @@ def _by_sizes(q: Question, table: Table) -> tuple[float, int]:
     return words, messages
 
 
-def _relabelled(q: Question, found: list[Way]) -> list[Way]:
+def _relabelled(q: Question, kept: KeptOf, found: list[Way]) -> list[Way]:
     """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way: of many
     ranks the best that is known so far, of few, whose assignments take no time, the best with ranks as they were."""
     if q.ranks > FEW:
         return []
-    again, kept, best = [], KeptOf(q), found[0].price
+    again, best = [], found[0].price
     worth = WORTH * max(1, q.ranks / SWIFT) ** 2
     few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:RELABELLED]
     hoped = [_Hoped.of(q, kept, *one) for one in few if _native_price(q, *one) < best]
-    for one in sorted(hoped, key=lambda one: one.price):
+    for one in sorted(hoped, key=_price):
         if one.price >= best and q.ranks > SWIFT:
             break
         again.append(_way(q, kept, one.table, relabelled(one.total, one.order, q.homes)))

@@ -110,8 +110,8 @@ def _goes(
 
 
 def _nests(sources: Mapping[str, tuple], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
-    """The ways in which a dimension is cut along these axes that are tried: of the two matrices that have it, its cuts are nested as
-    one or the other's are."""
+    """The ways to cut a dimension along these axes that are tried: of the two matrices that have it, its cuts are nested as one's or
+    the other's are."""
     first, second = (nest or () for nest in sources[dimension])
     return [*dict.fromkeys((_arranged(axes, first, second), _arranged(axes, second, first)))]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, prod
+from typing import NamedTuple
 
 from pdla.comm import circulant
 from pdla.cuts import Block, Cut
@@ -25,6 +26,17 @@ BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
 # So many times the words is much less: shares of A and B along columns have to be copied, and C then lies by columns.
 MUCH = {"A": 0.9, "B": 0.9, "C": 0.98}
 DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
+
+
+class Further(NamedTuple):
+    """Axes that cut one dimension of a matrix's faces, and their sizes."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def parts(self) -> int:
+        return prod(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -77,21 +89,37 @@ class Table:
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
         return self._gathered("A", bm, bk), self._gathered("B", bk, bn), self._summed(bm, bn)
 
+    def least_words(self, m: int, n: int, k: int) -> float:
+        """A lower bound on `words`, whichever dimension each face is cut along."""
+        bm, bn, bk = m / self.box.m, n / self.box.n, k / self.box.k
+        words = 0.0
+        for face, (rows, cols) in zip((bm * bk, bk * bn, bm * bn), self._further.values(), strict=True):
+            words += face * (1 - 1 / (rows.parts * cols.parts))
+        return words
+
     def _gathered(self, name: str, rows: int, cols: int) -> int:
-        cuts = self._cut_further(name)
-        return rows * cols - prod(size // prod(parts for _, parts in nest) for size, nest in zip((rows, cols), cuts, strict=True))
+        by_rows, by_cols = self._further[name]
+        return rows * cols - (rows // by_rows.parts) * (cols // by_cols.parts)
 
     def _summed(self, rows: int, cols: int) -> int:
         """Words of C's addends: they are summed along one axis after another, in the better of two orders (redistribute.sums)."""
-        cuts = zip(self._cut_further("C"), (True, False), strict=True)
-        first, then = ([(by_rows, parts) for _, parts in nest] for nest, by_rows in cuts)
-        return min(addends((rows, cols), order) for order in ([*first, *then], [*then, *first]))
+        by_rows, by_cols = self._further["C"]
+        first, then = [(True, p) for p in by_rows.sizes], [(False, p) for p in by_cols.sizes]
+        words = addends((rows, cols), (*first, *then))
+        return min(words, addends((rows, cols), (*then, *first))) if first and then else words
 
-    def _cut_further(self, name: str) -> list[list[tuple[str, int]]]:
-        """The axes, and their sizes, that cut the rows and the columns of a matrix's faces."""
-        role, layout = dict(self.carries), getattr(self, name)
-        nests = zip((layout.rows, layout.cols), DIMENSIONS[name], strict=True)
-        return [[(cut.axis, self.sizes[cut.axis]) for cut in nest if role[cut.axis] != own] for nest, own in nests]
+    @cached_property
+    def _further(self) -> dict[str, tuple[Further, Further]]:
+        """By what axes the rows and the columns of each matrix's faces are cut: those that carry another dimension."""
+        role, found = dict(self.carries), {}
+        for name, X in zip("ABC", self.layouts, strict=True):
+            axes = [
+                tuple([cut.axis for cut in nest if role[cut.axis] != own])
+                for nest, own in zip((X.rows, X.cols), DIMENSIONS[name], strict=True)
+            ]
+            by_rows, by_cols = (Further(each, tuple(map(self.sizes.__getitem__, each))) for each in axes)
+            found[name] = by_rows, by_cols
+        return found
 
     @cached_property
     def roles(self) -> Roles:
@@ -138,17 +166,18 @@ class Table:
 
     def turned(self, *names: str) -> Table:
         """The table with the third cut of the faces of these matrices moved to the other dimension, where there is one such cut."""
-        return replace(self, **{name: self._turned(name) for name in names})  # type: ignore[arg-type]
+        found = {name: self._turned(name) for name in names}
+        return replace(self, **found) if found else self
 
     def _turned(self, name: str) -> Layout:
-        layout, further = getattr(self, name), self._cut_further(name)
-        if len(further[0]) + len(further[1]) != 1:
+        layout, further = getattr(self, name), self._further[name]
+        if len(further[0].axes) + len(further[1].axes) != 1:
             return layout
-        nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0] else 1
-        moved = next(cut for cut in nests[at] if cut.axis == further[at][0][0])
+        nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0].axes else 1
+        moved = next(cut for cut in nests[at] if cut.axis == further[at].axes[0])
         nests[at].remove(moved)
         nests[1 - at].append(moved)
-        return Layout(*map(tuple, nests))
+        return Layout.trusted(*map(tuple, nests))
 
     @property
     def straight(self) -> Table:
@@ -166,13 +195,18 @@ class Algorithm:
     tables: Callable[[tuple[int, int, int]], Iterable[Table]]
 
 
+# The layouts of a box, by the dimension that its panels walk: each of A, B and C is cut by the axes of its own two dimensions, and
+# by the third axis, too: along the walked dimension if it has that, else along its rows.
+BOXES = {
+    "k": (Layout("m", ("k", "n")), Layout(("k", "m"), "n"), Layout(("m", "k"), "n")),
+    "n": (Layout(("m", "n"), "k"), Layout("k", ("n", "m")), Layout("m", ("n", "k"))),
+    "m": (Layout(("m", "n"), "k"), Layout(("k", "m"), "n"), Layout(("m", "k"), "n")),
+}
+
+
 def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str = "k") -> Table:
-    """The table of a box: each of A, B and C is cut by the axes of its own two dimensions, and by the third axis, too: along the
-    walked dimension if it has that, else along its rows."""
-    A = Layout("m", ("k", "n")) if walked == "k" else Layout(("m", "n"), "k")
-    B = Layout("k", ("n", "m")) if walked == "n" else Layout(("k", "m"), "n")
-    C = Layout("m", ("n", "k")) if walked == "n" else Layout(("m", "k"), "n")
-    return Table(algorithm, tuple(box), BOXED, A, B, C, schedule, walked)
+    """The table of a box."""
+    return Table(algorithm, tuple(box), BOXED, *BOXES[walked], schedule, walked)
 
 
 def _put(nest: tuple[Cut, ...], axis: str, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
