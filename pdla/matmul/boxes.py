@@ -63,9 +63,10 @@ def words(m: int, n: int, k: int, box: Box) -> float:
     return float(_one(m, n, k, box).words)
 
 
+@lru_cache(maxsize=4096)
 def messages(m: int, n: int, k: int, box: Box, lean: float) -> tuple[float, float, float]:
     """Messages of A, B and C that a rank receives, as they are priced. lean: see the function."""
-    A, B, C = (float(each) for each in _one(m, n, k, box).messages_of_each(lean))
+    A, B, C = map(float, _one(m, n, k, box).messages_of_each(lean))
     return A, B, C
 
 
@@ -111,8 +112,8 @@ class Boxes:
     @staticmethod
     def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any, first: Any = None) -> Boxes:
         """first=None: as nearly as many along rows as along columns."""
-        bm, bn, bk = (np.ceil(size / parts) for size, parts in ((m, pm), (n, pn), (k, pk)))
-        return Boxes(bm, bn, bk, pm, pn, pk, _roots(int(np.max(pk)).bit_length())[pk] if first is None else first)
+        first = _roots(int(np.max(pk)).bit_length())[pk] if first is None else first
+        return Boxes(np.ceil(m / pm), np.ceil(n / pn), np.ceil(k / pk), pm, pn, pk, first)
 
     @property
     def words(self) -> Any:

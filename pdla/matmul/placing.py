@@ -7,16 +7,16 @@ nodes it is solved for whole nodes first, so that places on one node stay togeth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
 
 import numpy as np
 
-from pdla.cuts import Cut
+from pdla.cuts import Block, Cut
 from pdla.grid import ProcessGrid
-from pdla.indices import IndexSet, intersect, runs
+from pdla.indices import MOST, intersect, runs
 from pdla.layout import Layout, Shape, axes_of, effective, shares
 
 Nest = tuple[int, tuple[Cut, ...], tuple[int, ...]]  # a dimension's length, its cuts, and into how many parts each cuts
@@ -57,45 +57,64 @@ class Side:
     axes: tuple[str, ...]
     grid: tuple[int, ...]
 
-    def _nest(self, dimension: int) -> tuple[Cut, ...]:
-        return (self.layout.rows, self.layout.cols)[dimension]
-
     @cached_property
-    def nests(self) -> list[Nest]:
+    def nests(self) -> tuple[Nest, Nest]:
         """How rows and columns are cut, with axes named by their place in the nest: so equal cuts are equal whatever their axes."""
-        return [self._named_by_place(n, self._nest(d)) for d, n in enumerate(self.shape)]
-
-    def _named_by_place(self, n: int, nest: tuple[Cut, ...]) -> Nest:
-        sizes = dict(zip(self.axes, self.grid, strict=True))
-        nest = effective(nest, sizes)
-        return n, tuple(replace(cut, axis=str(i)) for i, cut in enumerate(nest)), tuple(sizes[cut.axis] for cut in nest)
+        sizes, (m, n) = dict(zip(self.axes, self.grid, strict=True)), self.shape
+        return _named_by_place(m, self.layout.rows, sizes), _named_by_place(n, self.layout.cols, sizes)
 
     @cached_property
-    def numbers(self) -> list[np.ndarray]:
+    def numbers(self) -> tuple[np.ndarray, np.ndarray]:
         """For rows and for columns: the number of the share that each place of the grid holds, flat."""
-        return [self._numbers(d) for d in (0, 1)]
+        return self._numbers(axes_of(self.layout.rows)), self._numbers(axes_of(self.layout.cols))
 
-    def _numbers(self, dimension: int) -> np.ndarray:
+    def _numbers(self, along: tuple[str, ...]) -> np.ndarray:
         number = np.zeros(self.grid, np.int64)
-        for axis in axes_of(self._nest(dimension)):
+        for axis in along:
             i = self.axes.index(axis)
-            along = np.arange(self.grid[i]).reshape([-1 if d == i else 1 for d in range(len(self.grid))])
-            number = number * self.grid[i] + along
+            number = number * self.grid[i] + np.arange(self.grid[i]).reshape((-1, *[1] * (len(self.grid) - 1 - i)))
         return number.ravel()
 
     @cached_property
     def elements(self) -> np.ndarray:
         """Elements of the block at each place of the grid."""
-        rows, cols = (np.array([len(share) for share in _shares(nest)]) for nest in self.nests)
-        return rows[self.numbers[0]] * cols[self.numbers[1]]
+        return _lengths(self.nests[0])[self.numbers[0]] * _lengths(self.nests[1])[self.numbers[1]]
+
+
+def _named_by_place(n: int, nest: tuple[Cut, ...], sizes: Mapping[str, int]) -> Nest:
+    nest = effective(nest, sizes)
+    parts = tuple(map(sizes.__getitem__, axes_of(nest)))
+    return n, tuple([replace(cut, axis=str(i)) for i, cut in enumerate(nest)]), parts
 
 
 @lru_cache(maxsize=1024)
-def _shares(nest: Nest) -> list[IndexSet]:
-    """All shares of a dimension, by their numbers."""
+def _runs(nest: Nest) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The runs of all shares of a dimension, as `indices.runs` gives them: starts, stops, and the number of each one's share."""
     n, cuts, parts = nest
+    if n < MOST // 2 and all(isinstance(cut, Block) for cut in cuts):
+        return _runs_of_blocks(n, cuts, parts)  # type: ignore[arg-type]
     axes = axes_of(cuts)
-    return shares(n, cuts, dict(zip(axes, parts, strict=True)), axes, {})
+    return runs(shares(n, cuts, dict(zip(axes, parts, strict=True)), axes, {}))
+
+
+def _runs_of_blocks(n: int, cuts: tuple[Block, ...], parts: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same for blocks within blocks, all found at once: `Block._bounds` for arrays."""
+    starts, sizes = np.zeros(1, np.int64), np.array([n])
+    for cut, p in zip(cuts, parts, strict=True):
+        units, here = -(-sizes // cut.unit)[:, None], np.arange(p + 1)
+        ends = np.minimum((units // p * here + np.minimum(here, units % p)) * cut.unit, sizes[:, None])
+        starts, sizes = (starts[:, None] + ends[:, :-1]).ravel(), np.diff(ends).ravel()
+    number = np.flatnonzero(sizes)
+    return starts[number], starts[number] + sizes[number], number
+
+
+@lru_cache(maxsize=1024)
+def _lengths(nest: Nest) -> np.ndarray:
+    """How many indices each share of a dimension has."""
+    starts, stops, number = _runs(nest)
+    lengths = np.zeros(prod(nest[2]), np.int64)
+    np.add.at(lengths, number, stops - starts)
+    return lengths
 
 
 @dataclass(frozen=True)
@@ -115,7 +134,7 @@ class Overlap:
     @staticmethod
     @lru_cache(maxsize=1024)
     def of(user: Nest, native: Nest) -> Overlap:
-        (starts, stops, held), (begins, ends, needed) = runs(_shares(user)), runs(_shares(native))
+        (starts, stops, held), (begins, ends, needed) = _runs(user), _runs(native)
         i, j, low, high = intersect(starts, stops, begins, ends)
         shape = prod(user[2]), prod(native[2])
         pairs, at = np.unique(np.append(held[i] * shape[1] + needed[j], prod(shape)), return_inverse=True)
@@ -153,9 +172,10 @@ class Kept:
     ranks: int
 
     @cached_property
-    def _overlaps(self) -> list[Overlap]:
+    def _overlaps(self) -> tuple[Overlap, Overlap]:
         """What rows have in common, and what columns have."""
-        return [Overlap.of(user, native) for user, native in zip(self.user.nests, self.native.nests, strict=True)]
+        (rows, cols), (native_rows, native_cols) = self.user.nests, self.native.nests
+        return Overlap.of(rows, native_rows), Overlap.of(cols, native_cols)
 
     @property
     def elements(self) -> np.ndarray:
@@ -177,10 +197,10 @@ class Kept:
         """Elements that given ranks hold of what the native grid's places need: for each place one rank, or a row of them; rank -1
         is nobody, and holds none."""
         at = self._places[ranks]
-        by_place = (slice(None), *[None] * (ranks.ndim - 1))
-        numbers = zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True)
-        rows, cols = (overlap(held[at], needed[by_place]) for overlap, held, needed in numbers)
-        return np.where(at < 0, 0, rows * cols)
+        by_place, both = (slice(None), *[None] * (ranks.ndim - 1)), []
+        for overlap, held, needed in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True):
+            both.append(overlap(held[at], needed[by_place]))
+        return np.where(at < 0, 0, both[0] * both[1])
 
     def arriving(self, order: np.ndarray) -> np.ndarray:
         """Elements that each rank receives on the way to the native layout."""
@@ -206,9 +226,8 @@ class Kept:
         """Messages that each rank receives on the way to the native layout, or back from it: one for each share that its block has
         elements in common with, its own left out."""
         to, side, ranks = (0, self.user, self.order) if back else (1, self.native, order)
-        rows, cols = (overlap.met[to][numbers] for overlap, numbers in zip(self._overlaps, side.numbers, strict=True))
-        received = np.zeros(self.ranks, np.int64)
-        received[ranks] = rows * cols
+        received, (by_rows, by_cols) = np.zeros(self.ranks, np.int64), self._overlaps
+        received[ranks] = by_rows.met[to][side.numbers[0]] * by_cols.met[to][side.numbers[1]]
         received[order] -= self._held(order) > 0
         return received
 

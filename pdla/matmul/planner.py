@@ -270,12 +270,13 @@ def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table
     none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory."""
     if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE or _at_home(q, table, order):
         return table
-    other = table.turned(*"ABC")
-    better = {}
+    other, better = table.turned(*"ABC"), {}
     for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
-        words, turned_words = (kept.words(each, order, name == "C").max() for each in (face, turned_face))
-        better[name] = getattr(other if turned_words < words else table, name)
-    return replace(table, **better)
+        if face is not turned_face:
+            back = name == "C"
+            fewer = kept.words(turned_face, order, back).max() < kept.words(face, order, back).max()
+            better[name] = getattr(other if fewer else table, name)
+    return replace(table, **better) if better else table
 
 
 def _orders(q: Question, table: Table) -> list[np.ndarray]:
@@ -366,7 +367,7 @@ def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
         come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
         if come > 0:
             brought += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
-    words = _weighed(q, table.schedule, table.least_words(*q.mnk), table.layouts, table.roles, table.sizes, order)
+    words = _weighed(q, table.schedule, sum(table.least_faces(*q.mnk)), table.layouts, table.roles, table.sizes, order)
     return q.priced(table.schedule, table.box, words + brought) * (1 - 1e-9)
 
 

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, Shape
+from pdla.layout import Layout, Shape, extra_axes
 from pdla.matmul import boxes, roles
 from pdla.matmul.placing import Place
 from pdla.matrix import DistMatrix
@@ -68,7 +68,7 @@ class Lying:
 
 def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
     """The layouts of A, B and C without the cuts along axes of one rank; None where there is none."""
-    return tuple(None if X is None else roles.cutting(X, sizes) for X in given)
+    return tuple([None if X is None else roles.cutting(X, sizes) for X in given])
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,13 @@ class Sizes:
         """The schedule for operands in the layouts `given`: "shared" where ranks can read in place and memory allows; else "gather"
         where little is gathered and summed; else "summa". What is redistributed before does not count: panels do not help it."""
         lying, layouts = lying_so(given, sizes), chosen.layouts
-        read, own = roles.gathered(lying, layouts, self.mnk, sizes, self.seen)
-        if self.fits and own * self.itemsize <= SHARED_BELOW and roles.read_in_place(lying, layouts, self.mnk, sizes, self.seen)[0]:
+        moves = roles.moves(lying, layouts, self.mnk, sizes)
+        in_panels, own = sum([move.words for move in moves if move.addends]), 0.0
+        for i, held in enumerate(roles.held(lying, self.mnk, sizes)):
+            if moves[i].words and extra_axes(lying[i], layouts[i], sizes):
+                in_panels, own = in_panels + moves[i].words, own + (0 if self.seen[i] else held)
+        if self.fits and own * self.itemsize <= SHARED_BELOW and (moves[0].words or moves[1].words):
             return "shared"
-        in_panels = read + roles.added(lying, layouts, self.mnk, sizes)
         return "gather" if in_panels * self.itemsize <= GATHER_BELOW else "summa"
 
     @cached_property

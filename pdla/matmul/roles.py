@@ -12,14 +12,14 @@ alone, so that every rank finds the same roles whatever its coordinates and howe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
 from pdla.cuts import Block, Cut, Cuts
-from pdla.layout import Layout, axes_of, effective, extra_axes, ranks_along
+from pdla.layout import Layout, axes_of, effective, ranks_along
 
 READ = 0.25  # the cost of reading a word of another rank's block in place, in copies of a word: the local product reads it anyway
 
@@ -92,11 +92,10 @@ def _comes(
     given: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], shared: Seen | None, which: int, rows: Nest, cols: Nest
 ) -> float:
     """The words that A (which=0) or B (1) costs if it is multiplied with its rows and columns cut so: see `price` and `copied`."""
-    X, elements = given[which], mnk[2] * mnk[which]
-    words = moved(elements, X, Layout.trusted(rows, cols), size)
+    words = moved(mnk[2] * mnk[which], given[which], Layout.trusted(rows, cols), size)
     if shared is None:
         return words
-    return READ * words + (0 if shared[which] or not words else elements / ranks_along(X.axes, size))
+    return READ * words + (0 if shared[which] or not words else held(given, mnk, size)[which])
 
 
 def _goes(
@@ -110,8 +109,7 @@ def _goes(
 
 
 def _nests(sources: Mapping[str, tuple], dimension: str, axes: tuple[str, ...]) -> list[Nest]:
-    """The ways to cut a dimension along these axes that are tried: of the two matrices that have it, its cuts are nested as one's or
-    the other's are."""
+    """The ways to cut a dimension along these axes that are tried: nested as those of one or of the other matrix that has it."""
     first, second = (nest or () for nest in sources[dimension])
     return [*dict.fromkeys((_arranged(axes, first, second), _arranged(axes, second, first)))]
 
@@ -161,43 +159,10 @@ def price(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping
     return sum([move.words for move in moves(given, layouts, mnk, size)])
 
 
-def gathered(
-    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen
-) -> tuple[float, float]:
-    """Of A and B where an all-gather is enough to bring them to `layouts`: the words that a rank receives, and the words of its own
-    blocks that others need, without those that all ranks see as they are."""
-    return _coming(given, layouts, mnk, size, seen, lambda X, x: bool(extra_axes(X, x, size)))
-
-
-def read_in_place(
-    given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], seen: Seen
-) -> tuple[float, float]:
-    """The words of A and B that a rank reads in shared memory, if all that has to move is read there; and the words that it writes
-    there first, its own blocks of what not all ranks see as it is."""
-    return _coming(given, layouts, mnk, size, seen, lambda X, x: True)
-
-
-def _coming(
-    given: tuple,
-    layouts: tuple,
-    mnk: tuple[int, int, int],
-    size: Mapping[str, int],
-    seen: Seen,
-    counts: Callable[[Layout, Layout], bool],
-) -> tuple[float, float]:
+def held(given: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tuple[float, float]:
+    """The words of A and of B that a rank holds in these layouts."""
     m, n, k = mnk
-    come = own = 0.0
-    for elements, X, x, as_it_is in zip((m * k, k * n), given, layouts, seen, strict=False):
-        words = moved(elements, X, x, size)
-        if words and counts(X, x):
-            come += words
-            own += 0 if as_it_is else elements / ranks_along(X.axes, size)
-    return come, own
-
-
-def added(given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> float:
-    """Words of addends of C that a rank receives."""
-    return sum([move.words for move in moves(given, layouts, mnk, size) if move.addends])
+    return m * k / ranks_along(given[0].axes, size), k * n / ranks_along(given[1].axes, size)
 
 
 def copied(
@@ -206,10 +171,11 @@ def copied(
     """Words that a rank copies. Each word that moves is copied as it is sent and as it is received, an addend of C also as it is
     added. in_place: A and B are read in shared memory; then only the rank's own blocks are copied, unless all see them as they
     are, and a word that it reads counts as READ of a copy."""
-    total = sum([move.words * (3 if move.addends else 2) for move in moves(given, layouts, mnk, size)])
+    coming = moves(given, layouts, mnk, size)
+    total = sum([move.words * (3 if move.addends else 2) for move in coming])
     if in_place is not None:
-        read, own = read_in_place(given, layouts, mnk, size, in_place)
-        total += own + READ * read - 2 * read
+        for move, seen, own in zip(coming, in_place, held(given, mnk, size), strict=False):
+            total += (READ - 2) * move.words + (0 if seen or not move.words else own)
     return total
 
 

@@ -89,12 +89,12 @@ class Table:
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
         return self._gathered("A", bm, bk), self._gathered("B", bk, bn), self._summed(bm, bn)
 
-    def least_words(self, m: int, n: int, k: int) -> float:
-        """A lower bound on `words`, whichever dimension each face is cut along."""
+    def least_faces(self, m: int, n: int, k: int) -> list[float]:
+        """A lower bound on `faces`, whichever dimension each is cut along: they are not rounded."""
         bm, bn, bk = m / self.box.m, n / self.box.n, k / self.box.k
-        words = 0.0
+        words = []
         for face, (rows, cols) in zip((bm * bk, bk * bn, bm * bn), self._further.values(), strict=True):
-            words += face * (1 - 1 / (rows.parts * cols.parts))
+            words.append(face * (1 - 1 / (rows.parts * cols.parts)))
         return words
 
     def _gathered(self, name: str, rows: int, cols: int) -> int:
@@ -147,9 +147,11 @@ class Table:
         if self.carries != BOXED:
             return self
         free = [X for X, dimensions in DIMENSIONS.items() if self.schedule == "gather" or self.walked not in dimensions]
-        other = self.turned(*free)
-        words = zip(DIMENSIONS, self.faces(m, n, k), other.faces(m, n, k), strict=True)
-        best = self.turned(*(X for X, here, there in words if there < MUCH[X] * here))
+        enough = [MUCH[X] * words for X, words in zip(DIMENSIONS, self.faces(m, n, k), strict=True)]
+        best = self
+        if any(least < words for least, words in zip(self.least_faces(m, n, k), enough, strict=True)):
+            turned = zip(DIMENSIONS, self.turned(*free).faces(m, n, k), enough, strict=True)
+            best = self.turned(*[X for X, words, most in turned if words < most])
         if not in_two or "C" not in free or self.schedule == "cannon" or self.box.k < circulant.MANY:
             return best
         parts = boxes.split(ceil(m / self.box.m), ceil(n / self.box.n), self.box.k)
