@@ -21,7 +21,7 @@ from pdla.layout import Layout, extra_axes, ranks_along
 from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
 from pdla.matmul.placing import Kept, Side, kept_in_all, most_kept, relabelled
-from pdla.matmul.question import Lying, Question, Sizes, lying_so
+from pdla.matmul.question import Question, Sizes, lying_so
 from pdla.matmul.tables import Algorithm, Table
 from pdla.redistribute import sums_to
 
@@ -229,11 +229,14 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: boo
 
 
 def _native_price(q: Sizes, table: Table, order: Order = None) -> float:
-    return q.priced(table.schedule, table.box, _table_weighed(q, table, order))
+    return q.priced(table.schedule, table.box, _table_weighed(q, table, order, table.words(*q.mnk)))
 
 
-def _table_weighed(q: Sizes, table: Table, order: Order) -> float:
-    return _weighed(q, table.schedule, table.words(*q.mnk), table.layouts, table.roles, table.sizes, order)
+def _table_weighed(q: Sizes, table: Table, order: Order, words: float) -> float:
+    """`_weighed` for a table by which a rank receives so many words."""
+    if not q.readable and q.homes is None:
+        return words
+    return _weighed(q, table.schedule, words, table.layouts, table.roles, table.sizes, order)
 
 
 def _weighed(
@@ -272,10 +275,9 @@ def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table
         return table
     other, better = table.turned(*"ABC"), {}
     for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
-        if face is not turned_face:
-            back = name == "C"
-            fewer = kept.words(turned_face, order, back).max() < kept.words(face, order, back).max()
-            better[name] = getattr(other if fewer else table, name)
+        back = name == "C"
+        if face is not turned_face and kept.words(turned_face, order, back).max() < kept.words(face, order, back).max():
+            better[name] = getattr(other, name)
     return replace(table, **better) if better else table
 
 
@@ -301,14 +303,14 @@ class KeptOf:
         return [int(side.elements.max(initial=0)) for side in self.sides]
 
     def __call__(self, table: Table) -> list[Kept]:
-        return [self._one(i, X, table, table.layouts[i]) for i, X in enumerate(self.q.operands)]
-
-    def _one(self, i: int, X: Lying, table: Table, layout: Layout) -> Kept:
-        key = i, table.shape, table.axes, layout
-        if key not in self.known:
-            native = Side(X.shape, layout, table.axes, table.shape)
-            self.known[key] = Kept(self.sides[i], native, X.place.order, self.q.ranks)
-        return self.known[key]
+        each = []
+        for i, (X, layout) in enumerate(zip(self.q.operands, table.layouts, strict=False)):
+            key = i, table.shape, table.axes, layout
+            if key not in self.known:
+                native = Side(X.shape, layout, table.axes, table.shape)
+                self.known[key] = Kept(self.sides[i], native, X.place.order, self.q.ranks)
+            each.append(self.known[key])
+        return each
 
     def words(self, kept: Kept, order: np.ndarray, back: bool) -> np.ndarray:
         """Words each rank receives on the way to the table's layout, or back from it."""
@@ -328,31 +330,29 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         (moved, more), stays = _by_sizes(q, table), (False, False, q.C is None)
         brought = q.anywhere(moved)
     else:
-        arriving, returning, stays = _moves(q, kept, table, order)
-        moved = float((arriving + returning).max())
-        more = _messages(kept(table), order)
+        each = kept(table)
+        arriving, returning, stays = _moves(q, kept, each, order)
+        moved, more = float((arriving + returning).max()), _messages(each, order)
         # Where few ranks hold A or B, what these send takes longer than what any receives.
-        leaving = np.add.reduce([matrix.leaving(order) for matrix in kept(table)[:2]])
+        leaving = each[0].leaving(order) + each[1].leaving(order)
         brought = float((np.maximum(arriving, leaving) + returning).max())
         if q.homes is not None:
-            brought = max(brought, _by_node(q, kept, table, order, arriving, returning))
-    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + brought, more)
+            brought = max(brought, _by_node(q, each, order, arriving, returning))
+    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order, words) + brought, more)
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
 
 def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     """The way by which A and B, in any layouts, are written to shared memory and read there: a rank copies its blocks once, unless
     they need not move or all ranks see the matrix as it is."""
-    arriving, returning, stays = _moves(q, kept, table, order)
-    read = float(arriving.max())
-    each = zip(kept(table), stays, q.seen, strict=False)
-    written = sum(float(matrix.user.elements.max()) for matrix, stay, seen in each if not (stay or seen))
-    moved = float(returning.max())
+    each, words = kept(table), table.words(*q.mnk)
+    arriving, returning, stays = _moves(q, kept, each, order)
+    read, moved = float(arriving.max()), float(returning.max())
+    written = sum([most for most, stay, seen in zip(kept.most, stays, q.seen, strict=False) if not (stay or seen)])
     copied = (written + roles.READ * read) / 2 + moved
-    back = [int(matrix.messages(order, True).max()) for matrix in kept(table)[2:]]
-    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + copied, sum(back))
-    words = table.words(*q.mnk) + read
-    return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
+    back = sum([int(matrix.messages(order, True).max()) for matrix in each[2:]])
+    price = q.priced(table.schedule, table.box, _table_weighed(q, table, order, words) + copied, back)
+    return Way(table.algorithm, table.schedule, table.roles, table, order, words + read, moved, price, stays)
 
 
 def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
@@ -367,7 +367,7 @@ def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
         come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
         if come > 0:
             brought += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
-    words = _weighed(q, table.schedule, sum(table.least_faces(*q.mnk)), table.layouts, table.roles, table.sizes, order)
+    words = _table_weighed(q, table, order, sum(table.least_faces(*q.mnk)))
     return q.priced(table.schedule, table.box, words + brought) * (1 - 1e-9)
 
 
@@ -377,9 +377,10 @@ def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
     return all(X.layout == layout and X.place.filled_so(table.axes, table.shape, order) for X, layout in pairs)
 
 
-def _moves(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
+def _moves(
+    q: Question, kept: KeptOf, each: Sequence[Kept], order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
     """Words each rank receives of A and B on the way there, words of C on the way back, and which of the three need not move."""
-    each = kept(table)
     to = [kept.words(matrix, order, False) for matrix in each]
     back = [kept.words(matrix, order, True) for matrix in each]
     stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
@@ -394,10 +395,10 @@ def _messages(each: Sequence[Kept], order: np.ndarray) -> int:
     return int(np.add.reduce(received).max())
 
 
-def _by_node(q: Question, kept: KeptOf, table: Table, order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
+def _by_node(q: Question, each: Sequence[Kept], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
     """The words of conversions as they are priced: those from other nodes count machine.distance times."""
     assert q.homes is not None
-    far = [matrix.far(order, q.homes) for matrix in kept(table)]
+    far = [matrix.far(order, q.homes) for matrix in each]
     far_back = far[2][1] if q.C is not None else np.zeros(1)
     more = q.machine.distance - 1
     return float((there + back + more * (far[0][0] + far[1][0] + far_back)).max())
@@ -453,7 +454,7 @@ class _Hoped:
         if table.schedule != "shared":  # there what is read in place counts less
             needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))
             moved = (needed - most_kept(total)) / q.ranks
-        price = q.priced(table.schedule, table.box, _table_weighed(q, table, order) + moved)
+        price = q.priced(table.schedule, table.box, _table_weighed(q, table, order, table.words(*q.mnk)) + moved)
         return _Hoped(price, table, order, total)
 
 
