@@ -107,8 +107,11 @@ class ProcessGrid:
     order  None: rank = col + pc row + pr pc depth;  "C", "F";  or the rank at each place, in C order or shaped like the grid
 
     Collective over comm. Raises GridError on every rank for a grid that does not fit. `grid["col"]` is the communicator of
-    the ranks that differ only in col, that is, of one grid row. Idle ranks hold empty blocks.
+    the ranks that differ only in col, that is, of one grid row. Idle ranks hold empty blocks. `grid.closed` says whether it has
+    been closed: to ask for its communicators, or to multiply matrices on it, is a GridError then.
     """
+
+    closed: bool
 
     def __init__(
         self, shape: int | Sequence[int], axes: Sequence[str] | None = None, comm: Any = None, order: Order = None
@@ -152,7 +155,7 @@ class ProcessGrid:
         self.sizes: Mapping[str, int] = MappingProxyType(dict(zip(self.axes, self.shape, strict=True)))
         here = self.coords_of(self.comm.rank)
         self.coords: Mapping[str, int] | None = None if here is None else MappingProxyType(here)
-        self._open, self._listed = True, False
+        self.closed, self._listed = False, False
 
     def _named(self, axes: Sequence[str] | None) -> tuple[str, ...]:
         if not 1 <= len(self.shape) <= 4:
@@ -260,7 +263,7 @@ class ProcessGrid:
                 raise GridError(f"{self!r} has no axis {axis!r}")
         if len(set(names)) < len(names):
             raise GridError(f"{self!r}[{axes!r}]: an axis is named twice")
-        if not self._open:
+        if self.closed:
             raise GridError(f"{self!r} is closed")
         return _family(self.comm).get(self, names)
 
@@ -272,16 +275,11 @@ class ProcessGrid:
         free = [axis for axis in self.axes if axis in names]
         return self.ranks[place].transpose([free.index(axis) for axis in names]).ravel().tolist()
 
-    @property
-    def closed(self) -> bool:
-        """Whether it has been closed: to ask for its communicators, or to multiply matrices on it, is a GridError then."""
-        return not self._open
-
     def close(self) -> None:
         """Collective: give back its communicators, unless an equal grid is open. Also at the end of a with-block."""
-        if self._open and self._listed:
+        if self._listed and not self.closed:
             _family(self.comm).leave(self)
-        self._open = False
+        self.closed = True
 
     def __enter__(self) -> ProcessGrid:
         return self

@@ -2,7 +2,7 @@
 
 `numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
 its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are loaded
-at the first product, as importing scipy.linalg takes longer than all else in pdla. PDLA_BLAS names another library, whose routines
+at the first product, without the rest of scipy.linalg, whose import takes longer than all else in pdla. PDLA_BLAS names another library, whose routines
 are called in the same way; then NumPy multiplies only what BLAS cannot.
 """
 
@@ -14,6 +14,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +43,29 @@ def _routine(name: str, library: str = "") -> Any:
 
 def _carried(name: str) -> int:
     """The address of SciPy's routine of this name."""
-    from scipy.linalg import cython_blas
-
-    capsule = cython_blas.__pyx_capi__[name]
+    capsule = _module("cython_blas").__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     return get_pointer(capsule, get_name(capsule))
+
+
+@cache
+def _module(name: str) -> Any:
+    """A module of scipy.linalg, loaded without the rest of that package, which takes ten times as long."""
+    import scipy
+
+    full, folders = f"scipy.linalg.{name}", [str(Path(path, "linalg")) for path in scipy.__path__]
+    if full in sys.modules:
+        return sys.modules[full]
+    spec = PathFinder.find_spec(full, folders)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"SciPy {scipy.__version__} has no {full}")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules.pop(full, None)  # so that an import of scipy.linalg, later, takes it in as its own
+    return module
 
 
 @cache

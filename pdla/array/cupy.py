@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -236,6 +236,11 @@ def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any
         return x[rows, cols], None
     part = x[rows if isinstance(rows, slice) else slice(None), cols if isinstance(cols, slice) else slice(None)]
     return part, (None if isinstance(rows, slice) else rows, None if isinstance(cols, slice) else cols)
+
+
+def putting(x: Any, rows: Selection, cols: Selection, source: Any) -> Callable[[], None]:
+    """A function that does `put` with these arrays, again and again."""
+    return partial(put, x, rows, cols, source)
 
 
 def picked(x: Any, rows: np.ndarray, cols: np.ndarray) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, Protocol
 
@@ -259,6 +259,11 @@ def takes(x: Meta, places: Iterable[tuple[Selection, Selection]]) -> list[Meta]:
 
 def put(x: Meta, rows: Selection, cols: Selection, source: Meta) -> None:
     copy(take(x, rows, cols), source)
+
+
+def putting(x: Meta, rows: Selection, cols: Selection, source: Meta) -> Callable[[], None]:
+    """A function that does `put` with these arrays, again and again."""
+    return partial(put, x, rows, cols, source)
 
 
 def picked(x: Meta, rows: np.ndarray, cols: np.ndarray) -> Meta:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import gcd, prod
 from typing import Any
 
@@ -164,6 +165,15 @@ def put(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> 
         x[rows, cols] = source
     else:
         x[np.ix_(rows, cols)] = source
+
+
+def putting(x: np.ndarray, rows: Selection, cols: Selection, source: np.ndarray) -> Callable[[], None]:
+    """A function that does `put` with these arrays, again and again."""
+    if isinstance(rows, slice) and isinstance(cols, slice):
+        return partial(copy, x[rows, cols], source)
+    if (found := strips.find(x, rows, cols)) is not None:
+        return partial(copies, [*found.beside(source)])
+    return partial(put, x, rows, cols, source)
 
 
 def picked(x: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:

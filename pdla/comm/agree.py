@@ -33,10 +33,10 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     One rank's error is raised on every rank, with the numbers of the ranks that gave it, as the nearest of its classes that is
     pdla's or Python's own and is made from a text alone; calls that differ raise AgreementError.
     """
-    comm.in_step()
     if (verbs := begun.get()) is not None:
         verbs[0] = 0
     if not config.settings.check:
+        comm.in_step()
         if error is not None:
             raise error
         return

@@ -90,7 +90,7 @@ class Communicator(Group):
         """A Pending for a round that has been started, with its event if a ledger is open. owners[i]: the rank whose piece recvs[i]
         is, where pieces come by way of other ranks."""
         whose = owners or [source for source, _ in recvs]
-        ranks = (whose[i] for i in arrivals)
+        ranks = map(whose.__getitem__, arrivals)
         if current() is None:
             return Pending(ranks, result)
         received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._far(source))
@@ -194,8 +194,10 @@ class Communicator(Group):
         own = into.get(self.rank)
         if own is not None and own is not x:
             namespace(own).copy(own, x)
-        coming = {r: out for r, out in into.items() if r != self.rank and out.size}  # type: ignore[union-attr]
-        size = x.nbytes + sum(out.nbytes for out in coming.values())  # type: ignore[union-attr]
+        coming, size = {}, x.nbytes
+        for r, out in into.items():
+            if r != self.rank and out.size:  # type: ignore[union-attr]
+                coming[r], size = out, size + out.nbytes  # type: ignore[union-attr]
         if self._stepwise(size):
             order = sorted(coming, key=lambda r: (r - self.rank) % self.size)
             return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, order)

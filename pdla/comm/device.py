@@ -38,9 +38,8 @@ def least(xp: ModuleType, aware: bool) -> int:
     return PIECE if xp.name == "cupy" and not aware else 0
 
 
-def gapless(x: Array) -> Array:
+def gapless(xp: ModuleType, x: Array) -> Array:
     """x itself if it has no gaps, else a new array of its shape, contents undefined."""
-    xp = namespace(x)
     return x if xp.contiguous(x) else buffer(xp, x.shape, x.dtype)
 
 
@@ -52,14 +51,14 @@ class Landing:
 
     by_piece = False
 
-    def __init__(self, out: Array) -> None:
-        self.out, self.box = out, gapless(out)
+    def __init__(self, xp: ModuleType, out: Array) -> None:
+        self.xp, self.out, self.box = xp, out, gapless(xp, out)
 
     def land(self, number: int) -> bool:
         """To be called when piece `number` is in the box (by_piece False: only for the last to come); whether all of the message is
         in `out` now."""
         if self.box is not self.out:
-            namespace(self.out).land(self.out, self.box)
+            self.xp.land(self.out, self.box)
         return True
 
 
@@ -68,9 +67,9 @@ class Staged(Landing):
 
     by_piece = True
 
-    def __init__(self, out: Array, after: Any) -> None:
+    def __init__(self, xp: ModuleType, out: Array, after: Any) -> None:
         """after: the event after which nothing on the device uses `out` any more."""
-        self.xp, self.after = namespace(out), after
+        self.xp, self.after = xp, after
         self.box = self.xp.pinned(out.shape, out.dtype)
         self.parts = _parts(out, self.box, whole=False)
         self.come: set[int] = set()
@@ -86,18 +85,16 @@ class Staged(Landing):
 
 
 def landings(outs: Sequence[Array], aware: bool) -> list[Landing]:
-    """Landings for messages into these arrays; nothing is written to them before the device has done all that was asked so far."""
-    made: list[Landing] = []
-    after = None
-    for out in outs:
-        xp = namespace(out)
-        if least(xp, aware):
-            after = after or xp.mark()
-            made.append(Staged(out, after))
-        else:
-            xp.finish()
-            made.append(Landing(out))
-    return made
+    """Landings for messages into these arrays, all the host's or all of one device, which has done all that was asked so far before
+    anything is written to them."""
+    if not outs:
+        return []
+    xp = namespace(outs[0])
+    if least(xp, aware):
+        after = xp.mark()
+        return [Staged(xp, out, after) for out in outs]
+    xp.finish()
+    return [Landing(xp, out) for out in outs]
 
 
 def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
@@ -132,7 +129,7 @@ def packed(arrays: Sequence[Array], aware: bool) -> dict[int, Packed]:
     copied = []
     for x in arrays:
         if id(x) not in boxes:
-            box = gapless(x)
+            box = gapless(xp, x)
             boxes[id(x)] = box, ()
             if box is not x:
                 copied.append((box, x))

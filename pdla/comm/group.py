@@ -85,7 +85,11 @@ class Group(ABC):
         """Called before an agreement or a message: GridError where the communicator has been freed; and if this rank has gone on
         after an error amid messages (agree.py), ask whether all ranks have. If that raises, the next call asks again."""
         self._check_open()
-        self._ask()
+        comm: Group | None = self
+        while comm is not None:
+            if comm.failed is not None:
+                self._ask()
+            comm = comm.above
 
     def _ask(self) -> None:
         if self.above is not None:

@@ -64,8 +64,8 @@ def running() -> bool:
 
 def check_running() -> None:
     """NoMPIError before MPI is initialised, after it is finalised, and where `check_own` raises it."""
-    check_own()
-    if not running():
+    if _forked or not MPI.Is_initialized() or MPI.Is_finalized():
+        check_own()
         raise NoMPIError("MPI is not running: call pdla after MPI_Init and before MPI_Finalize")
 
 

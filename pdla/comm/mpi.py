@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
@@ -37,6 +38,7 @@ from pdla.comm.window import NodeBoard
 from pdla.errors import AgreementError, GridError, PdlaError
 
 AT_ONCE = 512 << 10  # where each rank sends to each: bytes on their way to one rank at a time, but at least two messages
+_ARRAY = itemgetter(1)
 _LOOK = 1.0  # seconds from one look at the clock to the next that count as waiting: in longer ones the job was suspended
 
 
@@ -83,16 +85,19 @@ class MPIComm(Communicator):
         """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0; where each
         rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
         """
-        landings = device.landings([out for _, out in recvs], self.aware)
+        landings = device.landings([*map(_ARRAY, recvs)], self.aware)
+        least = device.least(self.xp, self.aware)
         # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
-        packed = device.packed([x for _, x in sends], self.aware)
+        packed = device.packed([*map(_ARRAY, sends)], self.aware)
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
-            for number, piece in enumerate(pieces(landings[i].box, self._least(source))):
+            for number, piece in enumerate(pieces(landings[i].box, least or self._far_least(source))):
                 coming.append(self.mpi.Irecv(piece, source, tag))
                 expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
-        later = {i: [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)] for i in onward}
+        later: dict[int, list[Send]] = {}
+        for i in onward:
+            later[i] = [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)]
         turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
         for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
             box, events = packed[id(x)]
@@ -101,8 +106,9 @@ class MPIComm(Communicator):
             elif to in turns:
                 later[turns[to]] = self._sends(box, to, tag)
             else:
-                going += [send() for send in self._sends(box, to, tag)]
-        by_piece = [i for i, landing in enumerate(landings) if landing.by_piece]
+                for send in self._sends(box, to, tag):
+                    going.append(send())
+        by_piece = range(len(landings)) if landings and landings[0].by_piece else ()
         return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
 
     def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
@@ -121,11 +127,12 @@ class MPIComm(Communicator):
         return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
-        return [partial(self.mpi.Isend, piece, to, tag) for piece in pieces(box, self._least(to))]
+        least = device.least(self.xp, self.aware) or self._far_least(to)
+        return [partial(self.mpi.Isend, piece, to, tag) for piece in pieces(box, least)]
 
-    def _least(self, rank: int) -> int:
-        """Least bytes of a piece of long messages from and to this rank; 0: messages travel whole."""
-        return device.least(self.xp, self.aware) or (FAR_PIECE if self._far(rank) else 0)
+    def _far_least(self, rank: int) -> int:
+        """Least bytes of a piece of long messages of the host from and to this rank; 0: messages travel whole."""
+        return FAR_PIECE if self._far(rank) else 0
 
     def _arrivals(self, call: str, round_: Round, landings: Sequence[device.Landing]) -> Iterator[int]:
         """Begin to wait for a round that has been posted; gives the numbers of `landings` in order of arrival."""

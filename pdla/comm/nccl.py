@@ -56,8 +56,8 @@ class NCCLComm(MPIComm):
         if not _on_device(x for _, x in (*sends, *recvs)):
             return super()._exchange(call, sends, recvs, onward, landed)
         self._number()  # counted as among MPI's verbs: so it is on a rank that has no messages in this one
-        landings = [device.Landing(out) for _, out in recvs]
-        boxes = {id(x): (device.gapless(x), x) for _, x in sends}
+        landings = [device.Landing(self.xp, out) for _, out in recvs]
+        boxes = {id(x): (device.gapless(self.xp, x), x) for _, x in sends}
         self.xp.copies([(box, x) for box, x in boxes.values() if box is not x])
         going = [(to, boxes[id(x)][0]) for to, x in sends]
         coming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
@@ -66,7 +66,7 @@ class NCCLComm(MPIComm):
     def _broadcast(self, x: Array, root: int) -> Iterator[int]:
         if not _on_device([x]):
             return super()._broadcast(x, root)
-        landing, mine = device.Landing(x), self.rank == root
+        landing, mine = device.Landing(self.xp, x), self.rank == root
         if mine and landing.box is not x:
             self.xp.copies([(landing.box, x)])
         return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])

@@ -55,8 +55,8 @@ def pieces(x: Any, least: int) -> list[list[Any]]:
     Why pieces: between nodes MPI asks for a long message's data by a short message that queues behind the data going the other
     way, so that each direction of a pair would wait for a whole message of the other.
     """
-    length, raw = step(x.nbytes, least), x.reshape(-1).view(np.uint8)
-    if not length:
+    raw = x.reshape(-1).view(np.uint8)
+    if not (length := least and step(x.nbytes, least)):
         return [_spec(raw)]
     return [_spec(raw[lo : lo + length]) for lo in range(0, raw.size + 1, length)]
 

@@ -48,7 +48,7 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
                 f"A and {name} are on different communicators, of {A.grid.comm.size} and {X.grid.comm.size} ranks: make both grids "
                 "from the very same one (duplicates differ)"
             )
-    checks.open_grids(X.grid for X in (A, B, out) if X is not None)
+    checks.open_grids((A.grid, B.grid) if out is None else (A.grid, B.grid, out.grid))
     if isinstance(layout, Layout):
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)
         if layout.partial:
@@ -210,7 +210,7 @@ def _agreed(
     with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
         _check(A, B, out, layout)
         _check_wish(wish, A, B, out)
-        dtype = promoted(A.dtype, B.dtype)
+        dtype = promoted(A.base.dtype, B.base.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
             checks.result(A, B, out, layout, dtype)

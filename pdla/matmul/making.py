@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf, prod
 
@@ -42,8 +42,7 @@ class Wish:
                 object.__setattr__(self, name, exact(*given) if isinstance(given, tuple) else exact(given)[0])
 
     def __repr__(self) -> str:
-        given = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
+        return ", ".join([f"{name}={value!r}" for name, value in vars(self).items() if value is not None])
 
 
 @dataclass(frozen=True)

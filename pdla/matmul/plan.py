@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
+from operator import attrgetter
 from typing import Any
 from weakref import ref
 
@@ -20,7 +21,7 @@ from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout
+from pdla.layout import Layout, Shape
 from pdla.matmul import cannon, checks, fetch, gather, planner, roles, shared, summa, walk
 from pdla.matmul.operands import Memo, Sink, route
 from pdla.matmul.question import Operand
@@ -41,6 +42,9 @@ class Figures:
     messages: int
     peak_workspace: int
     seconds: float
+
+
+_CLOSED = attrgetter("closed")
 
 
 def _nothing() -> None:
@@ -111,7 +115,7 @@ class Plan:
     @property
     def closed(self) -> bool:
         """Whether one of its grids has been closed: for matrices on an equal grid, made later, another plan must be made."""
-        return any(grid.closed for grid in (self.grid, self.A.grid, self.B.grid, self.C.grid))
+        return any(map(_CLOSED, (self.grid, self.A.grid, self.B.grid, self.C.grid)))
 
     @property
     def named(self) -> str:
@@ -196,8 +200,13 @@ class Plan:
 
     def _new(self, A: DistMatrix) -> DistMatrix:
         """A matrix for the product, whose contents are undefined; with the arrays of A's kind."""
-        block = A.xp.empty(local_shape(self.C.shape, self.layout, self.C.grid), self.dtype)
-        return DistMatrix(block, self.C.shape, self.C.grid, self.layout)
+        C = self.C
+        return DistMatrix(A.xp.empty(self._block, self.dtype), C.shape, C.grid, C.layout)
+
+    @cached_property
+    def _block(self) -> Shape:
+        """The shape of this rank's block of C."""
+        return local_shape(self.C.shape, self.layout, self.C.grid)
 
     def _run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace

@@ -367,7 +367,8 @@ def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
         come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
         if come > 0:
             brought += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
-    words = _table_weighed(q, table, order, sum(table.least_faces(*q.mnk)))
+    a, b, c = table.least_faces(*q.mnk)
+    words = a + b + 1.5 * c if q.readable else _table_weighed(q, table, order, a + b + c)
     return q.priced(table.schedule, table.box, words + brought) * (1 - 1e-9)
 
 

@@ -36,7 +36,7 @@ class Operand:
 
     @staticmethod
     def of(X: DistMatrix) -> Operand:
-        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.dtype, X.gaps, X.common is not None)
+        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.base.dtype, X.gaps, X.common is not None)
 
     def __str__(self) -> str:
         """In the words of DistMatrix.described, without the dtype, which may be the product's."""
@@ -114,7 +114,7 @@ class Sizes:
         moves = roles.moves(lying, layouts, self.mnk, sizes)
         in_panels, own = sum([move.words for move in moves if move.addends]), 0.0
         for i, held in enumerate(roles.held(lying, self.mnk, sizes)):
-            if moves[i].words and extra_axes(lying[i], layouts[i], sizes):
+            if moves[i].words and extra_axes(lying[i], layouts[i], sizes):  # type: ignore[arg-type]
                 in_panels, own = in_panels + moves[i].words, own + (0 if self.seen[i] else held)
         if self.fits and own * self.itemsize <= SHARED_BELOW and (moves[0].words or moves[1].words):
             return "shared"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ class Roles:
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         return self.A, self.B, self.C
 
-    @property
+    @cached_property
     def copies(self) -> bool:
         """Whether there are copies of C, each computed by its own rank."""
         return any(role == "-" for _, role in self.carries)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -204,9 +204,9 @@ class Lying:
         return mine
 
     def _writing(self, face: Any, piece: Piece) -> Callable[[], None]:
-        """A function that writes a piece, again and again: where it can be, from one view to another."""
-        if all(isinstance(selection, slice) for selection in (*piece.there, *(piece.here or ()))):
-            return partial(self.xp.copy, self.xp.take(face, *piece.there), self._cut(piece))
+        """A function that writes a piece, again and again."""
+        if all(isinstance(selection, slice) for selection in piece.here or ()):
+            return self.xp.putting(face, *piece.there, self._cut(piece))
         return lambda: self.xp.put(face, *piece.there, self._cut(piece))
 
     def _cut(self, piece: Piece) -> Any:

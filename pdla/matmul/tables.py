@@ -169,7 +169,7 @@ class Table:
     def turned(self, *names: str) -> Table:
         """The table with the third cut of the faces of these matrices moved to the other dimension, where there is one such cut."""
         found = {name: self._turned(name) for name in names}
-        return replace(self, **found) if found else self
+        return replace(self, **found) if found else self  # type: ignore[arg-type]
 
     def _turned(self, name: str) -> Layout:
         layout, further = getattr(self, name), self._further[name]

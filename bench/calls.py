@@ -1,0 +1,74 @@
+"""How many Python calls a product takes: the first of two matrices on a grid, one of a new shape, and those after it.
+
+    python bench/calls.py 1024                    run dry, as rank 0 of so many
+    mpirun -n 4 python bench/calls.py             on ranks of MPI; PDLA_SHARED=0 sends messages on one node, too
+
+Counted are the frames of functions and generators of pdla/, on rank 0. What runs inside a wait is left out: how often it looks
+depends on the other ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pdla
+
+FOLDER = str(Path(pdla.__file__).parent)
+WAITS = {("mpi.py", "MPIComm._until"), ("gate.py", "Gate.wait"), ("threads.py", "World.wait_until")}
+LAYOUTS = {
+    "2-D blocks": pdla.Layout("row", "col"),
+    "block-cyclic": pdla.Layout(pdla.Cyclic("row", 64), pdla.Cyclic("col", 64)),
+}
+
+
+def counted(work: Callable[[], Any]) -> int:
+    """The calls within pdla that `work` makes."""
+    calls = inside = 0
+
+    def watch(frame: Any, event: str, _: Any) -> None:
+        nonlocal calls, inside
+        if event not in ("call", "return") or not frame.f_code.co_filename.startswith(FOLDER):
+            return
+        waits = (Path(frame.f_code.co_filename).name, frame.f_code.co_qualname) in WAITS
+        if event == "call":
+            calls += not inside
+            inside += waits
+        else:
+            inside -= waits
+
+    sys.setprofile(watch)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
+    """Calls of the first product of two n x n matrices, of the one after the next, and of the first in a new shape."""
+    rows = max(p for p in range(1, int(comm.size**0.5) + 1) if comm.size % p == 0)
+    grid = pdla.ProcessGrid((rows, comm.size // rows), comm=comm)
+    A, B = (pdla.ones((n, n), grid, layout) for _ in range(2))
+    first = counted(lambda: A @ B)
+    A @ B
+    later = counted(lambda: A @ B)
+    D, E = pdla.ones((n + 17, n + 3), grid, layout), pdla.ones((n + 3, n + 5), grid, layout)
+    return [first, later, counted(lambda: D @ E)]
+
+
+def main() -> None:
+    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    comm = None if ranks else pdla.world()
+    if comm is None or comm.rank == 0:
+        print(f"{'Python calls on ' + str(ranks or comm.size) + ' ranks':32}{'first':>8}{'later':>8}{'new shape':>12}")
+    for name, layout in LAYOUTS.items():
+        found = pdla.dry_run(ranks, products, layout)[0] if ranks else products(comm, layout)
+        if comm is None or comm.rank == 0:
+            print(f"{name:32}{found[0]:8}{found[1]:8}{found[2]:12}")
+
+
+if __name__ == "__main__":
+    main()
