@@ -2,8 +2,8 @@
 
 `numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
 its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are loaded
-at the first product, without the rest of scipy.linalg, whose import takes longer than all else in pdla. PDLA_BLAS names another library, whose routines
-are called in the same way; then NumPy multiplies only what BLAS cannot.
+at the first product, without the rest of scipy.linalg, whose import takes longer than all else in pdla. PDLA_BLAS names another
+library, whose routines are called in the same way; then NumPy multiplies only what BLAS cannot.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -51,9 +52,17 @@ def _carried(name: str) -> int:
     return get_pointer(capsule, get_name(capsule))
 
 
-@cache
+_loading = Lock()  # ranks that are threads come to their first product together
+
+
 def _module(name: str) -> Any:
     """A module of scipy.linalg, loaded without the rest of that package, which takes ten times as long."""
+    with _loading:
+        return _without_package(name)
+
+
+@cache
+def _without_package(name: str) -> Any:
     import scipy
 
     full, folders = f"scipy.linalg.{name}", [str(Path(path, "linalg")) for path in scipy.__path__]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matmuls import DTYPES, LAYOUT, check_product, exact, lacks
+from matmuls import DTYPES, LAYOUT, check_product, exact, forget_ways, lacks
 from unit.test_harness import LONGEST
 
 import pdla
@@ -128,9 +128,9 @@ def test_relabelled_ranks_keep_more_in_place(monkeypatch):
 
     plain = pdla.run(8, program)[0]
     monkeypatch.setattr(planner, "WORTH", 0)
-    planner._ways.cache_clear()
+    forget_ways()
     relabelled = pdla.run(8, program)[0]
-    planner._ways.cache_clear()
+    forget_ways()
     assert relabelled < plain
 
 
@@ -146,9 +146,9 @@ def test_of_two_ways_to_place_ranks_that_by_which_no_rank_receives_more_in_all(m
         return ledger.bytes_received / 8
 
     monkeypatch.setattr(planner, "WORTH", 0)
-    planner._ways.cache_clear()
+    forget_ways()
     assert max(pdla.run(12, program)) == 288
-    planner._ways.cache_clear()
+    forget_ways()
 
 
 def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
@@ -156,7 +156,7 @@ def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
     monkeypatch.setattr(planner, "direct", lambda *asked: [])
     tables = planner._tables
     monkeypatch.setattr(planner, "_tables", lambda *asked: planner._straight(list(tables(*asked))))
-    planner._ways.cache_clear()
+    forget_ways()
 
     def program(comm):
         for shape, box in (((2, 6), (2, 3, 2)), ((3, 4), (1, 3, 4)), ((12, 1), (5, 2, 1))):
@@ -173,7 +173,7 @@ def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
             assert coming == [8 * lacks(X, face, plan.grid) for X, face in ((A, plan.roles.A), (B, plan.roles.B))]
 
     pdla.run(12, program)
-    planner._ways.cache_clear()
+    forget_ways()
 
 
 # ---------------------------------------------------------------------------------------------- words

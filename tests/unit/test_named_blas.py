@@ -92,6 +92,26 @@ def test_integers_are_numpys(library):
         assert np.array_equal(pdla.run(1, squared)[0], np.full((3, 3), 3))
 
 
+def test_scipys_routines_are_loaded_alone_by_ranks_that_begin_together_and_scipy_can_be_imported_later():
+    """Two tiles are added up: a product that only adds is NumPy's. The module is SciPy's own, whoever loads it first."""
+    program = """
+import sys, pdla
+
+def program(comm):
+    A = pdla.ones((64, 64), pdla.ProcessGrid((4, 4), comm=comm), pdla.Layout("row", "col"))
+    return (pdla.matmul(A, A, schedule="gather") - 64 * A).norm()
+
+assert pdla.run(16, program)[0] == 0
+assert "scipy.linalg" not in sys.modules
+import scipy.linalg, scipy.linalg.cython_blas, scipy.linalg.lapack
+from pdla.array import blas
+assert scipy.linalg.cython_blas is blas._module("cython_blas")
+print(scipy.linalg.solve([[2.0]], [4.0])[0])
+"""
+    job = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert job.stdout.split() == ["2.0"], job.stderr
+
+
 @needs_cc
 def test_one_that_lacks_a_routine_is_refused_before_ranks_without_a_block_leave_a_product_that_others_fail_in(tmp_path):
     doubles = compiled(tmp_path, "-DDOUBLES_ALONE")

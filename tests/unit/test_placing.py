@@ -1,15 +1,18 @@
 """Who takes which place: what conversions bring from other nodes, as counted by a redistribution; ranks placed node by node."""
 
 import itertools
+import random
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from matmuls import LAYOUT, exact
+from matmuls import LAYOUT, exact, forget_ways
 
 import pdla
-from pdla import Cyclic, Layout, ProcessGrid
-from pdla.matmul import boxes, making, planner, roles
+from pdla import Balanced, Cyclic, Layout, ProcessGrid
+from pdla.indices import runs
+from pdla.layout import shares as layout_shares
+from pdla.matmul import boxes, making, placing, planner, roles
 from pdla.matmul.placing import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.planner import ways
 from pdla.matmul.question import Lying, Operand, Question
@@ -57,6 +60,10 @@ WAYS = {  # what lies in the table's own layouts, or as blocks, or elsewhere; wh
 }
 
 
+def weighed(q, table, order):
+    return planner._table_weighed(q, table, order, table.words(*q.mnk))
+
+
 @pytest.mark.parametrize("homes", [(), (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 0, 1, 2, 2, 0, 1)], ids=str)
 @pytest.mark.parametrize("lying", WAYS)
 @pytest.mark.parametrize("schedule", ["gather", "shared"])
@@ -88,12 +95,12 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     every = pdla.run(8, program)
     q, way, _ = every[0]
     assert way.stays == stays
-    assert planner._table_weighed(replace(q, machine=Machine(bandwidth=1.0, network=1.0)), table, order) == table.words(m, n, k)
+    assert weighed(replace(q, machine=Machine(bandwidth=1.0, network=1.0)), table, order) == table.words(m, n, k)
     if in_place:
         read, moved = (max(sum(come for come, *_ in each[which]) for *_, each in every) for which in (np.s_[:2], np.s_[2:]))
         own = [0 if stay else max(each[i][2] for *_, each in every) for i, stay in enumerate(stays)]
         assert (way.words, way.moved) == (table.straight.words(m, n, k) + read, moved)
-        straight = planner._table_weighed(q, table.straight, order)
+        straight = weighed(q, table.straight, order)
         for seen in (False, True):  # whether all ranks see A as it is
             asked = replace(q, A=replace(q.A, shared=seen))
             brought = (own[0] * (not seen) + own[1] + roles.READ * read) / 2 + moved
@@ -103,7 +110,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         assert way.moved == max(sum(come for come, *_ in each) for *_, each in every)
         brought = max(sum(come + 3 * far for come, far, *_ in each) for *_, each in every)
         messages = max(sum(sent for *_, sent in each) for *_, each in every)
-        assert way.price == q.priced(schedule, table.box, planner._table_weighed(q, table, order) + brought, messages)
+        assert way.price == q.priced(schedule, table.box, weighed(q, table, order) + brought, messages)
 
 
 @pytest.mark.parametrize("shape", [(7, 12), (2, 3)], ids=str)
@@ -165,7 +172,7 @@ def test_without_a_message_the_price_counts_none_though_a_boxs_own_gather_would_
 def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes(monkeypatch):
     """An eighth of A, of B and of C moves; C whole on the way back, where all ranks hold it."""
     monkeypatch.setattr(planner, "LARGE", 7)
-    planner._ways.cache_clear()
+    forget_ways()
 
     def program(comm):
         grid, moved = ProcessGrid((2, 4)), []
@@ -177,7 +184,7 @@ def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes
         return moved
 
     assert pdla.run(8, program)[0] == [(24 * 16 + 16 * 32 + 24 * 32) / 8, (24 * 16 + 16 * 32) / 8 + 24 * 32]
-    planner._ways.cache_clear()
+    forget_ways()
 
 
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
@@ -283,6 +290,13 @@ def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_rank
     assert way.stays == (True, True, True) and way.moved == 0
 
 
+def priced(q, tables):
+    """The ways by these tables, with ranks in each order that is tried."""
+    kept = planner.KeptOf(q)
+    each = [(table, order) for table in tables for order in planner._orders(q, table)]
+    return [planner._way(q, kept, planner._turned(q, kept, table, order), order) for table, order in each]
+
+
 @pytest.mark.parametrize(("ranks", "worth"), [(64, 2**16), (256, 2**16), (512, 2**18)])
 def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_stay(ranks, worth, monkeypatch):
     q = cluster(1, ranks, 64, 64, 64)
@@ -290,7 +304,7 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
     for moved in (worth - 1, worth):
         asked = []
         monkeypatch.setattr(planner, "relabelled", lambda total, order, homes, asked=asked: asked.append(order) or order)
-        planner._relabelled(q, [replace(way, moved=moved, price=1e9)])
+        planner._relabelled(q, planner.KeptOf(q), [replace(way, moved=moved, price=1e9)])
         assert bool(asked) is (moved >= worth)
 
 
@@ -300,7 +314,7 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
 def test_no_table_with_ranks_placed_anew_has_a_lower_price_than_hoped(nodes, shared, mnk):
     q = replace(cluster(*nodes, *mnk), shared=shared)
     kept, tables = planner.KeptOf(q), list(planner._tables(q, "auto", None, None))
-    for way in planner._placed(q, [*tables, *planner._read_in_place(q, tables), *planner._straight(tables)]):
+    for way in priced(q, [*tables, *planner._read_in_place(q, tables), *planner._straight(tables)]):
         one = planner._Hoped.of(q, kept, way.table, way.order)
         placed = relabelled(one.total, way.order, q.homes)
         assert one.total[placed, np.arange(len(placed))].sum() <= most_kept(one.total)
@@ -311,8 +325,8 @@ def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
     """Of the others the one of which most is hoped comes first."""
     q = cluster(1, 343, 4096, 4096, 4096)
     tables = list(planner._tables(q, "auto", None, None))
-    found = sorted(planner._placed(q, [*tables, *planner._straight(tables)]), key=lambda way: way.price)
-    again = planner._relabelled(q, found)
+    found = sorted(priced(q, [*tables, *planner._straight(tables)]), key=lambda way: way.price)
+    again = planner._relabelled(q, planner.KeptOf(q), found)
     hoped = [planner._Hoped.of(q, planner.KeptOf(q), way.table, way.order).price for way in again]
     assert 1 <= len(again) < sum(way.moved >= planner.WORTH for way in found[: planner.RELABELLED])
     assert hoped == sorted(hoped)
@@ -321,15 +335,56 @@ def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
 
 def test_of_the_ways_the_cheapest_are_tried_with_ranks_placed_anew(monkeypatch):
     given = []
-    monkeypatch.setattr(planner, "_relabelled", lambda q, found: given.extend(found) or [])
+    monkeypatch.setattr(planner, "_relabelled", lambda q, kept, found: given.extend(found) or [])
     planner._ways.__wrapped__(cluster(1, 12, 64, 64, 64), "auto", None, None)
     assert all(one.price <= another.price for one, another in itertools.pairwise(given))
+
+
+LYING = [LAYOUT, Layout("row"), Layout(cols=("col", "row")), Layout(Cyclic("row", 2), Cyclic("col", 3)), Layout()]
+
+
+@pytest.mark.parametrize("shared", [0, 2**40])
+@pytest.mark.parametrize("nodes", [(1, 12), (3, 4), (1, 30), (1, 64), (16, 4)], ids=str)
+@pytest.mark.parametrize("mnk", [(96, 96, 96), (4096, 4096, 64), (97, 5, 1311), (1, 640, 7), (16384, 1024, 4096)], ids=str)
+def test_the_cheapest_way_is_the_first_of_all_ways(nodes, mnk, shared):
+    """From layouts of A, B and C that are drawn, C's also left open: no way that is left unpriced is cheaper."""
+    draw = random.Random(f"{nodes} {mnk} {shared}")
+    for algorithm in ("auto", "auto", "auto", "3d", "2.5d", "tesseract", "b-stationary"):
+        q = replace(cluster(*nodes, *mnk), shared=shared)
+        q = replace(q, **{name: replace(getattr(q, name), layout=draw.choice(LYING)) for name in "ABC"})
+        q = replace(q, C=None) if draw.random() < 0.3 else q
+        forget_ways()
+        cheapest, found = planner.cheapest(q, algorithm, None, None), ways(q, algorithm, None, None)
+        same = cheapest == found[0] and np.array_equal(cheapest.order, found[0].order)
+        assert same, (algorithm, q, cheapest.in_words(8), found[0].in_words(8))
+
+
+@pytest.mark.parametrize("mnk", [(97, 131, 64), (1000, 3, 5)], ids=str)
+@pytest.mark.parametrize("box", [(4, 3, 5), (2, 1, 30), (60, 1, 1)], ids=str)
+def test_no_table_receives_less_than_its_least_words(box, mnk):
+    for table in planner.NAMED["3d"].tables(box):
+        for each in (table, table.turned(*"ABC"), table.evened(*mnk)):
+            assert all(least <= words for least, words in zip(table.least_faces(*mnk), each.faces(*mnk), strict=True))
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 64, 2**61 + 3, 2**63 - 1])
+@pytest.mark.parametrize("nest", [("p",), ("q", "p"), (Balanced("p", 4), "q"), (Cyclic("q", 3), "p"), ()], ids=str)
+def test_the_runs_of_all_shares_are_those_of_each(n, nest):
+    sizes = {"p": 3, "q": 5}
+    layout = Layout(nest)
+    if n > 64 and not layout.contiguous:
+        return
+    rows, _ = Side((n, 1), layout, ("p", "q"), (3, 5)).nests
+    found = [*map(list, placing._runs(rows))]
+    cuts = layout.rows
+    each = layout_shares(n, cuts, sizes, tuple(cut.axis for cut in cuts), {})
+    assert found == [*map(list, runs(each))] and list(placing._lengths(rows)) == [len(share) for share in each]
 
 
 def test_ranks_that_are_placed_anew_share_their_nodes_again():
     q = cluster(6, 2, 1600, 6400, 1600)
     way = next(way for way in ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
     way = replace(way, order=np.arange(12), price=1e9)
-    [again] = planner._relabelled(q, [way])
+    [again] = planner._relabelled(q, planner.KeptOf(q), [way])
     first, second = again.order.reshape(6, 2).T
     assert {*again.order} == {*range(12)} and (q.homes[first] == q.homes[second]).all()

@@ -1,0 +1,31 @@
+"""Paths are short: how many Python calls a product takes, as bench/calls.py counts them."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import scipy.linalg  # noqa: F401 - so that none of its import is counted
+
+import pdla
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "calls.py"
+spec = importlib.util.spec_from_file_location("calls", SCRIPT)
+calls = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(calls)
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(4, 8_000), (64, 13_000), (1024, 17_000)])
+@pytest.mark.parametrize("layout", calls.LAYOUTS)
+def test_calls_of_the_first_product(layout, ranks, most):
+    """Dry, in a process of its own, where nothing is known of such a product yet."""
+    program = f"import calls, pdla; print(*pdla.dry_run({ranks}, calls.products, calls.LAYOUTS[{layout!r}])[0])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=SCRIPT.parent, check=True, capture_output=True, text=True)
+    first, _, again = map(int, done.stdout.split())
+    assert first <= most and again <= most
+
+
+def test_calls_within_pdla_are_counted():
+    assert calls.counted(lambda: sum(n for n in range(9))) == 0
+    assert calls.counted(lambda: pdla.Layout("row")) > 1
