@@ -15,8 +15,8 @@ from pdla.bench.check import WRONG, Checker
 from pdla.bench.peak import Peaks, elapsed
 from pdla.bench.split import Split, Work, foretold, measured
 from pdla.errors import PlanError
-from pdla.matmul.plan import AT_ONCE, Figures
-from pdla.matmul.planner import SCHEDULES
+from pdla.matmul.plan import Figures
+from pdla.matmul.schedules import SCHEDULES
 from pdla.model.machine import Machine
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
@@ -121,7 +121,7 @@ def planned(case: Case, A: pdla.DistMatrix, B: pdla.DistMatrix) -> pdla.Plan:
 
 def explanation(case: Case, plan: pdla.Plan) -> str:
     """The plan in words, and whether it has no use for the panel width that was given."""
-    unused = case.panel is not None and plan.schedule in AT_ONCE
+    unused = case.panel is not None and not plan.how.walks
     return plan.explain() + (f"\n  panel       {case.panel} is not used: {plan.named} has no panels" if unused else "")
 
 

@@ -15,8 +15,8 @@ from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, l
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
-from pdla.matmul.plan import IN_PLACE
-from pdla.matmul.planner import NAMED, ON_GRID
+from pdla.matmul.planner import NAMED
+from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matmul.tables import Table
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine, operations
@@ -128,7 +128,7 @@ def _tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
             yield from blocks
     for name, algorithm in NAMED.items():
         for shape in _shapes(name, product, ranks, machine):
-            sent = (table for table in algorithm.tables(shape) if table.schedule not in IN_PLACE)
+            sent = (table for table in algorithm.tables(shape) if not SCHEDULES[table.schedule].takes_any_layout)
             yield from (table.evened(product.m, product.n, product.k, in_two=not 1 < machine.node < ranks) for table in sent)
 
 
@@ -175,7 +175,7 @@ def _does(table: Table) -> tuple:
 def moves(product: Product, table: Table) -> Iterator[Move]:
     """What the first rank receives; by Cannon it may be more where the sides of a grid do not divide each other."""
     (a, b, c), chosen, sizes = product.shapes, table.roles, table.sizes
-    walked = "" if table.schedule == "gather" else table.walked
+    walked = table.walked if SCHEDULES[table.schedule].walks else ""
     yield from gather(a, table.A, chosen.A, sizes, product.itemsize, panels=walked in ("m", "k"))
     yield from gather(b, table.B, chosen.B, sizes, product.itemsize, panels=walked in ("k", "n"))
     layout = chosen.C.summed
@@ -205,7 +205,7 @@ def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine)
     for move in moved:
         far = neighbours(move.axes, placed, machine.node) < prod(placed[axis] for axis in move.axes)
         seconds += move.messages * machine.gap + move.rounds * machine.delay(far)
-        if table.schedule != "gather" and not move.adds:
+        if SCHEDULES[table.schedule].walks and not move.adds:
             panels = max(panels, move.messages)
     return seconds + panels * machine.call
 

@@ -10,7 +10,7 @@ from pdla.bench.case import Case, Make, digits, digits_operands, digits_path, ra
 from pdla.bench.gemm import Bench, Row, predict
 from pdla.bench.progress import Progress
 from pdla.errors import PlanError
-from pdla.matmul.planner import ON_GRID
+from pdla.matmul.schedules import ON_GRID
 from pdla.model.machine import Machine
 
 SIDE, MANY_RANKS_SIDE = 1536, 1024  # n of the square product, rounded up to a multiple of the ranks; the second on more than

@@ -19,8 +19,9 @@ from pdla.layout import Layout, axes_of
 from pdla.matmul import checks, making
 from pdla.matmul.making import Task, Wish
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import ALGORITHMS, ON_GRID, SCHEDULES
+from pdla.matmul.planner import ALGORITHMS
 from pdla.matmul.question import Operand
+from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 
@@ -74,9 +75,8 @@ def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None
             )
     if wish.schedule is not None and not checks.one_of(wish.schedule, SCHEDULES):
         raise PlanError(f"schedule={wish.schedule!r}: one of {', '.join(SCHEDULES)}")
-    if wish.schedule == "shared" and A.grid.comm.board() is None:
-        why = "the ranks run on several nodes" if A.grid.comm.nodes > 1 else "the blocks are in the memory of GPUs"
-        raise PlanError(f"schedule='shared': {why}, which share no memory: give schedule='gather', or none")
+    if wish.schedule is not None and (why := SCHEDULES[wish.schedule].refused(A.grid.comm)):
+        raise PlanError(f"schedule={wish.schedule!r}: {why}")
     if wish.schedule and wish.algorithm in ON_GRID and wish.schedule != wish.algorithm:
         raise PlanError(f"schedule={wish.schedule!r} with algorithm={wish.algorithm!r}, which is a schedule itself")
     if wish.panel is not None and not _counts(wish.panel):
@@ -160,8 +160,7 @@ def matmul(
     plan, kept = _agreed(A, B, layout, out, alpha, beta, wish)
     C = plan.run(A, B, out, alpha, beta, kept.workspace)
     kept.workspace.trim(config.settings.keep)
-    if plan.schedule == "shared" and (board := A.grid.comm.board()) is not None:
-        board.trim(config.settings.keep)
+    plan.how.trim(A.grid.comm, config.settings.keep)
     return C
 
 

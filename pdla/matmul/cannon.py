@@ -16,7 +16,7 @@ Where the cuts of two operands do not line up (ragged sizes on a rectangle), one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import lcm, prod
 from typing import Any
@@ -27,7 +27,9 @@ from pdla.cuts import block_bounds
 from pdla.indices import IndexSet, Selection, counted, joined, overlapping
 from pdla.layout import axes_of, points, shares
 from pdla.matmul.operands import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
-from pdla.matmul.walk import Walk
+from pdla.matmul.schedules.base import Planned, Schedule, sink, walked
+from pdla.matmul.walk import Walk, streams
+from pdla.matrix import DistMatrix
 
 ROOMS = 2  # panels of each operand: the one that is multiplied, and the one that comes
 
@@ -257,3 +259,28 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
     if carried is not None:
         carried.go_home()
         carried.arrive()
+
+
+class Cannon(Schedule):
+    """Cannon's algorithm as an entry of the registry."""
+
+    name = "cannon"
+    is_algorithm = walks = True
+    keeps_copies = splits_sums = False  # each rank adds in an order of its own; each dimension has one ring
+    in_panels = "summa"
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        going = streams(a, b, c, plan.walk, plan.memo)
+        if not in_step(plan.walk, plan.walk.length(plan.mnk), tuple(plan.grid.sizes.items())):
+            going = self._gathered(plan, going, a, b)
+        walked(walk_k, walk_mn, plan, going, sink(plan, c, alpha, beta))
+
+    def _gathered(self, plan: Planned, going: Any, a: DistMatrix, b: DistMatrix) -> Any:
+        """Collective: the streams with one operand gathered first, as their parts do not line up on some rank."""
+        way = plan.walk
+        still = replace(way, axes_b=(), B=plan.roles.B) if way.dimension == "n" else replace(way, axes_a=(), A=plan.roles.A)
+        c = going[2].X if going is not None else DistMatrix(a.xp.empty((0, 0), a.dtype), (0, 0), plan.grid, way.C)
+        return streams(a, b, c, still, plan.memo)
+
+    def width_under_way(self, plan: Planned, common: int) -> int:
+        return ROOMS * min(common, plan.panel // 2 + 1)  # another part, a little wider, may be cut in two

@@ -20,9 +20,11 @@ from pdla.comm.ledger import buffer
 from pdla.cuts import Block
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, share_length
+from pdla.matmul import walk
 from pdla.matmul.operands import Memo, Sink
 from pdla.matmul.roles import Roles
-from pdla.matmul.summa import at_once, started
+from pdla.matmul.schedules.base import Planned, Schedule, at_once, sink
+from pdla.matmul.summa import started
 from pdla.matrix import DistMatrix
 from pdla.redistribute import Piece, Route, received, sent, start
 
@@ -36,9 +38,9 @@ class Step(NamedTuple):
     shapes: tuple[Shape, Shape]
 
 
-def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sink | None, width: int, memo: Memo) -> None:
-    """Collective: sink += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
-    sink=None on idle ranks, which may have parts of A and B to send."""
+def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sink | None, width: int, memo: Memo) -> None:
+    """Collective: into += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
+    into=None on idle ranks, which may have parts of A and B to send."""
     steps: list[Step] = memo.once("steps", lambda: [*script(A, B, roles, grid, width)])
     sizes = [max(prod(step.shapes[i]) for step in steps) for i in (0, 1)]
     feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
@@ -50,10 +52,10 @@ def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, sink: Sin
         for end, _ in coming:
             end()
         (_, a), (_, b) = coming
-        if sink is not None and a.shape[1]:
-            sink.add(a, b)
-    if sink is not None:
-        sink.end()
+        if into is not None and a.shape[1]:
+            into.add(a, b)
+    if into is not None:
+        into.end()
 
 
 class Feed:
@@ -107,3 +109,17 @@ def _leaving(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, in
     for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
         steps[(where[PANEL] - first[piece.peer]) % len(steps)].append(piece)
     return steps
+
+
+class Fetch(Schedule):
+    """Fetching panels from any layout as an entry of the registry."""
+
+    name = "fetch"
+    walks = takes_any_layout = True
+    needs_box = True  # elsewhere there may be copies of C: ranks begin with different panels, and would sum them in other orders
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        run(a, b, plan.roles, plan.grid, sink(plan, c, alpha, beta), plan.panel, plan.memo)
+
+    def panels(self, plan: Planned, width: int) -> int:
+        return -(-walk.first_common(plan.walk, plan.mnk, plan.grid.sizes) // width)

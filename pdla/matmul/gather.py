@@ -23,9 +23,11 @@ from pdla.indices import IndexSet, Selection, joined
 from pdla.layout import Layout, axes_of
 from pdla.matmul.operands import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
 from pdla.matmul.roles import Roles
+from pdla.matmul.schedules.base import Planned, Schedule, Traffic, sink
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 
+LITTLE = 16 * 2**20  # bytes that a rank gathers and sums at once, at most: beyond, panels are faster, and need less memory
 THIN, FEW = 128, 2  # more than FEW tiles, each of at most THIN indices of k, are joined: each product reads and writes all of C
 
 
@@ -172,8 +174,8 @@ def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: t
     return Product(in_a, in_b, rows, cols, (int(a[0].starts[0]), int(b[1].starts[0])))
 
 
-def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Memo, machine: Machine) -> None:
-    """Collective: sink += a b, with both in the layouts that the roles ask for. sink=None on idle ranks."""
+def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Memo, machine: Machine) -> None:
+    """Collective: into += a b, with both in the layouts that the roles ask for. into=None on idle ranks."""
 
     def script_of() -> Script:
         return Script.of(a, b, roles, (gathered_axes(a, roles.A), gathered_axes(b, roles.B)), machine)
@@ -184,7 +186,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
     b = b if along_b else assemble(b, roles.B, memo)
     # Made by idle ranks, too, as that is collective.
     comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]
-    if sink is None:
+    if into is None:
         return
     halls = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
     try:
@@ -194,12 +196,12 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, sink: Sink | None, memo: Mem
             for _ in chain(coming_a, coming_b):
                 pass
             here_a, here_b = dict(sorted(here_a.items())), dict(sorted(here_b.items()))
-        _multiply(script, here_a, here_b, sink)
+        _multiply(script, here_a, here_b, into)
         for i in coming_a:
-            _multiply(script, {i: here_a[i]}, here_b, sink)
+            _multiply(script, {i: here_a[i]}, here_b, into)
         for j in coming_b:
-            _multiply(script, here_a, {j: here_b[j]}, sink)
-        sink.end()
+            _multiply(script, here_a, {j: here_b[j]}, into)
+        into.end()
     finally:
         for hall in halls:
             if hall is not None:
@@ -270,3 +272,20 @@ def _multiply(script: Script, tiles_a: Tiles, tiles_b: Tiles, sink: Sink) -> Non
         for j, b in tiles_b.items():
             if (p := script.products.get((i, j))) is not None:
                 sink.add(take(sink.xp, a, ALL, p.in_a), take(sink.xp, b, p.in_b, ALL), p.rows, p.cols, p.part)
+
+
+class Gather(Schedule):
+    """Gathering at once as an entry of the registry."""
+
+    name = "gather"
+    is_algorithm = turns_faces = True
+    straight, in_panels, straight_in_panels = "gather", "summa", "fetch"
+
+    def suits(self, traffic: Traffic) -> bool:
+        return traffic.in_panels <= LITTLE
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        run(a, b, plan.roles, sink(plan, c, alpha, beta), plan.memo, plan.machine)
+
+    def gathers_in_common(self, nodes: int, ranks: int) -> bool:
+        return 1 < nodes < ranks

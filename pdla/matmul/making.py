@@ -13,10 +13,12 @@ from pdla import config
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.matmul import cannon, planner, roles, summa, walk
-from pdla.matmul.plan import AT_ONCE, IN_PLACE, Plan
+from pdla.matmul import planner, roles, walk
+from pdla.matmul.plan import Plan
 from pdla.matmul.planner import Way
 from pdla.matmul.question import Operand, Question
+from pdla.matmul.schedules import SCHEDULES
+from pdla.matmul.schedules.base import AHEAD, evenly
 from pdla.matmul.tables import Table
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
@@ -123,18 +125,15 @@ def lean(task: Task) -> Iterator[Plan]:
     wish = task.wish
     for way in task.ways():
         yield (cheapest := task.plan(way))
-        if wish.schedule is None and _comes_straight(way):
-            yield task.plan(replace(way, schedule="fetch"))
-        if way.schedule != "fetch" and wish.schedule in (None, "summa") and wish.algorithm not in ("gather", "cannon"):
+        how = SCHEDULES[way.schedule]
+        if wish.schedule is None and how.straight_in_panels and way.table is not None and way.table == way.table.straight:
+            yield task.plan(replace(way, schedule=how.straight_in_panels))
+        name = how.in_panels
+        if name and wish.schedule in (None, name) and (wish.algorithm not in SCHEDULES or wish.algorithm == name):
             for walked in "knm" if way.table is not None else (None,):
-                panels = replace(way, schedule="summa", algorithm=way.algorithm if way.table is not None else "summa")
+                panels = replace(way, schedule=name, algorithm=way.algorithm if way.table is not None else name)
                 if (plan := task.plan(panels, walked=walked)) != cheapest:
                     yield plan
-
-
-def _comes_straight(way: Way) -> bool:
-    """Whether A and B come as whole faces, at once."""
-    return way.table is not None and way.schedule == "gather" and way.table == way.table.straight
 
 
 def fitting(plans: Iterable[Plan], limit: int) -> Plan:
@@ -179,9 +178,9 @@ def _least(plan: Plan) -> int:
     unless in memory that ranks share, and panels, those under way too; at last the addends that come, if along one axis.
     """
     (m, n, k), sizes, nodes = plan.mnk, plan.grid.sizes, plan.grid.comm.nodes
-    in_common = plan.schedule == "shared" or (plan.schedule == "gather" and 1 < nodes < plan.grid.comm.size)
-    faces = plan.roles.layouts if plan.schedule in AT_ONCE else plan.walk.layouts
-    stays = (True, True, plan.stays[2]) if plan.schedule in IN_PLACE else plan.stays
+    how = plan.how
+    faces = plan.walk.layouts if how.walks else plan.roles.layouts
+    stays = (True, True, plan.stays[2]) if how.takes_any_layout else plan.stays
     first = dict.fromkeys(sizes, 0)
 
     def block(shape: Shape, layout: Layout) -> int:
@@ -189,8 +188,8 @@ def _least(plan: Plan) -> int:
 
     sides = list(zip(((m, k), (k, n), (m, n)), plan.native, faces, stays, strict=True))
     words = sum(block(shape, X) for shape, X, _, stay in sides if not stay)
-    at_first = 0 if plan.schedule in AT_ONCE else _under_way(plan)
-    if not in_common:
+    at_first = how.under_way(plan)
+    if not how.gathers_in_common(nodes, plan.grid.comm.size):
         at_first += sum(max(0, block(shape, face) - block(shape, X)) for shape, X, face, _ in sides[:2])
     at_last, summed = 0, [sizes[axis] for axis in faces[2].partial if sizes[axis] > 1]
     if summed:
@@ -200,36 +199,9 @@ def _least(plan: Plan) -> int:
     return plan.dtype.itemsize * (words + max(at_first, at_last))
 
 
-def _under_way(plan: Plan) -> int:
-    """Elements of the panels on the grid's first rank: of each matrix that moves the one that is worked on, and those under way."""
-    (m, k), n, sizes, walked = plan.A.shape, plan.B.shape[1], plan.grid.sizes, plan.walk
-    common, first = walk.first_common(walked, (m, n, k), sizes), dict.fromkeys(sizes, 0)
-    matrices = zip(((m, k), (k, n), (m, n)), walked.layouts, walked.axes, walk.WALKED[walked.dimension], strict=True)
-    across = (
-        X.local_shape(shape, sizes, first)[1 - which]
-        for shape, X, axes, which in matrices
-        if which is not None and (axes or plan.schedule == "fetch")
-    )
-    if plan.schedule != "cannon":
-        return summa.at_once(_panels(plan, plan.panel)) * _even(common, plan.panel) * sum(across)
-    return cannon.ROOMS * min(common, plan.panel // 2 + 1) * sum(across)  # another part, a little wider, may be cut in two
-
-
-def _panels(plan: Plan, width: int) -> int:
-    """How many panels of at most this width there are, at least."""
-    if plan.schedule == "fetch":
-        return -(-walk.first_common(plan.walk, plan.mnk, plan.grid.sizes) // width)
-    return -(-plan.walk.length(plan.mnk) // width)
-
-
-def _even(n: int, panel: int) -> int:
-    """The width of panels that cut n indices evenly, none wider than `panel`."""
-    return -(-n // max(1, -(-n // panel)))
-
-
 def _thinnest(plan: Plan) -> Plan:
     """The plan with the narrowest panels that are tried: about MOST_PANELS, a rank's indices cut evenly."""
-    if plan.schedule in AT_ONCE:
+    if not plan.how.walks:
         return plan
     common = walk.first_common(plan.walk, plan.mnk, plan.grid.sizes)
     pieces = max(1, MOST_PANELS * common // max(1, plan.walk.length(plan.mnk)))
@@ -262,13 +234,13 @@ def _narrowed_by(peak_of: Callable[[Plan], int], plan: Plan, limit: int) -> tupl
     peak, thinnest = peak_of(plan), _thinnest(plan).panel
     if peak <= limit or thinnest == plan.panel:
         return peak, plan
-    width = _even(walk.widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)
+    width = evenly(walk.widest(plan.walk, plan.mnk, plan.grid.sizes), plan.panel)
     while peak > limit and width > thinnest:
         half = replace(plan, panel=max(-(-width // 2), thinnest))
         below = peak_of(half)
         bytes_an_index = (peak - below) / (width - half.panel)
         least = below - bytes_an_index * (half.panel - thinnest)
-        if least > limit and _panels(plan, width) > 1 + summa.AHEAD:
+        if least > limit and plan.how.panels(plan, width) > 1 + AHEAD:
             return least, plan
         plan, width, peak = half, half.panel, below
     return peak, plan

@@ -22,15 +22,15 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.matmul import cannon, checks, fetch, gather, planner, roles, shared, summa, walk
-from pdla.matmul.operands import Memo, Sink, route
+from pdla.matmul import checks, planner, roles, shared, walk
+from pdla.matmul.operands import Memo, route
 from pdla.matmul.question import Operand
+from pdla.matmul.schedules import SCHEDULES
+from pdla.matmul.schedules.base import Schedule
 from pdla.matrix import DistMatrix
 from pdla.model.machine import Machine
 from pdla.redistribute import local_shape, start, summed, sums
 
-AT_ONCE = ("gather", "shared")  # schedules that do not walk
-IN_PLACE = ("shared", "fetch")  # schedules that take A and B in whatever layouts they come
 EVERY_RANK = 64  # ranks up to which all of them are run dry to foretell costs, beyond only a sample
 
 
@@ -101,6 +101,11 @@ class Plan:
     workspace: Workspace = field(default_factory=Workspace, init=False, compare=False)
     memo: Memo = field(default_factory=Memo, init=False, compare=False)
     seen: list[Any] = field(default_factory=list, init=False, compare=False)
+
+    @cached_property
+    def how(self) -> Schedule:
+        """The schedule itself, of which `schedule` is the name."""
+        return SCHEDULES[self.schedule]
 
     @property
     def layout(self) -> Layout:
@@ -173,7 +178,7 @@ class Plan:
         """Whether a call with factors of the plan's dtype, not conjugated, is one shared product, straight into C's block."""
         # Blocks of A or B that lie right, but on another grid, would be taken for others', and copied.
         here = self.A.grid == self.B.grid == self.C.grid == self.grid
-        lies = self.schedule == "shared" and here and all(self.stays) and self._taken_as_they_lie
+        lies = self.how.reads_in_place and here and all(self.stays) and self._taken_as_they_lie
         return lies and self._same(self.dtype, self.C.layout, self.roles.C)
 
     def run(
@@ -237,7 +242,7 @@ class Plan:
         ready = [self._ready(X) for X in (A, B)]
         there, ends = [], []
         for X, layout, stays in zip(ready, self.native, self.stays, strict=False):
-            if stays or self.schedule in IN_PLACE:
+            if stays or self.how.takes_any_layout:
                 there.append(self._as_it_lies(X, layout) if stays else X)
                 continue
             out = buffer(X.xp, local_shape(X.shape, layout, self.grid), X.dtype)
@@ -289,10 +294,10 @@ class Plan:
         """c = alpha a b + beta c on the plan's grid: computed in c's own block where that is in the layout and dtype in which the
         products come, else in a buffer that is then summed and brought to c."""
         xp = c.xp
-        layout, moving = (self.roles.C, False) if self.schedule in AT_ONCE else (self.walk.C, bool(self.walk.axes_c))
+        layout, moving = (self.walk.C, bool(self.walk.axes_c)) if self.how.walks else (self.roles.C, False)
         if self.memo.once(("same", c.dtype), lambda: self._same(c.dtype, c.layout, layout)) and (beta == 0 or not moving):
             inside = DistMatrix(c.stored, c.shape, self.grid, layout)
-            self._fill(a, b, inside, alpha, beta)
+            self.how.run(self, a, b, inside, alpha, beta)
             return
         shape = local_shape(c.shape, layout, self.grid)
         # By columns where these are cut to be summed: parts of rows would have gaps, and be copied to be sent.
@@ -300,7 +305,7 @@ class Plan:
         base = buffer(xp, shape[::-1] if by_columns else shape, summing(self.dtype))
         addends = DistMatrix(base, c.shape, self.grid, layout, by_columns)
         inside = DistMatrix(addends.stored, c.shape, self.grid, layout)  # no transpose, as panels of C travel by rows
-        self._fill(a, b, inside, alpha, 0)
+        self.how.run(self, a, b, inside, alpha, 0)
         if addends.layout.partial:
             addends = summed(addends, c.layout)
         if not self._same(addends.dtype, addends.layout, c.layout):
@@ -316,42 +321,6 @@ class Plan:
     def _same(self, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
         """Whether products that come in `layout` can be added directly to blocks of C of this dtype that lie as `lying` says."""
         return dtype == summing(self.dtype) and not layout.partial and lying.same_cuts(layout, self.C.shape, self.grid.sizes)
-
-    def _fill(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        """c = alpha a b + beta c by the schedule, c in the layout and dtype in which the products come."""
-        block = self._part(c.stored)
-        if self.schedule == "shared":
-            shared.Turn(a, b, self.roles, self.grid, self.memo).run(block, alpha, beta)
-            return
-        sink = None if block is None else Sink(c.xp, block, alpha, beta, self.roles.copies)
-        if self.schedule == "gather":
-            gather.run(a, b, self.roles, sink, self.memo, self.machine)
-            return
-        if self.schedule == "fetch":
-            fetch.run(a, b, self.roles, self.grid, sink, self.panel, self.memo)
-            return
-        streams = walk.streams(a, b, c, self.walk, self.memo)
-        if self.schedule == "cannon":
-            streams = self._in_step(streams, a, b)
-        if streams is None or sink is None:
-            return
-        sa, sb, sc = streams
-        panels = cannon if self.schedule == "cannon" else summa
-        if self.walk.dimension == "k":
-            panels.walk_k(sa, sb, sink, self.panel, self.memo)
-        else:
-            moving, still = (sa, sb) if self.walk.dimension == "m" else (sb, sa)
-            panels.walk_mn(moving, still.X.stored, sc, sink, self.panel, self.memo)
-
-    def _in_step(self, streams, a: DistMatrix, b: DistMatrix):
-        """Collective: Cannon's streams; where their parts do not line up on some rank, with one operand gathered first."""
-        walked = self.walk
-        if cannon.in_step(walked, walked.length(self.mnk), tuple(self.grid.sizes.items())):
-            return streams
-        by_n = walked.dimension == "n"
-        still = replace(walked, axes_b=(), B=self.roles.B) if by_n else replace(walked, axes_a=(), A=self.roles.A)
-        c = streams[2].X if streams is not None else DistMatrix(a.xp.empty((0, 0), self.dtype), (0, 0), self.grid, walked.C)
-        return walk.streams(a, b, c, still, self.memo)
 
     # ------------------------------------------------------------------ foretelling
 
@@ -412,8 +381,8 @@ class Plan:
 
     def explain(self) -> str:
         """The plan in words: how it multiplies, what it costs, the lower bound, and the next best ways."""
-        walked = "" if self.schedule in AT_ONCE else f", walking {self.walk.dimension}"
-        panels = f" in panels of {self.panel}" if self.schedule not in AT_ONCE else ""
+        walked = f", walking {self.walk.dimension}" if self.how.walks else ""
+        panels = f" in panels of {self.panel}" if self.how.walks else ""
         cost, machine, size = self.predicted, self.machine, self.dtype.itemsize
         return "\n".join([
             self._product,

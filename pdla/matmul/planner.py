@@ -22,13 +22,12 @@ from pdla.matmul import box, boxes, layers, roles, stationary, tesseract
 from pdla.matmul.nodes import far, fillings
 from pdla.matmul.placing import Kept, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.question import Question, Sizes, lying_so
+from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matmul.tables import Algorithm, Table
 from pdla.redistribute import sums_to
 
-ON_GRID = ("gather", "summa", "cannon")  # the rule on the matrices' own grid, by three schedules
 NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
 ALGORITHMS = (*ON_GRID, *NAMED)
-SCHEDULES = (*ON_GRID, "shared", "fetch")
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 FEW = 1024  # ranks up to which ranks are relabelled: an assignment takes time that grows with their cube
 RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relabelled
@@ -111,8 +110,7 @@ def _cheapest(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedu
 
 
 def _on_own_grid(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    # On the matrices' own grid there may be copies of C, which by "fetch" would be summed in different orders.
-    boxed = algorithm in NAMED or shape is not None or schedule == "fetch"
+    boxed = algorithm in NAMED or shape is not None or (schedule is not None and SCHEDULES[schedule].needs_box)
     return direct(q, algorithm, schedule) if q.one_grid and not boxed else []
 
 
@@ -141,7 +139,7 @@ def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Ta
 def direct(q: Question, algorithm: str, schedule: str | None = None) -> list[Way]:
     """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
     asked = schedule or (algorithm if algorithm in ON_GRID else None)
-    first = _by_roles(q, asked, asked == "shared")
+    first = _by_roles(q, asked, asked is not None and SCHEDULES[asked].reads_in_place)
     if asked is not None or not q.readable:
         return [first]
     second = _by_roles(q, asked, True)
@@ -155,8 +153,8 @@ def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
     given = (q.A.layout.summed, q.B.layout.summed, wanted)
     chosen, words = roles.choose(*given, *q.mnk, tuple(sizes.items()), q.seen if shared else None)
     name = how = asked or q.schedule(given, chosen, sizes)
-    if how == "cannon" and chosen.copies:
-        how = "summa"  # by Cannon ranks add in different orders: copies of C would differ in their last bits
+    if chosen.copies and not SCHEDULES[how].keeps_copies:
+        how = SCHEDULES[how].in_panels
     used = boxes.of(chosen.carries, sizes)
     more = 0 if q.ranks > LARGE else _redistributed(q, how, given, chosen, used)
     price = q.priced(how, used, _weighed(q, how, words, given, chosen, sizes, q.A.place.order), more)
@@ -175,7 +173,7 @@ def _redistributed(q: Question, how: str, given: tuple, chosen: roles.Roles, use
 
     each = zip((q.A, q.B), given, chosen.layouts, (used.n, used.m), q.messages(how, used), strict=False)
     for X, layout, needed, ranks, counted in each:
-        if how == "shared":
+        if SCHEDULES[how].reads_in_place:
             continue
         gathered = extra_axes(layout, needed, place.sizes)
         if gathered is None:
@@ -248,7 +246,7 @@ def _weighed(
         return words
     lying, layouts = lying_so(given, sizes), chosen.layouts
     if q.readable:
-        return roles.copied(lying, layouts, q.mnk, sizes, q.seen if schedule == "shared" else None) / 2
+        return roles.copied(lying, layouts, q.mnk, sizes, q.seen if SCHEDULES[schedule].reads_in_place else None) / 2
     shape = tuple(sizes.values())
     assert q.homes is not None
     where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
@@ -256,16 +254,17 @@ def _weighed(
 
 
 def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, with the schedule "shared", where no face is read in place if A, B and C lie in the box's own layouts: but from
-    other layouts A and B come there with one copy in shared memory, and with two by messages."""
-    return [replace(table, schedule="shared") for table in tables if q.fits and table.schedule != "shared"]
+    """Boxes again, read in place, where no face is if A, B and C lie in the box's own layouts: but from other layouts A and B come
+    there with one copy in shared memory, and with two by messages."""
+    names = [name for name, schedule in SCHEDULES.items() if schedule.reads_in_place and q.fits]
+    return [replace(table, schedule=name) for table in tables for name in names if not SCHEDULES[table.schedule].reads_in_place]
 
 
 def _straight(tables: Iterable[Table]) -> list[Table]:
     """Boxes again, to which A and B come as whole faces in one round of messages, or in panels of them, instead of in shares that
     are then gathered."""
-    straight = {"gather": "gather", "summa": "fetch"}
-    return [replace(table.straight, schedule=straight[table.schedule]) for table in tables if table.schedule in straight]
+    ways = [(table, SCHEDULES[table.schedule].straight) for table in tables]
+    return [replace(table.straight, schedule=schedule) for table, schedule in ways if schedule]
 
 
 def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
@@ -322,7 +321,7 @@ class KeptOf:
 
 def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     words, at_home = table.words(*q.mnk), _at_home(q, table, order)
-    if table.schedule == "shared" and not at_home:
+    if SCHEDULES[table.schedule].reads_in_place and not at_home:
         return _way_in_place(q, kept, table.straight, order)
     if at_home:
         moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
@@ -360,7 +359,7 @@ def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
     need less the most that any has, and the product's words are counted without rounding."""
     if q.ranks > LARGE or _at_home(q, table, order):
         return _native_price(q, table, order)
-    in_place = table.schedule == "shared"
+    in_place = SCHEDULES[table.schedule].reads_in_place
     table = table.straight if in_place else table
     brought = 0.0
     for X, layout, most, seen in zip(q.operands[:2], table.layouts, kept.most, q.seen, strict=False):
@@ -452,7 +451,7 @@ class _Hoped:
     def of(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> _Hoped:
         each = kept(table)
         total, moved = kept_in_all(each), 0.0
-        if table.schedule != "shared":  # there what is read in place counts less
+        if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less
             needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))
             moved = (needed - most_kept(total)) / q.ranks
         price = q.priced(table.schedule, table.box, _table_weighed(q, table, order, table.words(*q.mnk)) + moved)

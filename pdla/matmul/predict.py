@@ -14,8 +14,9 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.matmul import checks, making
 from pdla.matmul.making import Task, Wish
-from pdla.matmul.planner import ALGORITHMS, NAMED, SCHEDULES, Order, native_tables
+from pdla.matmul.planner import ALGORITHMS, NAMED, Order, native_tables
 from pdla.matmul.question import Operand, Sizes
+from pdla.matmul.schedules import SCHEDULES
 from pdla.matmul.tables import Table
 from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine

@@ -13,12 +13,11 @@ from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, extra_axes
 from pdla.matmul import boxes, roles
 from pdla.matmul.placing import Place
+from pdla.matmul.schedules import SCHEDULES, suited
+from pdla.matmul.schedules.base import Traffic
 from pdla.matrix import DistMatrix
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
-
-SHARED_BELOW = 48 * 2**20  # bytes of A and B that a rank puts in shared memory, at most: beyond, panels need less memory
-GATHER_BELOW = 16 * 2**20  # bytes that a rank gathers and sums at once, at most: beyond, panels are faster, and need less memory
 
 
 @dataclass(frozen=True)
@@ -108,17 +107,16 @@ class Sizes:
         return boxes.lean(*self.mnk, self.ranks, self.machine)
 
     def schedule(self, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
-        """The schedule for operands in the layouts `given`: "shared" where ranks can read in place and memory allows; else "gather"
-        where little is gathered and summed; else "summa". What is redistributed before does not count: panels do not help it."""
+        """The schedule that suits operands in the layouts `given`. What is redistributed before does not count: panels do not help
+        it."""
         lying, layouts = lying_so(given, sizes), chosen.layouts
         moves = roles.moves(lying, layouts, self.mnk, sizes)
         in_panels, own = sum([move.words for move in moves if move.addends]), 0.0
         for i, held in enumerate(roles.held(lying, self.mnk, sizes)):
             if moves[i].words and extra_axes(lying[i], layouts[i], sizes):  # type: ignore[arg-type]
                 in_panels, own = in_panels + moves[i].words, own + (0 if self.seen[i] else held)
-        if self.fits and own * self.itemsize <= SHARED_BELOW and (moves[0].words or moves[1].words):
-            return "shared"
-        return "gather" if in_panels * self.itemsize <= GATHER_BELOW else "summa"
+        comes = moves[0].words > 0 or moves[1].words > 0
+        return suited(Traffic(in_panels * self.itemsize, own * self.itemsize, comes, self.fits))
 
     @cached_property
     def homes(self) -> np.ndarray | None:
@@ -132,7 +130,8 @@ class Sizes:
 
     def messages(self, schedule: str, used: boxes.Box) -> tuple[float, float, float]:
         """Messages of A, B and C that a rank receives, as they are priced; what is read in place needs none."""
-        return (0, 0, used.k - 1) if schedule == "shared" else boxes.messages(*self.mnk, used, self._lean)
+        in_place = SCHEDULES[schedule].reads_in_place
+        return (0, 0, used.k - 1) if in_place else boxes.messages(*self.mnk, used, self._lean)
 
     def priced(self, schedule: str, used: boxes.Box, words: float, more: float = 0) -> float:
         """The price of a box that receives `words`, in the messages of the product and `more`."""

@@ -15,6 +15,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from pdla.comm.base import Communicator
 from pdla.comm.board import Board
 from pdla.comm.ledger import held, note_read, take
 from pdla.comm.workspace import aligned
@@ -24,11 +25,13 @@ from pdla.indices import Selection
 from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays_of_blocks, shares
 from pdla.matmul.operands import Memo, as_stored, assembler, multiply
 from pdla.matmul.roles import Roles
+from pdla.matmul.schedules.base import Planned, Schedule, Traffic
 from pdla.matrix import DistMatrix
 from pdla.redistribute import incoming
 
 Place = tuple[Selection, Selection]
 Views = tuple[Any, Any, list[Callable[[], None]]]  # the two factors, and functions that write this rank's pieces
+MOST = 48 * 2**20  # bytes of A and B that a rank puts in shared memory, at most: beyond, panels need less memory
 KEPT = 2  # places of a board for which views are kept: small turns alternate between two
 
 
@@ -262,3 +265,31 @@ class Turn:
                 self.views.clear()
             self.views[self.board.place] = left, right, writes
         return left, right, writes
+
+
+class Shared(Schedule):
+    """Reading in shared memory as an entry of the registry."""
+
+    name = "shared"
+    takes_any_layout = reads_in_place = True
+    in_panels = "summa"
+
+    def suits(self, traffic: Traffic) -> bool:
+        return traffic.shares and traffic.own <= MOST and traffic.comes
+
+    def refused(self, comm: Communicator) -> str:
+        if comm.board() is not None:
+            return ""
+        why = "the ranks run on several nodes" if comm.nodes > 1 else "the blocks are in the memory of GPUs"
+        return f"{why}, which share no memory: give schedule='gather', or none"
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        block = c.stored if plan.grid.active else None
+        Turn(a, b, plan.roles, plan.grid, plan.memo).run(block, alpha, beta)
+
+    def trim(self, comm: Communicator, most: int) -> None:
+        if (board := comm.board()) is not None:
+            board.trim(most)
+
+    def gathers_in_common(self, nodes: int, ranks: int) -> bool:
+        return True

@@ -16,17 +16,12 @@ from typing import Any, TypeVar
 from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending, done
 from pdla.indices import Selection
+from pdla.matmul import walk
 from pdla.matmul.operands import Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matmul.schedules.base import AHEAD, Planned, Schedule, Traffic, at_once, sink, walked
+from pdla.matrix import DistMatrix
 
 Panel = TypeVar("Panel")
-
-AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
-
-
-def at_once(panels: int) -> int:
-    """Of so many panels, how many there is room for: the one that is multiplied, and those under way."""
-    return min(1 + AHEAD, panels)
-
 
 class Feed:
     """Panels of one operand: the one that is multiplied, and those under way."""
@@ -124,3 +119,18 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
             drain.start(p.y, p.in_y, panel)
     while drain is not None and drain.under_way:
         drain.finish()
+
+
+class Summa(Schedule):
+    """SUMMA as an entry of the registry."""
+
+    name = "summa"
+    is_algorithm = walks = True
+    straight, in_panels = "fetch", "summa"
+
+    def suits(self, traffic: Traffic) -> bool:
+        return True
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        streams = walk.streams(a, b, c, plan.walk, plan.memo)
+        walked(walk_k, walk_mn, plan, streams, sink(plan, c, alpha, beta))

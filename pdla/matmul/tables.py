@@ -18,6 +18,7 @@ from pdla.layout import Layout
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.roles import Roles
+from pdla.matmul.schedules import SCHEDULES
 from pdla.model.machine import Machine
 from pdla.redistribute import addends
 
@@ -146,13 +147,14 @@ class Table:
         """
         if self.carries != BOXED:
             return self
-        free = [X for X, dimensions in DIMENSIONS.items() if self.schedule == "gather" or self.walked not in dimensions]
+        how = SCHEDULES[self.schedule]
+        free = [X for X, dimensions in DIMENSIONS.items() if how.turns_faces or self.walked not in dimensions]
         enough = [MUCH[X] * words for X, words in zip(DIMENSIONS, self.faces(m, n, k), strict=True)]
         best = self
         if any(least < words for least, words in zip(self.least_faces(m, n, k), enough, strict=True)):
             turned = zip(DIMENSIONS, self.turned(*free).faces(m, n, k), enough, strict=True)
             best = self.turned(*[X for X, words, most in turned if words < most])
-        if not in_two or "C" not in free or self.schedule == "cannon" or self.box.k < circulant.MANY:
+        if not (in_two and how.splits_sums) or "C" not in free or self.box.k < circulant.MANY:
             return best
         parts = boxes.split(ceil(m / self.box.m), ceil(n / self.box.n), self.box.k)
         split = best if 1 in parts else best._split(*parts)

@@ -21,7 +21,7 @@ from pdla.bench.gemm import Bench, predict
 from pdla.bench.peak import Peaks
 from pdla.bench.stop import Stop
 from pdla.config import LAUNCHERS
-from pdla.matmul.planner import ON_GRID
+from pdla.matmul.schedules import ON_GRID
 from pdla.model.machine import Machine
 
 SIZES = ["-m", "30", "-n", "20", "-k", "25"]

@@ -1,0 +1,17 @@
+"""The schedules: of those that suit a product the first is taken, where the caller leaves the choice."""
+
+from pdla.matmul.cannon import Cannon
+from pdla.matmul.fetch import Fetch
+from pdla.matmul.gather import Gather
+from pdla.matmul.schedules.base import Schedule, Traffic
+from pdla.matmul.shared import Shared
+from pdla.matmul.summa import Summa
+
+BY_PREFERENCE: tuple[Schedule, ...] = (Shared(), Gather(), Summa(), Cannon(), Fetch())
+SCHEDULES = {schedule.name: schedule for schedule in sorted(BY_PREFERENCE, key=lambda schedule: not schedule.is_algorithm)}
+ON_GRID = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_algorithm)
+
+
+def suited(traffic: Traffic) -> str:
+    """The schedule that suits a product of this traffic."""
+    return next(schedule.name for schedule in BY_PREFERENCE if schedule.suits(traffic))

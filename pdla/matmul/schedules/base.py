@@ -1,0 +1,162 @@
+"""What a schedule is: the order in which parts of A, B and C travel, and in which they are multiplied.
+
+To add one, write a file with a subclass of `Schedule`, and a line in the registry (schedules/__init__.py). What the chooser and the
+plan have to know of a schedule they ask it; a schedule knows neither.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from pdla.comm.base import Communicator
+from pdla.grid import ProcessGrid
+from pdla.matmul import walk
+from pdla.matmul.operands import Memo, Sink
+from pdla.matmul.roles import Roles
+from pdla.matmul.walk import Walk
+from pdla.matrix import DistMatrix
+from pdla.model.machine import Machine
+
+AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels
+
+
+def at_once(panels: int) -> int:
+    """Of so many panels, how many there is room for: the one that is multiplied, and those under way."""
+    return min(1 + AHEAD, panels)
+
+
+class Traffic(NamedTuple):
+    """What a product moves, in bytes a rank.
+
+    in_panels  of A and B what all-gathers bring, and of C the addends: what may come panel by panel
+    own        of the rank's own blocks of A and B, what others gather and cannot see as it is
+    comes      whether anything of A or B comes from other ranks;  shares: whether ranks can share memory for A and B
+    """
+
+    in_panels: float
+    own: float
+    comes: bool
+    shares: bool
+
+
+class Planned(Protocol):
+    """What a schedule is told of the product: a plan has all of it."""
+
+    @property
+    def grid(self) -> ProcessGrid: ...
+    @property
+    def roles(self) -> Roles: ...
+    @property
+    def walk(self) -> Walk: ...
+    @property
+    def panel(self) -> int: ...
+    @property
+    def machine(self) -> Machine: ...
+    @property
+    def memo(self) -> Memo: ...
+    @property
+    def mnk(self) -> tuple[int, int, int]: ...
+
+
+class Schedule(ABC):
+    """One schedule; the registry has one object of each class.
+
+    name              what a caller gives as schedule=, and as algorithm= where it `is_algorithm`, on the matrices' own grid
+    walks             panels pass along one dimension; else A and B come at once
+    takes_any_layout  A and B are taken in whatever layouts they come
+    reads_in_place    A and B are read in memory that ranks share: nothing of them is sent
+    needs_box         works on a box's grid alone, not on the matrices' own
+    keeps_copies      copies of C come out equal: all ranks add products in the same order
+    splits_sums       C may be summed along two axes of a grid
+    turns_faces       any face may be cut along either dimension, as none comes in panels
+    straight          the schedule by which A and B come to a box's faces in one step, from any layout; empty: there is none
+    in_panels         the schedule that needs less memory, panel by panel;  straight_in_panels: the same from any layout
+    """
+
+    name: str
+    is_algorithm = False
+    walks = False
+    takes_any_layout = False
+    reads_in_place = False
+    needs_box = False
+    keeps_copies = True
+    splits_sums = True
+    turns_faces = False
+    straight = ""
+    in_panels = ""
+    straight_in_panels = ""
+
+    @abstractmethod
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        """Collective: c = alpha a b + beta c. c lies as the products come: in the roles' layout or, if panels of C move, in the
+        walk's. Ranks that are idle on the plan's grid take part."""
+
+    def suits(self, traffic: Traffic) -> bool:
+        """Whether it is the best for this, of those that come after it in the registry, where the caller leaves the choice."""
+        return False
+
+    def refused(self, comm: Communicator) -> str:
+        """Why the ranks of a communicator cannot multiply by it; empty: they can."""
+        return ""
+
+    def trim(self, comm: Communicator, most: int) -> None:  # noqa: B027 - a default
+        """Collective, after a product: give back memory beyond `most` bytes a rank that is not workspace."""
+
+    # ------------------------------------------------------------------ memory, without a dry run
+
+    def gathers_in_common(self, nodes: int, ranks: int) -> bool:
+        """Whether ranks gather A and B in memory that they share, which is no rank's own."""
+        return False
+
+    def panels(self, plan: Planned, width: int) -> int:
+        """How many panels of at most this width there are, at least."""
+        return -(-plan.walk.length(plan.mnk) // width)
+
+    def under_way(self, plan: Planned) -> int:
+        """Elements of the panels on the grid's first rank: of each matrix that moves those that are there at once."""
+        if not self.walks:
+            return 0
+        common = walk.first_common(plan.walk, plan.mnk, plan.grid.sizes)
+        return self.width_under_way(plan, common) * across(plan, self.takes_any_layout)
+
+    def width_under_way(self, plan: Planned, common: int) -> int:
+        """How many indices the panels of one matrix have that are there at once; common: those that the rank has of both."""
+        return at_once(self.panels(plan, plan.panel)) * evenly(common, plan.panel)
+
+
+def across(plan: Planned, all_move: bool) -> int:
+    """The indices across the panels of each matrix that moves, on the grid's first rank, in all."""
+    m, n, k = plan.mnk
+    first: Mapping[str, int] = dict.fromkeys(plan.grid.sizes, 0)
+    sides = zip(((m, k), (k, n), (m, n)), plan.walk.layouts, plan.walk.axes, walk.WALKED[plan.walk.dimension], strict=True)
+    return sum(
+        X.local_shape(shape, plan.grid.sizes, first)[1 - which]
+        for shape, X, axes, which in sides
+        if which is not None and (axes or all_move)
+    )
+
+
+def evenly(n: int, panel: int) -> int:
+    """The width of panels that cut n indices evenly, none wider than `panel`."""
+    return -(-n // max(1, -(-n // panel)))
+
+
+def sink(plan: Planned, c: DistMatrix, alpha: complex, beta: complex) -> Sink | None:
+    """Where this rank adds its products; None on a rank that is idle on the plan's grid."""
+    return Sink(c.xp, c.stored, alpha, beta, plan.roles.copies) if plan.grid.active else None
+
+
+def walked(
+    walk_k: Callable[..., None], walk_mn: Callable[..., None], plan: Planned, streams: Any, into: Sink | None
+) -> None:
+    """Walk along k by the one function, along m or n by the other."""
+    if streams is None or into is None:
+        return
+    a, b, c = streams
+    if plan.walk.dimension == "k":
+        walk_k(a, b, into, plan.panel, plan.memo)
+    else:
+        moving, still = (a, b) if plan.walk.dimension == "m" else (b, a)
+        walk_mn(moving, still.X.stored, c, into, plan.panel, plan.memo)
