@@ -40,7 +40,8 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     dataset  HDF5 only: the name of the dataset; by default the only one in the file.
 
     Elements are bool, integers, real or complex, as in the file; from Matrix Market int64, uint64, float64 or complex128, whose
-    exponents may stand after E or, as Fortran writes them, D.
+    exponents may stand after E or, as Fortran writes them, D. A Matrix Market file has exactly the entries that it announces, none
+    that its symmetry forbids, and no sum of entries that overflows an integer; if it ends within its last number, nobody can tell.
     Raises, the same on every rank, FileError for a file that is missing, damaged, truncated, written to while it is read, or not a
     matrix of numbers, and LayoutError for a layout that does not fit it or has partial sums. In a dry run only the header is read.
     """

@@ -33,6 +33,7 @@ LAYOUTS = {
     "strided": Layout(Cyclic("row", 1), Cyclic("col", 1)),
     "units": Layout(Balanced("row", 4), "col"),
 }
+LEAST, MOST = -(2**63), 2**63 - 1  # of int64
 GRIDS = {1: (1, 1), 2: (1, 2), 3: (3, 1), 4: (2, 2), 6: (2, 3), 5: (2, 2)}  # of five ranks one is idle
 
 
@@ -442,6 +443,43 @@ def test_fortran_s_exponents(tmp_path, kind, lines, monkeypatch):
         assert same(loaded(2, path), x)
 
 
+@pytest.mark.parametrize(("kind", "text", "x"), [
+    ("array real", "2 1\n+1.5\n-1.5", [[1.5], [-1.5]]),
+    ("array real", "+2 +1\n+1.5D+00\n+.5e+1", [[1.5], [5.0]]),
+    ("array real", "2 1\n+inf\n+1e-1", [[np.inf], [0.1]]),
+    ("array integer", "1 1\n+7", [[7]]),
+    ("coordinate complex", "1 1 +1\n+1 +1 1.0 +2.0", [[1 + 2j]]),
+])
+def test_numbers_with_a_plus(tmp_path, kind, text, x):
+    """As C's %+e and Fortran's SP write them."""
+    path = tmp_path / "x.mtx"
+    path.write_text(f"%%MatrixMarket matrix {kind} general\n% +1 more\n{text}\n")
+    assert same(loaded(2, path), np.array(x))
+
+
+def test_a_plus_between_digits_is_none_of_a_number(tmp_path):
+    path = tmp_path / "x.mtx"
+    path.write_text("%%MatrixMarket matrix array real general\n1+1 1\n" + "1\n" * 11)
+    load_error(path)
+
+
+@pytest.mark.parametrize(("kind", "text", "x"), [
+    ("array real symmetric", "3 3\n1 2 3 4 5 6", [[1, 2, 3], [2, 4, 5], [3, 5, 6]]),
+    ("array integer skew-symmetric", "3 3\n1 2 3", [[0, -1, -2], [1, 0, -3], [2, 3, 0]]),
+    ("array real skew-symmetric", "1 1\n", [[0.0]]),
+    ("array complex hermitian", "2 2\n1,0 2,1 3,0", [[1, 2 - 1j], [2 + 1j, 3]]),
+    ("coordinate real skew-symmetric", "2 2 2\n1,1,0 1,2,5", [[0.0, 5.0], [-5.0, 0.0]]),
+    ("coordinate complex hermitian", "2 2 2\n1,1,3,-0 2,1,5,1", [[3, 5 - 1j], [5 + 1j, 0]]),
+    ("coordinate integer symmetric", f"2 2 4\n1,1,{MOST} 2,1,{MOST} 2,1,1 2,1,-2", [[MOST, MOST - 1], [MOST - 1, 0]]),
+])
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_symmetries(tmp_path, kind, text, x, chunk, monkeypatch):
+    monkeypatch.setattr(pdla.io.lines, "CHUNK", chunk)
+    path, (sizes, entries) = tmp_path / "x.mtx", text.split("\n")
+    path.write_text(f"%%MatrixMarket matrix {kind}\n{sizes}\n" + "\n \t\n".join(entries.split()).replace(",", " "))
+    assert np.array_equal(loaded(2, path), x)
+
+
 def test_endings_in_capitals_and_a_string(tmp_path):
     x = numbers((4, 5))
     for ending in ENDINGS:
@@ -675,6 +713,54 @@ def test_half_of_a_matrix_that_is_not_square(tmp_path, kind, shape):
     path = tmp_path / "x.mtx"
     path.write_text(f"%%MatrixMarket matrix {kind}\n{shape[0]} {shape[1]}\n" + "1 1\n"[2 * ("real" in kind) :] * 3)
     assert f"{kind.split()[2]}, but {shape[0]} x {shape[1]}: it must be square" in load_error(path)
+
+
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+@pytest.mark.parametrize(("kind", "sizes", "entry", "entries"), [
+    ("array real general", "3 3", "1", 9),
+    ("array integer symmetric", "3 3", "1", 6),
+    ("array real skew-symmetric", "3 3", "1", 3),
+    ("array complex hermitian", "3 3", "1 0", 6),
+    ("coordinate real general", "3 3 4", "2 1 1", 4),
+    ("coordinate pattern symmetric", "3 3 4", "2 1", 4),
+    ("coordinate real skew-symmetric", "3 3 4", "2 1 1", 4),
+    ("coordinate complex hermitian", "3 3 4", "2 1 1 1", 4),
+])
+def test_matrix_market_has_as_many_entries_as_it_announces(tmp_path, kind, sizes, entry, entries, chunk, monkeypatch):
+    monkeypatch.setattr(pdla.io.lines, "CHUNK", chunk)
+    path, head = tmp_path / "x.mtx", f"%%MatrixMarket matrix {kind}\n%\n{sizes}\n"
+    for there in range(entries):
+        path.write_text(head + f"{entry}\n" * there)
+        assert f"line {3 + there}: truncated: the file ends here, after {there} of {entries} entries" in load_error(path)
+    path.write_text(head + f"{entry}\n \n" * (entries + 2))
+    assert f"line {4 + 2 * entries}: one too many: the file announces {entries} entries" in load_error(path)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("array real general", "0 2\n\n1"), ("coordinate real symmetric", "0 0 0\n\n1 1 1")])
+def test_an_empty_matrix_has_no_entries(tmp_path, kind, text):
+    path = tmp_path / "x.mtx"
+    path.write_text(f"%%MatrixMarket matrix {kind}\n{text}\n")
+    assert "line 4: one too many: the file announces 0 entries" in load_error(path)
+
+
+@pytest.mark.parametrize(("kind", "text", "says"), [
+    ("coordinate real skew-symmetric", "3 3 2\n2 1 1\n3 3 1", "line 4: row 3, column 3: not 0, as the diagonal"),
+    ("coordinate complex hermitian", "3 3 2\n2 1 1 1\n\n3 3 1 -1", "line 5: row 3, column 3: not real, as the diagonal"),
+    ("array complex hermitian", "2 2\n1 0\n1 1\n\n1 1", "line 6: row 2, column 2: not real, as the diagonal"),
+    ("array complex hermitian", "3 3\n1 0\n1 1\n1 1\n1 nan\n1 1\n1 0", "line 6: row 2, column 2: not real, as the diagonal"),
+    ("coordinate integer general", f"2 3 4\n1 2 1\n2 3 {MOST}\n2 3 1\n1 2 3",
+     "line 5: row 2, column 3: the sum of its entries is too large for int64"),
+    ("coordinate integer symmetric", f"2 2 2\n2 1 {LEAST}\n2 1 -1", "line 4: row 1, column 2: the sum of its entries is too large"),
+    ("coordinate unsigned-integer general", f"2 2 3\n2 1 {2**64 - 1}\n1 1 2\n2 1 1",
+     "line 5: row 2, column 1: the sum of its entries is too large for uint64"),
+    ("coordinate integer skew-symmetric", f"2 2 1\n2 1 {LEAST}", f"line 3: row 1, column 2: {LEAST} has no negative of int64"),
+    ("array integer skew-symmetric", f"3 3\n1\n2\n{LEAST}", f"line 5: row 2, column 3: {LEAST} has no negative of int64"),
+    ("coordinate real symmetric", "3 3 3\n2 1 5\n1 3 1\n1 2 5", "line 5: row 1, column 2: its mirror image stands in"),
+])
+def test_elements_that_matrix_market_must_not_have(tmp_path, kind, text, says):
+    path = tmp_path / "x.mtx"
+    path.write_text(f"%%MatrixMarket matrix {kind}\n{text}\n")
+    assert f"rank 0: {path}: {says}" in load_error(path)
 
 
 @pytest.mark.parametrize("header", [
