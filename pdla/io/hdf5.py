@@ -15,6 +15,7 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
+from pdla.io.elsewhere import check_sources
 from pdla.io.files import PANEL, check_matrix, filled, to_write, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
@@ -33,6 +34,7 @@ def _h5py() -> ModuleType:
 def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
     with _h5py().File(path, "r") as file:
         found = _dataset(file, dataset)
+        check_sources(found)
         return check_matrix(found.shape or (), found.dtype)
 
 

@@ -18,6 +18,7 @@ from pdla.matrix import DistMatrix
 
 READING = Lock()  # in several threads at once, Python's parser, by which NumPy reads a header, may fail with a SystemError
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+READERS[3, 0] = READERS[2, 0]  # its header is UTF-8, not Latin-1, which only names of fields tell apart
 
 
 def _fields(path: Path) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def _fields(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         if version not in READERS:
-            raise ValueError(f"version {version} of the .npy format is not for plain numbers")
+            raise ValueError(f"version {version} of the .npy format: those known are 1.0, 2.0 and 3.0")
         with READING:
             shape, fortran, dtype = READERS[version](file)
         return {"shape": shape, "order": "F" if fortran else "C", "dtype": dtype, "offset": file.tell()}
