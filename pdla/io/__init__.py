@@ -10,18 +10,16 @@ save(part, path, dataset, A)                        A into the new file `part`, 
 from __future__ import annotations
 
 import os
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from uuid import uuid4
 
 from pdla.array.dtypes import check_numbers
-from pdla.comm.agree import agree, agreed, amid
+from pdla.comm.agree import agree, agreed
 from pdla.errors import FileError, LayoutError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.io import hdf5, mtx, npy
-from pdla.io.files import check_dtype, check_regular, together
+from pdla.io.files import check_dtype, together
+from pdla.io.replace import replacing, version
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted
@@ -57,25 +55,16 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
         if layout.partial:
             raise LayoutError(f"load: {layout!r} has partial sums; give a layout without")
     with together(comm, path):
-        before = _version(path)
+        before = version(path)
         shape, dtype = form.header(path, dataset)
         layout.check(shape, grid.sizes)
         check_numbers(f"load {path}", dtype, comm.xp)
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
     with together(comm, path):
-        if _version(path) != before:  # in a file with another header the elements are at other places than those that were read
+        if version(path) != before:  # in a file with another header the elements are at other places than those that were read
             raise FileError(f"{path}: written to, or replaced, while it was loaded")
     return A
-
-
-def _version(path: Path) -> tuple[int, int, int]:
-    """What differs between a file and one that replaces it, or the file after a write. It is opened, since only then NFS asks the
-    server anew."""
-    check_regular(path)
-    with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix") -> None:
@@ -91,6 +80,10 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
 
     The file appears, or replaces an old one and takes over its permissions, only when all of it has been written: a save that
     fails leaves the old one.
+    Who has the old one open keeps it, and what is written there is lost. So a save is refused where anybody, in this program or
+    another, has locked the file to write to it, as HDF5 does; where it has been changed meanwhile; and where it has other names
+    (hard links). Nobody can tell who writes without a lock (a memory map, HDF5 over MPI or with HDF5_USE_FILE_LOCKING=FALSE), or
+    on another node, where the file system does not pass locks on, or at the very moment at which the file is replaced.
     Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
     """
     if not isinstance(A, DistMatrix):
@@ -113,27 +106,8 @@ def _write(form: ModuleType, path: Path, A: DistMatrix, dataset: str) -> None:
     whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
     if not whole.dtype.isnative:  # scipy would write them as integers, and h5py rubbish for complex long doubles
         whole = whole.astype(whole.dtype.newbyteorder("="))
-    with together(comm, path):
-        target = path.resolve()
-        check_regular(target)
-    part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
-    try:
-        with amid(comm, "save"):
-            form.save(part, path, dataset, whole)
-            with together(comm, path):
-                if comm.rank == 0:
-                    _replace(part, target)
-    finally:
-        if comm.rank == 0:
-            with suppress(OSError):  # if the name of `part` is too long for the file system, this fails, too
-                part.unlink()
-
-
-def _replace(part: Path, target: Path) -> None:
-    """Move the new file to its name, with the permissions of the old one, if there is one."""
-    if target.exists():
-        shutil.copymode(target, part)
-    os.replace(part, target)
+    with replacing(comm, path) as part:
+        form.save(part, path, dataset, whole)
 
 
 def known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:

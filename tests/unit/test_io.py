@@ -1,5 +1,6 @@
 """Files, in the threads world: every layout reads and writes what NumPy would; damage is one error on every rank."""
 
+import fcntl
 import gzip
 import os
 import sys
@@ -1085,6 +1086,111 @@ def test_a_failure_half_way_through_hdf5(tmp_path, monkeypatch):
     monkeypatch.setattr(h5py.Dataset, "__setitem__", setitem)
     assert save_error(path) == f"rank 0: {path}: No space left on device"
     assert same(read(path), old) and os.listdir(tmp_path) == ["x.h5"]
+
+
+# ---------------------------------------------------------------------------------------------- files that others hold
+
+
+@pytest.mark.parametrize("mode", ["w", "r+"])
+def test_an_hdf5_file_that_is_open_for_writing(tmp_path, mode):
+    """What is written there would be lost: the file would be another."""
+    path, x = tmp_path / "x.h5", numbers((5, 4))
+    write(path, x)
+    with h5py.File(path, mode) as file:
+        file["first"] = x
+        assert f"rank 0: {path}: open for writing elsewhere, in this program or another" in save_error(path, dataset="A")
+        file["second"] = x
+    with h5py.File(path) as file:
+        assert set(file) == {"first", "second"} | ({"matrix"} if mode == "r+" else set())
+    assert os.listdir(tmp_path) == ["x.h5"]
+    saved(2, path, x, dataset="A")
+    assert same(loaded(2, path, dataset="first"), x) and same(loaded(2, path, dataset="A"), x)
+
+
+def test_an_hdf5_file_whose_writer_lets_others_read(tmp_path):
+    """Its lock is gone, but a mark in the file tells."""
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file["first"] = np.eye(3)
+        file.swmr_mode = True
+        assert "already open for write" in save_error(path, dataset="A")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_that_another_has_locked_to_write_to(tmp_path, ending):
+    path, x = tmp_path / f"x{ending}", numbers((5, 4))
+    write(path, x)
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert "open for writing elsewhere" in save_error(path)
+        fcntl.flock(file, fcntl.LOCK_SH)
+        saved(2, path, 2 * x)
+    assert same(read(path), 2 * x)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_system_without_locks_is_written_to(tmp_path, monkeypatch, ending):
+    path, x = tmp_path / f"x{ending}", numbers((5, 4))
+    write(path, x)
+
+    def flock(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    saved(2, path, 2 * x)
+    assert same(read(path), 2 * x)
+
+
+def test_who_reads_an_hdf5_file_goes_on_to_while_it_is_saved_to_and_nobody_writes_to_it(tmp_path, monkeypatch):
+    path, x, true_save, tried = tmp_path / "x.h5", numbers((5, 4)), hdf5.save, []
+    write(path, x)
+
+    def save(*rest):
+        true_save(*rest)
+        if pdla.world().rank == 0:
+            assert same(read(path), x)
+            with pytest.raises(OSError):
+                h5py.File(path, "r+")
+            tried.append(1)
+
+    monkeypatch.setattr(hdf5, "save", save)
+    with h5py.File(path) as file:
+        saved(2, path, 2 * x)
+        assert same(file["matrix"][...], x) and tried
+    assert same(read(path), 2 * x)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_that_another_replaces_while_it_is_saved_to(tmp_path, monkeypatch, ending, there):
+    """As another save does, into another dataset of the same file."""
+    path, new, x = tmp_path / f"x{ending}", tmp_path / f"new{ending}", numbers((5, 4))
+    write(new, x)
+    if there:
+        write(path, 3 * x)
+    form = pdla.io.known(path)[1]
+    true_save = form.save
+
+    def save(*rest):
+        true_save(*rest)
+        if pdla.world().rank == 0:
+            os.replace(new, path)
+
+    monkeypatch.setattr(form, "save", save)
+    assert save_error(path) == f"rank 0: {path}: written to, or replaced, while it was saved to: save again"
+    assert same(read(path), x) and os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_hard_links_are_not_broken(tmp_path, ending):
+    path, x = tmp_path / f"x{ending}", numbers((5, 4))
+    write(path, x)
+    os.link(path, tmp_path / "other")
+    assert f"{path}: it has 2 names (hard links), of which a save would change one" in save_error(path)
+    assert same(read(path), x) and path.samefile(tmp_path / "other")
+    (tmp_path / "other").unlink()
+    saved(2, path, 2 * x)
+    assert same(read(path), 2 * x)
 
 
 # ---------------------------------------------------------------------------------------------- dry
