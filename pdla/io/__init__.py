@@ -37,11 +37,13 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
              Every rank must see the file.
     dataset  HDF5 only: the name of the dataset; by default the only one in the file.
 
-    Elements are bool, integers, real or complex, as in the file; from Matrix Market int64, uint64, float64 or complex128, whose
+    Elements are bool, integers, real or complex, as in the file; two bytes without a name (|V2), as np.save and h5py make of
+    bfloat16, are bfloat16, which needs ml_dtypes. From Matrix Market they are int64, uint64, float64 or complex128, whose
     exponents may stand after E or, as Fortran writes them, D. A Matrix Market file has exactly the entries that it announces, none
     that its symmetry forbids, and no sum of entries that overflows an integer; if it ends within its last number, nobody can tell.
     Raises, the same on every rank, FileError for a file that is missing, damaged, truncated, written to while it is read, or not a
-    matrix of numbers, and LayoutError for a layout that does not fit it or has partial sums. In a dry run only the header is read.
+    matrix of numbers, or for an HDF5 dataset that lies in other files which are missing or too short; and LayoutError for a layout
+    that does not fit it or has partial sums. In a dry run only the header is read.
     """
     on_grid("load", grid)
     comm = grid.comm
@@ -72,11 +74,13 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
 
     .npy            C order; each block is written once, by a rank that holds it, through a memory map. Across nodes
                     this needs a file system that keeps the nodes' maps coherent, as Lustre does and NFS does not.
+                    bfloat16 is written as by np.save: jax.numpy.load knows it, np.load(path).view(ml_dtypes.bfloat16) gives it
     .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes are loaded again as 64-bit integers
                     and double precision; long doubles are refused
     .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py is built with MPI; `dataset` names
                     the matrix in the file; the file's other datasets stay, and the attributes of this one. The matrix is stored
                     in one piece, not compressed, whatever was there, and a link into another file is refused.
+                    bfloat16 is a float of 16 bits to HDF5, which h5py and others read as float32
 
     The file appears, or replaces an old one and takes over its permissions, only when all of it has been written: a save that
     fails leaves the old one.

@@ -15,7 +15,7 @@ def check_sources(x: Any) -> None:
     if x.is_virtual:
         for names in sorted({(source.file_name, source.dset_name) for source in x.virtual_sources()}):
             _check_virtual(x, *(re.sub("%([%b])", lambda found: found[1].replace("b", "0"), name) for name in names))
-    left = x.nbytes if x.external else 0  # bytes
+    left = x.size * x.id.get_type().get_size() if x.external else 0  # bytes
     for file, offset, size in x.external or ():
         needed, left = offset + min(size, left), max(0, left - size)
         if (raw := _raw(x, file)).exists() and raw.stat().st_size < needed:

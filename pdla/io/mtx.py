@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import has_fractions
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
 from pdla.io.faults import fault
@@ -82,7 +83,7 @@ def _write(part: Path, path: Path, whole: Any) -> None:
     from scipy.io import mmwrite
 
     # In double precision, as they will be read: scipy writes only the digits that a shorter dtype needs, and float16 not at all.
-    numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if whole.dtype.kind in "fc" else whole
+    numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if has_fractions(whole.dtype) else whole
     with gzip.open(part, "xb") if _packed(path) else part.open("xb") as file:
         if numbers.size:
             mmwrite(file, numbers, symmetry="general")

@@ -12,7 +12,7 @@ import numpy as np
 from pdla.array import numpy as host
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection, some_of
-from pdla.io.files import PANEL, check_matrix, filled, together, write_own
+from pdla.io.files import PANEL, bfloat16, check_matrix, filled, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 
@@ -29,6 +29,8 @@ def _fields(path: Path) -> dict[str, Any]:
             raise ValueError(f"version {version} of the .npy format: those known are 1.0, 2.0 and 3.0")
         with READING:
             shape, fortran, dtype = READERS[version](file)
+        if dtype == np.void(2).dtype:  # as np.save writes bfloat16
+            dtype = bfloat16()
         return {"shape": shape, "order": "F" if fortran else "C", "dtype": dtype, "offset": file.tell()}
 
 

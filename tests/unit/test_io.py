@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import h5py
+import ml_dtypes
 import numpy as np
 import pytest
 import scipy.io
@@ -206,7 +207,88 @@ def test_blocks_in_another_byte_order_are_saved_as_the_numbers_that_they_are(tmp
     assert same(loaded(1, path), x.astype(x.dtype.newbyteorder("=")))
 
 
-@pytest.mark.parametrize("dtype", ("float16", "float32", "complex64"))
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BITS = np.arange(2**16, dtype=np.uint16).reshape(2**6, 2**10).view(BFLOAT16)  # every number
+BITS = np.where(np.isnan(BITS.astype("float32")), BFLOAT16.type(0), BITS)
+
+
+def same_bits(x, y):
+    return x.dtype == y.dtype == BFLOAT16 and np.array_equal(x.view(np.uint16), y.view(np.uint16))
+
+
+@pytest.mark.parametrize("ending", (".npy", ".h5"))
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_bfloat16(tmp_path, ending, name, monkeypatch):
+    path = tmp_path / f"x{ending}"
+    for form in (npy, hdf5):
+        monkeypatch.setattr(form, "PANEL", 2**15)
+    saved(6, path, BITS, LAYOUTS[name])
+    assert same_bits(loaded(6, path, LAYOUTS[name]), BITS)
+
+
+def test_bfloat16_in_npy_is_what_numpy_saves(tmp_path):
+    """Bytes without a name, of which JAX and others know what they are."""
+    saved(4, tmp_path / "x.npy", BITS)
+    np.save(tmp_path / "y.npy", BITS)
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "y.npy").read_bytes()
+    np.save(tmp_path / "y.npy", np.asfortranarray(BITS))
+    assert same_bits(loaded(4, tmp_path / "y.npy"), BITS)
+    np.save(tmp_path / "y.npy", np.zeros((2, 2), "V3"))
+    assert "elements of dtype |V3 are not supported" in load_error(tmp_path / "y.npy")
+
+
+def test_bfloat16_in_hdf5_is_read_as_numbers_by_others(tmp_path):
+    path, x = tmp_path / "x.h5", (numbers((5, 4)) / 8).astype(BFLOAT16)
+    saved(4, path, x)
+    assert same(read(path), x.astype("float32"))
+    with h5py.File(path) as file:
+        kind = file["matrix"].id.get_type()
+    assert (kind.get_size(), kind.get_fields(), kind.get_ebias()) == (2, (15, 7, 8, 0, 7), 127)
+
+
+@pytest.mark.parametrize("how", ["little", "big", "opaque"])
+def test_bfloat16_in_hdf5_of_others(tmp_path, how):
+    path, x = tmp_path / "x.h5", (numbers((5, 4)) / 8).astype(BFLOAT16)
+    kind = pdla.io.bfloat16.for_h5py(BFLOAT16).id
+    if how == "big":
+        kind.set_order(h5py.h5t.ORDER_BE)
+    with h5py.File(path, "w") as file:
+        if how == "opaque":
+            file["matrix"] = x
+        else:
+            file.create_dataset("matrix", data=x.astype("float32"), dtype=h5py.Datatype(kind))
+        file["other"] = file["matrix"]
+    for layout in (LAYOUTS["blocks"], LAYOUTS["strided"]):
+        assert same_bits(loaded(4, path, layout, dataset="matrix"), x)
+        saved(4, path, 2 * x, layout)
+        assert same_bits(loaded(4, path, dataset="other"), 2 * x), "in its place"
+        saved(4, path, x, layout)
+
+
+def test_bfloat16_without_rows_in_matrix_market(tmp_path):
+    saved(2, tmp_path / "x.mtx", np.ones((0, 3), BFLOAT16))
+    assert same(loaded(2, tmp_path / "x.mtx"), np.ones((0, 3)))
+
+
+def test_bfloat16_and_other_dtypes_in_turn(tmp_path):
+    path, x = tmp_path / "x.h5", numbers((5, 4), "float32")
+    for y in (x.astype(BFLOAT16), 2 * x, (3 * x).astype(BFLOAT16), x[:3].astype(BFLOAT16), x.astype("int16")):
+        saved(4, path, y)
+        assert loaded(2, path).dtype == y.dtype and np.array_equal(loaded(2, path), y)
+
+
+def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
+    def unknown(given):
+        raise TypeError(f"data type {given!r} not understood")
+
+    for path in (tmp_path / "x.npy", tmp_path / "x.h5"):
+        saved(2, path, BITS)
+        monkeypatch.setattr(files, "dtype_of", unknown)
+        assert "need ml_dtypes: pip install ml_dtypes" in load_error(path)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16", "float32", "complex64"))
 def test_short_floats_keep_their_values_in_matrix_market(tmp_path, dtype):
     path, x = tmp_path / "x.mtx", (numbers((5, 3), dtype) / 7).astype(dtype)
     saved(2, path, x)
@@ -897,9 +979,8 @@ def test_structured_hdf5(tmp_path):
 
 
 def test_elements_that_files_do_not_know(tmp_path):
-    import ml_dtypes
-
-    assert "bfloat16" in save_error(tmp_path / "x.npy", x=np.ones((3, 3), ml_dtypes.bfloat16))
+    """An .npy file tells how long they are, not what they are."""
+    assert "float8_e4m3fn" in save_error(tmp_path / "x.npy", x=np.ones((3, 3), ml_dtypes.float8_e4m3fn))
 
 
 @pytest.mark.parametrize("dtype", ("longdouble", "clongdouble"))
@@ -1079,7 +1160,7 @@ def test_a_failure_half_way_through_hdf5(tmp_path, monkeypatch):
     monkeypatch.setattr(hdf5, "PANEL", 50)
 
     def setitem(self, rows, value):
-        if rows.start > 2:
+        if rows[0].start > 2:
             raise OSError(28, "No space left on device")
         true_setitem(self, rows, value)
 
@@ -1194,6 +1275,13 @@ def test_hard_links_are_not_broken(tmp_path, ending):
 
 
 # ---------------------------------------------------------------------------------------------- dry
+
+
+@pytest.mark.parametrize("ending", (".npy", ".h5"))
+def test_dry_in_bfloat16(tmp_path, ending):
+    saved(2, tmp_path / f"x{ending}", BITS)
+    dtype, _ = pdla.dry_run(6, lambda comm: load(tmp_path / f"x{ending}", ProcessGrid((2, 3)), Layout("row", "col")).dtype)
+    assert dtype == BFLOAT16
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
