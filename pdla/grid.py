@@ -92,6 +92,15 @@ def on_grid(call: str, grid: Any) -> None:
         raise GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid")
 
 
+def one_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: str = "A") -> None:
+    """GridError where these grids are over different communicators. first, name: of what lies on them, for the error."""
+    if here.comm is not there.comm and here.comm.identity != there.comm.identity:
+        raise GridError(
+            f"{first} and {name} are on different communicators, of {here.comm.size} and {there.comm.size} ranks: make both grids "
+            "from the very same one (duplicates differ)"
+        )
+
+
 def in_layout(call: str, layout: Any) -> None:
     """LayoutError unless this is a layout."""
     if not isinstance(layout, Layout):

@@ -13,7 +13,7 @@ from pdla.array import namespace
 from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, promoted, sum_alike
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, one_communicator
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
@@ -255,6 +255,7 @@ class DistMatrix:
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
         if self.grid != other.grid or not self.lies_as(other.layout):
+            one_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
             raise LayoutError(
                 f"{operation} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
                 "redistribute one to the other's layout first"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.grid import one_communicator
 from pdla.layout import Layout, Shape
 from pdla.matmul.checks import matrix, writeable
 from pdla.matrix import DistMatrix
@@ -31,8 +32,7 @@ def flags(**named: Any) -> None:
 
 def same_grid(A: DistMatrix, X: Any, name: str) -> None:
     X = matrix(X, name)
-    if X.grid.comm.identity != A.grid.comm.identity:
-        raise GridError(f"A and {name} are on different communicators")
+    one_communicator(A.grid, X.grid, name)
     if X.grid != A.grid:
         raise GridError(f"A is on {A.grid!r}, {name} on {X.grid!r}: redistribute {name} to A's grid first")
 

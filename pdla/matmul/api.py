@@ -15,6 +15,7 @@ from pdla.comm.agree import agreed
 from pdla.comm.base import Communicator
 from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
+from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
 from pdla.matmul import checks, making
 from pdla.matmul.making import Task, Wish
@@ -43,11 +44,8 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
     if A.shape[1] != B.shape[0]:
         raise ShapeError(f"A is {A.shape[0]} x {A.shape[1]}, B is {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
     for name, X in (("B", B), ("out", out)):
-        if X is not None and X.grid.comm.identity != A.grid.comm.identity:
-            raise GridError(
-                f"A and {name} are on different communicators, of {A.grid.comm.size} and {X.grid.comm.size} ranks: make both grids "
-                "from the very same one (duplicates differ)"
-            )
+        if X is not None:
+            one_communicator(A.grid, X.grid, name)
     checks.open_grids(X.grid for X in (A, B, out) if X is not None)
     if isinstance(layout, Layout):
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)

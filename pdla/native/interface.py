@@ -16,7 +16,7 @@ from pdla.comm.base import Communicator
 from pdla.create import check_room, from_local, whole_shape
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
-from pdla.grid import NAMES, ProcessGrid
+from pdla.grid import NAMES, ProcessGrid, one_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
@@ -86,10 +86,9 @@ def pointed(**pointers: Any) -> None:
 
 def together(**matrices: DistMatrix) -> None:
     """GridError if these matrices are on different communicators."""
-    comms = {name: X.grid.comm for name, X in matrices.items()}
-    if len({comm.identity for comm in comms.values()}) > 1:
-        said = ", ".join(f"{name} on one of size {comm.size}" for name, comm in comms.items())
-        raise GridError(f"different communicators: {said}; make all grids from the very same one (duplicates differ)")
+    first, A = next(iter(matrices.items()))
+    for name, X in matrices.items():
+        one_communicator(A.grid, X.grid, name, first)
 
 
 def meeting(comms: list[Communicator]) -> Communicator:

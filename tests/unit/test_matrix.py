@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, redistribute, reductions
+from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, nn, redistribute, reductions
 from pdla.errors import LayoutError, ShapeError
 
 LAYOUT = Layout("row", "col")
@@ -187,6 +187,32 @@ def test_what_does_not_go_together():
             pickle.dumps(A)
 
     on_a_grid(program)
+
+
+@pytest.mark.parametrize("call", [
+    lambda A, B, plan: A @ B,
+    lambda A, B, plan: A + B,
+    lambda A, B, plan: A.__imul__(B),
+    lambda A, B, plan: A.__setitem__(np.s_[1:, :], B[1:, :]),
+    lambda A, B, plan: A.redistribute(B.layout, B.grid),
+    lambda A, B, plan: plan(A, B),
+    lambda A, B, plan: plan(A, A, out=B),
+    lambda A, B, plan: pdla.syrk(A, out=B),
+    lambda A, B, plan: pdla.symm(A, B),
+    lambda A, B, plan: pdla.multi_dot([A, A, B]),
+    lambda A, B, plan: pdla.batched_matmul(*(pdla.stack(np.ones((2, 4, 4)), X.grid, X.layout) for X in (A, B))),
+    lambda A, B, plan: nn.Linear(nn.Summa2D(B.grid), 4, 4).forward(A),
+    lambda A, B, plan: nn.ReLU(nn.Summa2D(B.grid)).forward(A),
+])
+def test_two_communicators_of_the_same_ranks_are_told_alike_by_all_that_takes_two_matrices(call):
+    """Their grids look alike: to say that the layouts differ would quote the same text twice."""
+
+    def program(comm):
+        A, B = (pdla.ones((4, 4), ProcessGrid((1, 2), comm=c), Layout("row", "col")) for c in (comm, comm.split([0, 1], "all")))
+        with pytest.raises(pdla.errors.GridError, match=r"on different communicators, of 2 and 2 ranks: make both grids from"):
+            call(A, B, pdla.plan_matmul(A, A))
+
+    pdla.run(2, program)
 
 
 def test_repr_needs_no_other_rank():
