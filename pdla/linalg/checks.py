@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.comm.agree import in_words
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, Shape
@@ -15,12 +16,8 @@ from pdla.matrix import DistMatrix
 
 def words(name: str, *arguments: Any, **named: Any) -> str:
     """The call in words that are the same on every rank."""
-    said = [_said(argument) for argument in arguments] + [f"{key}={_said(value)}" for key, value in named.items()]
-    return f"{name}({'; '.join(said)})"
-
-
-def _said(argument: Any) -> str:
-    return argument.described if isinstance(argument, DistMatrix) else repr(argument)
+    said = [X.described if isinstance(X, DistMatrix) else in_words(X) for X in arguments]
+    return f"{name}({'; '.join([*said, *(f'{key}={value!r}' for key, value in named.items())])})"
 
 
 def flags(**named: Any) -> None:
