@@ -15,7 +15,7 @@ from pdla.comm.agree import agree, agreed
 from pdla.comm.base import Communicator
 from pdla.create import check_room, from_local, whole_shape
 from pdla.cuts import Balanced, Cuts, Cyclic
-from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
+from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError, shortened
 from pdla.grid import NAMES, ProcessGrid, one_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout
@@ -69,12 +69,6 @@ def layout_of(text: str) -> Layout:
     except Exception as error:
         given, why = shortened(text, QUOTED), shortened(str(error) or repr(error), QUOTED)  # Python's own errors quote it, too
         raise LayoutError(f"layout {given!r}: {why}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
-
-
-def shortened(text: str, most: int) -> str:
-    """The text; of one that has more than so many characters, its beginning and its end."""
-    half = (most - 5) // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
 
 
 def pointed(**pointers: Any) -> None:

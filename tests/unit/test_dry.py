@@ -153,6 +153,7 @@ def test_one_rank_of_a_million(rank):
     [
         (OverflowError, "int8", lambda A: A + 300),
         (OverflowError, "uint8", lambda A: -1 - A),
+        (OverflowError, "float32", lambda A: A * 1e60),
         (TypeError, "bool", lambda A: A - A),
         (TypeError, "int64", lambda A: operator.itruediv(A, 2)),
         (TypeError, "float32", lambda A: operator.imul(A, 2j)),

@@ -692,6 +692,31 @@ def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
     pdla.run(2, program)
 
 
+@pytest.mark.parametrize("call", [
+    lambda A, x: A * x, lambda A, x: x * A, lambda A, x: A / x, lambda A, x: A + x, lambda A, x: x - A, lambda A, x: A.__imul__(x),
+    lambda A, x: A.__itruediv__(x), lambda A, x: A.__isub__(x), lambda A, x: A.__setitem__(np.s_[:, :], x),
+])
+def test_a_number_that_is_too_large_for_the_floats_is_refused(call):
+    """NumPy would make infinity of it, which makes NaN of zeros. Infinity itself, and NaN, may be meant."""
+
+    def program(comm):
+        grid = ProcessGrid((1, 1), comm=comm)
+        for dtype, large, fine in (
+            ("float32", [1e60, -1e60, 10**60, 3.5e38], [np.inf, np.nan, 3e38]), ("float16", [70000, 1e6], [65504]),
+            ("complex64", [1e60, 1e60j], [complex(0, np.inf)]), ("bfloat16", [1e60], [3e38]), ("float64", [10**400], [1e300]),
+        ):
+            A = pdla.zeros((2, 2), grid, LAYOUT, dtype=dtype)
+            for x in large:
+                with pytest.raises((OverflowError, LayoutError), match=r"more than|too large|cannot represent"):
+                    call(A, x)
+            with np.errstate(all="ignore"):
+                assert A.gather().tolist() == np.zeros((2, 2)).tolist()
+                for x in fine:
+                    call(A.copy(), x)
+
+    pdla.run(1, program)
+
+
 def test_what_operators_make_has_no_gaps():
     """NumPy makes what is made of a transpose by columns, and that would be packed to travel, in memory that no plan foretells."""
     whole = numbers((6, 8), "complex64")
