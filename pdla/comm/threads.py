@@ -354,7 +354,7 @@ def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[
     for argument in _unbound(program, 1 + len(args)):
         if argument.name in own and (own[argument.name] or argument.default is argument.empty):
             raise PdlaError(
-                f"{argument.name}= is pdla.{name}'s own, and an argument of {program!r}, too: give the program its own by position, "
+                f"{argument.name}= is pdla.{name}'s own, and an argument of {program!r}, too: give the program its own by place, "
                 f"or by functools.partial(program, {argument.name}=...)"
             )
 
