@@ -91,7 +91,7 @@ def test_parts_that_overlap_are_no_operand_and_result():
 
 @pytest.mark.parametrize("key", [3, np.s_[1:2], np.s_[::2, :], np.s_[1, :], np.s_[:, None]], ids=str)
 def test_what_is_no_part(key):
-    A = pdla.zeros((4, 4), ProcessGrid((1,), comm=pdla.run(1, lambda comm: comm)[0]), Layout())
+    A = pdla.run(1, lambda comm: pdla.zeros((4, 4), ProcessGrid((1,)), Layout()))[0]
     with pytest.raises(ShapeError, match="matrix of shape"):
         A[key]
 
