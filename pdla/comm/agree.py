@@ -84,11 +84,12 @@ def _known(comm: Communicator, error: Exception) -> Exception:
 def in_words(given: Any) -> str:
     """An argument as a text to be compared: its repr, but the same for equal numbers, and sequences of them, of which one rank may
     give an int, another a float, or NumPy's."""
-    if type(given) is int and abs(given) < _LONG:
-        return repr(given)
-    if type(given) in (tuple, list):
-        inside = ", ".join(map(in_words, given)) + "," * (type(given) is tuple and len(given) == 1)
-        return f"({inside})" if type(given) is tuple else f"[{inside}]"
+    kind = type(given)
+    if given is None or (kind in (int, float) and abs(given) < _LONG):  # what most calls are made with
+        return repr(int(given) if kind is float and given.is_integer() else given)
+    if kind in (tuple, list):
+        inside = ", ".join(map(in_words, given)) + "," * (kind is tuple and len(given) == 1)
+        return f"({inside})" if kind is tuple else f"[{inside}]"
     return _number(given) if is_number(given) else repr(given)
 
 
