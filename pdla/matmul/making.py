@@ -10,6 +10,7 @@ from math import inf, prod
 import numpy as np
 
 from pdla import config
+from pdla.comm.agree import in_words
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
@@ -43,7 +44,7 @@ class Wish:
 
     def __repr__(self) -> str:
         given = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return ", ".join(f"{name}={value!r}" for name, value in given if value is not None)
+        return ", ".join(f"{name}={in_words(value)}" for name, value in given if value is not None)
 
 
 @dataclass(frozen=True)
