@@ -16,7 +16,7 @@ from pdla.array import blas, namespace
 from pdla.array.draw import TILE, Draw
 from pdla.array.dtypes import check_numbers, dtype_of, has_fractions
 from pdla.array.numpy import significant
-from pdla.comm.agree import agree, agreed, amid
+from pdla.comm.agree import agree, agreed, amid, in_words
 from pdla.comm.base import Communicator
 from pdla.errors import DeviceError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
@@ -32,7 +32,7 @@ FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that
 def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
     """Collective: a shape, layout and dtype that fit, the same on every rank."""
     on_grid(call, grid)
-    with agreed(grid.comm, f"{call}(shape={shape!r}, {grid!r}, {layout!r}, dtype={dtype!r})"):
+    with agreed(grid.comm, f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
         in_layout(call, layout)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
@@ -83,7 +83,7 @@ def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> D
     the kind that PDLA_ARRAY names, or lies on another GPU.
     """
     on_grid("from_local", grid)
-    with agreed(grid.comm, f"from_local(shape={shape!r}, {grid!r}, {layout!r})"):
+    with agreed(grid.comm, f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
         in_layout("from_local", layout)
         shape = whole_shape("from_local", shape)
         layout.check(shape, grid.sizes)
@@ -323,7 +323,7 @@ def random(
     Philox counters are keyed by the global position of cache-sized tiles. Collective.
     """
     shape, kind = _checked(shape, grid, layout, dtype, "random")
-    with agreed(grid.comm, f"random(seed={seed}, {distribution!r}, {low}, {high})"):
+    with agreed(grid.comm, f"random(seed={in_words(seed)}, {distribution!r}, {in_words(low)}, {in_words(high)})"):
         if not (isinstance(distribution, str) and distribution in ("uniform", "integers", "normal")):
             raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
         if not isinstance(seed, (int, np.integer)):

@@ -58,3 +58,9 @@ def kind_of(thing: object) -> str:
     """The type of what a caller gave, in words: "a list", "an ndarray"."""
     name = type(thing).__name__
     return f"{'an' if name.lower().startswith(AN) else 'a'} {name}"
+
+
+def shortened(text: str, most: int) -> str:
+    """The text; of one that has more than so many characters, its beginning and its end."""
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from pdla import config
 from pdla.comm import as_communicator
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, in_words
 from pdla.comm.base import Communicator
 from pdla.errors import GridError, LayoutError, kind_of
 from pdla.indices import distinct
@@ -92,6 +92,15 @@ def on_grid(call: str, grid: Any) -> None:
         raise GridError(f"{call}: grid={grid!r} is {kind_of(grid)}: give a pdla.ProcessGrid")
 
 
+def one_communicator(here: ProcessGrid, there: ProcessGrid, name: str, first: str = "A") -> None:
+    """GridError where these grids are over different communicators. first, name: of what lies on them, for the error."""
+    if here.comm is not there.comm and here.comm.identity != there.comm.identity:
+        raise GridError(
+            f"{first} and {name} are on different communicators, of {here.comm.size} and {there.comm.size} ranks: make both grids "
+            "from the very same one (duplicates differ)"
+        )
+
+
 def in_layout(call: str, layout: Any) -> None:
     """LayoutError unless this is a layout."""
     if not isinstance(layout, Layout):
@@ -118,7 +127,7 @@ class ProcessGrid:
     ) -> None:
         self.comm: Communicator = as_communicator(comm)
         placed = order.tolist() if isinstance(order, np.ndarray) else order  # NumPy abbreviates the repr of a long array
-        with agreed(self.comm, f"ProcessGrid({shape!r}, axes={axes!r}, order={placed!r})"):
+        with agreed(self.comm, f"ProcessGrid({in_words(shape)}, axes={axes!r}, order={in_words(placed)})"):
             self.shape = (int(shape),) if isinstance(shape, (int, np.integer)) else _whole(shape)
             self.axes = self._named(axes)
             self._check_size()

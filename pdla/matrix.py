@@ -10,10 +10,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, promoted, sum_alike
+from pdla.array.dtypes import (
+    check_numbers,
+    dtype_of,
+    has,
+    has_fractions,
+    is_number,
+    largest,
+    numeric,
+    promoted,
+    sum_alike,
+)
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, one_communicator
 from pdla.indices import IndexSet
 from pdla.layout import Layout, Shape
 
@@ -23,7 +33,8 @@ class DistMatrix:
 
     Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
     move and copy nothing. Operators give new matrices; in-place ones, as `A *= 2`, write to A's memory. Elementwise operators are
-    local, and both matrices must have the same grid and layout; dtypes promote as NumPy's do, and as those of A @ B.
+    local, and both matrices must have the same grid and layout; dtypes promote as NumPy's do, and as those of A @ B. A number too
+    large for the dtype is an OverflowError, for floats, too; infinity and NaN are taken.
     `A @ B`, redistribute, gather, norm, trace, sum and check_copies are collective over the grid's communicator, idle ranks
     included.
     """
@@ -225,6 +236,7 @@ class DistMatrix:
         elif isinstance(other, (Number, np.generic)):
             if not isinstance(other, (int, float, complex)) and not numeric(np.asarray(other).dtype):
                 raise ShapeError(f"{operation.__name__} of {self.dtype} and {other!r}, {kind_of(other)}: give a float")
+            self._takes(other, operation)
             by_addend = not adds
         else:
             return _foreign(other)
@@ -242,6 +254,15 @@ class DistMatrix:
             operation(mine, other, out=mine)  # there may be no room for another block
         return self
 
+    def _takes(self, number: Any, operation: Callable[..., Any]) -> None:
+        """OverflowError, as NumPy's for integers, where a float is too large: NumPy would make infinity of it, and NaN of zeros."""
+        if type(number) in (int, float) and abs(number) <= largest(self.dtype):
+            return
+        with np.errstate(all="ignore"):
+            kind = operation(np.empty(0, self.dtype), number).dtype
+        if has_fractions(kind) and not has(kind, number):
+            raise OverflowError(f"{operation.__name__} of {self.dtype} and {number}: more than {kind} has; cast the matrix first")
+
     def _new(self, block: Any) -> DistMatrix:
         """A matrix like this one, of a new block, which is made C-contiguous: NumPy's results from a transpose are stored by
         columns, and would be packed for every message."""
@@ -255,6 +276,7 @@ class DistMatrix:
         if self.shape != other.shape:
             raise ShapeError(f"{operation} of shapes {self.shape} and {other.shape}")
         if self.grid != other.grid or not self.lies_as(other.layout):
+            one_communicator(self.grid, other.grid, "B", f"{operation} of A and B: A")
             raise LayoutError(
                 f"{operation} of {self.layout!r} on {self.grid!r} and {other.layout!r} on {other.grid!r}: "
                 "redistribute one to the other's layout first"

@@ -22,7 +22,7 @@ from pdla.comm.kept import kept
 from pdla.comm.ledger import buffer, buffers, takes
 from pdla.cuts import Cuts
 from pdla.errors import GridError, LayoutError, PdlaError
-from pdla.grid import ProcessGrid, in_layout, on_grid
+from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
 from pdla.indices import IndexSet, Selection, searched
 from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
 from pdla.matrix import DistMatrix
@@ -232,8 +232,7 @@ def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None)
     try:
         on_grid("redistribute", target)
         in_layout("redistribute", layout)
-        if target.comm.identity != A.grid.comm.identity:
-            raise GridError(f"{target!r} and {A.grid!r} are over different communicators")
+        one_communicator(A.grid, target, "the grid")
         layout.check(A.shape, target.sizes)
         if layout.partial and (target != A.grid or not A.lies_as(layout)):
             raise LayoutError(f"cannot make partial sums {layout!r} from {A.layout!r}")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import lru_cache, reduce
+from math import inf
 from numbers import Number
+from sys import float_info
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from pdla.errors import ShapeError
+
+COMPLEX = (complex, np.complexfloating)
 
 
 def dtype_of(given: Any) -> np.dtype:
@@ -29,6 +33,7 @@ def numeric(dtype: np.dtype) -> bool:
     return dtype.kind in "biufcV" and dtype.type is not np.void
 
 
+@lru_cache
 def has_fractions(dtype: np.dtype) -> bool:
     """Whether elements are floats, real or complex. Of ml_dtypes' dtypes, all of kind V, some are integers."""
     return dtype.kind in "fc" or (dtype.kind == "V" and bool(np.array(0.5).astype(dtype)))
@@ -67,13 +72,32 @@ def is_number(x: Any) -> bool:
     return numeric(x.dtype) if isinstance(x, np.generic) else isinstance(x, Number)  # a timedelta64 is a Number, too
 
 
+@lru_cache
+def largest(dtype: np.dtype) -> float:
+    """The largest number of one of NumPy's dtypes of floats, or the largest float64 if that is less; 0 for other dtypes."""
+    return min(float(np.finfo(dtype).max), float_info.max) if dtype.kind in "fc" else 0.0
+
+
 def has(dtype: np.dtype, number: Any) -> bool:
     """Whether a dtype can represent this number, floats by rounding it: otherwise NumPy would drop imaginary parts and fractions,
-    and wrap integers around."""
+    wrap integers around, and make infinity of what is too large for a float. Infinity itself and NaN floats have."""
     number = number.item() if isinstance(number, np.generic) else number
-    if isinstance(number, complex) or has_fractions(dtype):
-        return dtype.kind == "c" or not isinstance(number, complex)
+    if isinstance(number, COMPLEX) and dtype.kind != "c":
+        return False
+    if has_fractions(dtype):
+        return all(_finite_in(dtype, part) for part in (number.real, number.imag))
     return bool(number % 1 == 0) and -(2**63) <= number < 2**64 and int(np.array(int(number)).astype(dtype)) == number
+
+
+def _finite_in(dtype: np.dtype, real: Any) -> bool:
+    """Whether a dtype of floats rounds a number to none that is infinite, unless it is so itself, or NaN."""
+    if real != real or abs(real) in (0, inf):
+        return True
+    try:
+        with np.errstate(all="ignore"):
+            return bool(np.isfinite(np.array([real], dtype))[0])
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:

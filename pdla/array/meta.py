@@ -32,7 +32,7 @@ name = "meta"
 class Meter(Protocol):
     """Is told what work would be done on arrays with data; a `Clock` is one."""
 
-    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> None: ...
+    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None: ...
 
     def touch(self, size: int) -> None: ...
 
@@ -297,7 +297,7 @@ def gemm(
 def _gemm(a: Meta, b: Meta, c: Meta, count: int = 1) -> None:
     meter = metered.get()
     if meter is not None:
-        meter.gemm(c.shape[-2], c.shape[-1], a.shape[-1], c.dtype, count)
+        meter.gemm(c.shape[-2], c.shape[-1], a.shape[-1], a.dtype if a.dtype == b.dtype else c.dtype, count, c.dtype)
 
 
 def squares(a: Meta, c: Meta) -> bool:
@@ -308,7 +308,7 @@ def squares(a: Meta, c: Meta) -> bool:
 def square(a: Meta, c: Meta, alpha: complex) -> None:
     meter = metered.get()
     if meter is not None:
-        meter.gemm(c.shape[0], (c.shape[1] + 1) // 2, a.shape[1], c.dtype)
+        meter.gemm(c.shape[0], (c.shape[1] + 1) // 2, a.shape[1], a.dtype, 1, c.dtype)
 
 
 def erf(x: Meta) -> Meta:

@@ -13,17 +13,21 @@ call; if not, the next one is an error, too, and so are all that follow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, NoReturn
 
+import numpy as np
+
 from pdla import config, errors
+from pdla.array.dtypes import COMPLEX, is_number
 from pdla.comm.base import Communicator, begun
 from pdla.errors import AgreementError, PdlaError
 
 _ERROR = "error: "
 _moments = count()  # numbers of moments in this process: a later one has a larger number
+_LONG = 2**63  # integers from here on are written as floats if they are equal to one
 _OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
 
 
@@ -75,6 +79,32 @@ def _known(comm: Communicator, error: Exception) -> Exception:
     """An error that all ranks of the communicator raise now: `agreed`, around what raises it, does not tell it to them again."""
     error.known_to = comm.identity, next(_moments)  # type: ignore[attr-defined]
     return error
+
+
+def in_words(given: Any) -> str:
+    """An argument as a text to be compared: its repr, but the same for equal numbers, and sequences of them, of which one rank may
+    give an int, another a float, or NumPy's."""
+    kind = type(given)
+    if given is None or (kind in (int, float) and abs(given) < _LONG):  # what most calls are made with
+        return repr(int(given) if kind is float and given.is_integer() else given)
+    if kind in (tuple, list):
+        inside = ", ".join(map(in_words, given)) + "," * (kind is tuple and len(given) == 1)
+        return f"({inside})" if kind is tuple else f"[{inside}]"
+    return _number(given) if is_number(given) else repr(given)
+
+
+def _number(given: Any) -> str:
+    number = given.item() if isinstance(given, np.generic) else given
+    if isinstance(number, COMPLEX) and number.imag == 0:
+        number = number.real
+    for kind in (complex,) if isinstance(number, COMPLEX) else (int, float):
+        with suppress(TypeError, ValueError, OverflowError):
+            if kind(number) == number and (kind is not int or abs(number) < _LONG):
+                return repr(kind(number))
+    try:
+        return repr(number)
+    except ValueError:  # more digits than Python writes
+        return hex(number)
 
 
 def who_said(texts: Sequence[str | None]) -> dict[str, list[int]]:

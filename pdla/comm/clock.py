@@ -42,9 +42,9 @@ class Clock:
         self.inbound = {False: Link(), True: Link()}  # from ranks on this node; on others
         self.outbound = {False: Link(), True: Link()}
 
-    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> None:
-        """`count` local products of these sizes, in one call."""
-        self._work(self.machine.gemm(m, n, k, dtype, count))
+    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None:
+        """`count` local products of these sizes, in one call, of factors of one dtype into another."""
+        self._work(self.machine.gemm(m, n, k, dtype, count, out))
 
     def touch(self, size: int, steps: int = 1) -> None:
         """Elementwise work that reads and writes `size` bytes in all, in so many steps."""

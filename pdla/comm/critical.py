@@ -103,9 +103,9 @@ class Lane(Clock):
         self.waits: list[Wait] = []
         self.last: dict[tuple[bool, bool], tuple[Passage, Passage]] = {}
 
-    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> None:
+    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> None:
         self.doing = "gemm"
-        super().gemm(m, n, k, dtype, count)
+        super().gemm(m, n, k, dtype, count, out)
 
     def touch(self, size: int, steps: int = 1) -> None:
         self.doing = "elementwise"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
-from functools import cached_property
+from functools import cached_property, partial
 from sys import maxsize
 from typing import Any
 
@@ -19,9 +19,9 @@ from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.ledger import Ledger, buffer, record
 from pdla.comm.pending import Pending
 from pdla.comm.relay import Figures, received
-from pdla.comm.threads import check_run
+from pdla.comm.threads import ENDED, check_run
 from pdla.cuts import block_bounds
-from pdla.errors import PdlaError
+from pdla.errors import GridError, PdlaError
 from pdla.model.machine import Machine
 
 
@@ -51,7 +51,7 @@ class DryBoard(Board):
 class DryComm(Communicator):
     """The communicator of a dry rank: nothing is sent; what would be received is counted, and with a clock, when it would come.
 
-    members  the ranks of the world that are in this communicator, in its order
+    members  the ranks of the world that are in this communicator, in its order;  alive: empty once the program has ended
     """
 
     xp = meta
@@ -62,6 +62,7 @@ class DryComm(Communicator):
         super().__init__(rank, size, axis)
         self.members: Sequence[int] = range(size) if members is None else members
         self.name: tuple[int, ...] = (size,)
+        self.alive = [rank]
         self.clock = clock
         # With a clock sums are timed as if sent directly: it takes all ranks to be equally far, and nodes that add in turn are not.
         self.adds = clock is None
@@ -71,9 +72,14 @@ class DryComm(Communicator):
     def identity(self) -> Any:
         return ("dry", self.name)
 
+    def _check_open(self) -> None:
+        if not self.alive:
+            raise GridError(ENDED)
+
     def _exchange(
         self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
+        self._check_open()
         gaps = {id(x): x for _, x in (*sends, *recvs) if not meta.contiguous(x)}
         boxes = [buffer(meta, x.shape, x.dtype) for x in gaps.values()]  # over MPI, arrays with gaps travel by way of buffers
         held = [*boxes, *(x for _, x in (*sends, *recvs))]  # as in any world, all live until the round has ended
@@ -92,6 +98,7 @@ class DryComm(Communicator):
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
         """As in any world, but the messages of each half are counted at once, so that thousands of ranks cost no more than two."""
+        self._check_open()
         if self._stepwise(x.nbytes):
             yield from super().halves(x, out, op)
             return
@@ -153,12 +160,13 @@ class DryComm(Communicator):
         return self._exchange(verb, sends, recvs, {})
 
     def split(self, ranks: Sequence[int] | None, axis: str) -> DryComm | None:
+        self._check_open()
         if ranks is None:
             return None
         here, number = next(i for i, r in enumerate(ranks) if r == self.rank), next(self._calls)
         made = DryComm(here, len(ranks), axis, [self.members[r] for r in ranks], self.clock)
         made.homes, made.shared_limit = ([self.homes[r] for r in ranks] if self.homes else ()), self.shared_limit
-        made.adds, made.name = self.adds, (*self.name, number)
+        made.adds, made.name, made.alive = self.adds, (*self.name, number), self.alive
         return made
 
     def board(self) -> Board | None:
@@ -172,9 +180,11 @@ class DryComm(Communicator):
 
     def share(self, value: Any) -> list[Any]:
         """Every rank is taken to give what this one gives."""
+        self._check_open()
         return [value] * self.size
 
     def same(self, text: str) -> bool:
+        self._check_open()
         return True
 
 
@@ -185,29 +195,33 @@ def _keeping(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
 
 
 def dry_run(
-    size: int, program: Callable[..., Any], *args: Any, rank: int = 0, machine: Machine | str | None = None
+    size: int, program: Callable[..., Any], *args: Any, rank: int = 0, machine: Machine | str | None = None, **named: Any
 ) -> tuple[Any, Ledger]:
-    """Run program(comm, *args) as one rank of `size`, without data; gives its result and its ledger.
+    """Run program(comm, *args, **named) as one rank of `size`, without data; gives its result and its ledger.
 
     Matrices hold `Meta` blocks (shape and dtype). Figures are this rank's; where sizes do not divide, ranks differ. Numbers that
-    depend on elements, as those of norm and trace, are 0.
+    depend on elements, as those of norm and trace, are 0. Once it has ended, collective calls of its matrices are a GridError.
     machine  a Machine, or its name (a100x4, or a TOML file): the ledger's times are those of this rank on it, from 0 on, and
              `ledger.seconds` is how long it took; at any time every other rank is taken to be as far as this one
     """
-    check_run("dry_run", size, program)
+    check_run("dry_run", size, program, args, rank=rank != 0, machine=machine is not None)
     if not 0 <= rank < size:
         raise PdlaError(f"rank {rank} is not one of {size}")
     clock = None if machine is None else Clock(Machine.of(machine))
-    return copy_context().run(as_rank, DryComm(rank, size, clock=clock), clock, program, args)
+    comm = DryComm(rank, size, clock=clock)
+    try:
+        return copy_context().run(as_rank, comm, clock, partial(program, comm, *args, **named))
+    finally:
+        comm.alive.clear()
 
 
-def as_rank(comm: Communicator, clock: Clock | None, program: Callable[..., Any], args: Sequence[Any]) -> tuple[Any, Ledger]:
+def as_rank(comm: Communicator, clock: Clock | None, program: Callable[[], Any]) -> tuple[Any, Ledger]:
     """Run the program as one rank, in the context that it is called in; gives its result and its ledger."""
     current_world.set(comm)
     current_clock.set(clock)
     meta.metered.set(clock)
     with record() as ledger:
-        result = program(comm, *args)
+        result = program()
     if clock is not None:
         ledger.seconds, ledger.computed = clock.time, clock.computed
     return result, ledger

@@ -15,6 +15,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from itertools import count
 from math import inf
 from numbers import Integral
@@ -26,8 +27,12 @@ from pdla.comm import current_world
 from pdla.comm.base import Communicator
 from pdla.comm.board import Board
 from pdla.comm.group import Array, Landed, Onward, Pieces
-from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
+from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
+ENDED = (
+    "the run that made this communicator has ended, with all of its ranks: call what is collective within the program of pdla.run, "
+    "pdla.dry_run or pdla.dry_run_all, and return arrays, as A.gather() and A.local are, instead of matrices"
+)
 MOST = 10_000  # ranks: more threads take minutes to start, or are more than the system allows
 
 
@@ -71,6 +76,9 @@ class World:
                 self.wake[rank].wait()
 
     def check_failure(self) -> None:
+        """Raise the first failure, on a rank that has not met it yet; GridError where no rank runs any more."""
+        if not self.alive:
+            raise GridError(ENDED)
         if self.failure is not None:
             text = f"rank {self.failed_rank} failed: {type(self.failure).__name__}: {self.failure}"
             raise self.failure if isinstance(self.failure, DeadlockError) else RemoteError(text)
@@ -120,9 +128,8 @@ class ThreadComm(Communicator):
     def identity(self) -> Any:
         return (id(self.world), self.name)
 
-    def in_step(self) -> None:
+    def _check_open(self) -> None:
         """Also ends a rank that waits for no other, as the only one of its world, after Ctrl-C."""
-        super().in_step()
         self.world.check_failure()
 
     def _describe(self, call: str, number: int, awaited: Sequence[int]) -> str:
@@ -216,6 +223,7 @@ class ThreadComm(Communicator):
 
     def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
         """The n-th send with a tag to a rank meets that rank's n-th recv with it, whatever verbs come between."""
+        self._check_open()
         ((peer, _),) = [*sends, *recvs]
         return self._post(f"{verb}(tag={tag})", (tag, next(self._tags[verb, tag, peer])), sends, recvs, {})
 
@@ -302,17 +310,20 @@ class ThreadBoard(Board):
         pass
 
 
-def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf) -> list[Any]:
-    """Run program(comm, *args) on `size` ranks as threads, at most 10,000; gives their results by rank.
+def run(
+    size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
+) -> list[Any]:
+    """Run program(comm, *args, **named) on `size` ranks as threads, at most 10,000; gives their results by rank.
 
     Inside, comm=None means this world. Every BLAS is held to one thread a rank meanwhile. The first rank that raises ends
     all of them, and its error is raised here; where all ranks wait, it is a DeadlockError. Ctrl-C is raised at once, and ends each
-    rank at its next collective call.
+    rank at its next collective call. Once all ranks have ended, a collective call, as of a matrix that the program has returned, is
+    a GridError.
 
     delay, bandwidth  seconds, and bytes a second, of an imagined network: each array arrives delay + nbytes / bandwidth seconds
                       after it was sent, whatever else is on its way; agreements take no time
     """
-    check_run("run", size, program)
+    check_run("run", size, program, args, delay=delay != 0, bandwidth=bandwidth != inf)
     if size > MOST:
         raise PdlaError(f"pdla.run of {size} ranks: at most {MOST}, each a thread here; pdla.dry_run counts what more would send")
     if not (delay >= 0 and bandwidth > 0):
@@ -323,20 +334,42 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
         comm = ThreadComm(world, (), range(size), rank)
         comm.xp = chosen()
         current_world.set(comm)
-        return program(comm, *args)
+        return program(comm, *args, **named)
 
     with blas.held(1 if size > 1 else blas.share_cores(1)):
         return together(world, main)
 
 
-def check_run(name: str, size: int, program: Callable[..., Any]) -> None:
-    """PdlaError unless `size` is a number of ranks, at least 1, and `program` can be called. name: the caller's, for the error."""
+def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[Any], **own: bool) -> None:
+    """PdlaError unless `size` is a number of ranks, at least 1, and `program` can be called. name: the caller's, for the error.
+
+    own  the caller's own keywords, and whether they were given: PdlaError for one that is left to the program, too, as an argument
+    """
     if not isinstance(size, Integral):
         raise PdlaError(f"pdla.{name}({size!r}, ...): give the number of ranks first, as pdla.{name}(4, program)")
     if size < 1:
         raise PdlaError(f"pdla.{name} needs at least one rank, not {size}")
     if not callable(program):
         raise PdlaError(f"pdla.{name}({size}, {program!r}): give a function of the communicator, as pdla.{name}(4, program)")
+    for argument in _unbound(program, 1 + len(args)):
+        if argument.name in own and (own[argument.name] or argument.default is argument.empty):
+            raise PdlaError(
+                f"{argument.name}= is pdla.{name}'s own, and an argument of {program!r}, too: give the program its own by place, "
+                f"or by functools.partial(program, {argument.name}=...)"
+            )
+
+
+def _unbound(program: Callable[..., Any], positions: int) -> list[Parameter]:
+    """The arguments that a function still takes by keyword, besides those that functools.partial gives, once so many are given by
+    position."""
+    try:
+        known = [*signature(program).parameters.values()]
+    except (TypeError, ValueError):  # some functions of C have none that Python knows
+        return []
+    by_place = [one for one in known if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
+    by_name = [one for one in known if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    bound = {*(one.name for one in by_place[:positions]), *getattr(program, "keywords", ())}
+    return [one for one in by_name if one.name not in bound]
 
 
 def together(world: World, main: Callable[[int], Any]) -> list[Any]:

@@ -12,7 +12,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -300,19 +300,20 @@ class AllRanks:
         trace.write(path, {rank: ledger.events for rank, ledger in enumerate(self.ledgers)})
 
 
-def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str) -> AllRanks:
-    """Run program(comm, *args) as each of `size` ranks on a described machine, without data; for up to a few hundred of them.
+def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str, **named: Any) -> AllRanks:
+    """Run program(comm, *args, **named) as each of `size` ranks on a described machine, without data; for up to a few hundred.
 
     In `dry_run` every rank is taken to be as far as the one that is run. Here a rank that is late delays those that wait for it: so
     ranks may have unequal work. Agreements and barriers take no time beyond that until the last rank has come.
     Errors are those of pdla.run: that of the first rank that raises; DeadlockError, naming each rank's call; AgreementError.
     """
-    check_run("dry_run_all", size, program)
+    check_run("dry_run_all", size, program, args, machine=True)
     world = VirtualWorld(size, Machine.of(machine))
 
     def main(rank: int) -> tuple[Any, Ledger]:
         world.begin(rank)
-        return as_rank(VirtualComm(world, (), range(size), rank), world.lanes[rank], program, args)
+        comm = VirtualComm(world, (), range(size), rank)
+        return as_rank(comm, world.lanes[rank], partial(program, comm, *args, **named))
 
     ended = together(world, main)
     return AllRanks([result for result, _ in ended], [ledger for _, ledger in ended], world.lanes)

@@ -10,18 +10,16 @@ save(part, path, dataset, A)                        A into the new file `part`, 
 from __future__ import annotations
 
 import os
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from uuid import uuid4
 
 from pdla.array.dtypes import check_numbers
-from pdla.comm.agree import agree, agreed, amid
+from pdla.comm.agree import agree, agreed
 from pdla.errors import FileError, LayoutError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.io import hdf5, mtx, npy
-from pdla.io.files import check_dtype, check_regular, together
+from pdla.io.files import check_dtype, together
+from pdla.io.replace import replacing, version
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 from pdla.redistribute import converted
@@ -39,10 +37,13 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
              Every rank must see the file.
     dataset  HDF5 only: the name of the dataset; by default the only one in the file.
 
-    Elements are bool, integers, real or complex, as in the file; from Matrix Market int64, uint64, float64 or complex128, whose
-    exponents may stand after E or, as Fortran writes them, D.
+    Elements are bool, integers, real or complex, as in the file; two bytes without a name (|V2), as np.save and h5py make of
+    bfloat16, are bfloat16, which needs ml_dtypes. From Matrix Market they are int64, uint64, float64 or complex128, whose
+    exponents may stand after E or, as Fortran writes them, D. A Matrix Market file has exactly the entries that it announces, none
+    that its symmetry forbids, and no sum of entries that overflows an integer; if it ends within its last number, nobody can tell.
     Raises, the same on every rank, FileError for a file that is missing, damaged, truncated, written to while it is read, or not a
-    matrix of numbers, and LayoutError for a layout that does not fit it or has partial sums. In a dry run only the header is read.
+    matrix of numbers, or for an HDF5 dataset that lies in other files which are missing or too short; and LayoutError for a layout
+    that does not fit it or has partial sums. In a dry run only the header is read.
     """
     on_grid("load", grid)
     comm = grid.comm
@@ -56,25 +57,16 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
         if layout.partial:
             raise LayoutError(f"load: {layout!r} has partial sums; give a layout without")
     with together(comm, path):
-        before = _version(path)
+        before = version(path)
         shape, dtype = form.header(path, dataset)
         layout.check(shape, grid.sizes)
         check_numbers(f"load {path}", dtype, comm.xp)
     agree(comm, f"load {path}: {shape[0]} x {shape[1]}, {dtype}")
     A = form.load(path, dataset, shape, dtype, grid, layout)
     with together(comm, path):
-        if _version(path) != before:  # in a file with another header the elements are at other places than those that were read
+        if version(path) != before:  # in a file with another header the elements are at other places than those that were read
             raise FileError(f"{path}: written to, or replaced, while it was loaded")
     return A
-
-
-def _version(path: Path) -> tuple[int, int, int]:
-    """What differs between a file and one that replaces it, or the file after a write. It is opened, since only then NFS asks the
-    server anew."""
-    check_regular(path)
-    with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix") -> None:
@@ -82,14 +74,20 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
 
     .npy            C order; each block is written once, by a rank that holds it, through a memory map. Across nodes
                     this needs a file system that keeps the nodes' maps coherent, as Lustre does and NFS does not.
+                    bfloat16 is written as by np.save: jax.numpy.load knows it, np.load(path).view(ml_dtypes.bfloat16) gives it
     .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes are loaded again as 64-bit integers
                     and double precision; long doubles are refused
     .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py is built with MPI; `dataset` names
                     the matrix in the file; the file's other datasets stay, and the attributes of this one. The matrix is stored
                     in one piece, not compressed, whatever was there, and a link into another file is refused.
+                    bfloat16 is a float of 16 bits to HDF5, which h5py and others read as float32
 
     The file appears, or replaces an old one and takes over its permissions, only when all of it has been written: a save that
     fails leaves the old one.
+    Who has the old one open keeps it, and what is written there is lost. So a save is refused where anybody, in this program or
+    another, has locked the file to write to it, as HDF5 does; where it has been changed meanwhile; and where it has other names
+    (hard links). Nobody can tell who writes without a lock (a memory map, HDF5 over MPI or with HDF5_USE_FILE_LOCKING=FALSE), or
+    on another node, where the file system does not pass locks on, or at the very moment at which the file is replaced.
     Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
     """
     if not isinstance(A, DistMatrix):
@@ -112,27 +110,8 @@ def _write(form: ModuleType, path: Path, A: DistMatrix, dataset: str) -> None:
     whole = converted(A, A.layout.summed, A.grid) if A.layout.partial else A
     if not whole.dtype.isnative:  # scipy would write them as integers, and h5py rubbish for complex long doubles
         whole = whole.astype(whole.dtype.newbyteorder("="))
-    with together(comm, path):
-        target = path.resolve()
-        check_regular(target)
-    part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
-    try:
-        with amid(comm, "save"):
-            form.save(part, path, dataset, whole)
-            with together(comm, path):
-                if comm.rank == 0:
-                    _replace(part, target)
-    finally:
-        if comm.rank == 0:
-            with suppress(OSError):  # if the name of `part` is too long for the file system, this fails, too
-                part.unlink()
-
-
-def _replace(part: Path, target: Path) -> None:
-    """Move the new file to its name, with the permissions of the old one, if there is one."""
-    if target.exists():
-        shutil.copymode(target, part)
-    os.replace(part, target)
+    with replacing(comm, path) as part:
+        form.save(part, path, dataset, whole)
 
 
 def known(path: str | os.PathLike[str]) -> tuple[Path, ModuleType]:

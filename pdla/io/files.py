@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import dtype_of
 from pdla.comm.agree import name, who_said
 from pdla.comm.base import Communicator
 from pdla.errors import FileError, PdlaError
@@ -55,9 +56,16 @@ def check_regular(path: Path) -> None:
 
 
 def check_dtype(dtype: np.dtype) -> None:
-    """ValueError unless elements are booleans, integers, real or complex numbers, in a dtype of NumPy's own."""
-    if dtype.kind not in "biufc":
+    """ValueError unless elements are booleans, integers, real or complex numbers, in a dtype of NumPy's own or bfloat16."""
+    if dtype.kind not in "biufc" and dtype.name != "bfloat16":
         raise ValueError(f"elements of dtype {dtype} are not supported: bool, integers, real and complex numbers are")
+
+
+def bfloat16() -> np.dtype:
+    try:
+        return dtype_of("bfloat16")
+    except TypeError:
+        raise ValueError("elements of bfloat16, to NumPy |V2, need ml_dtypes: pip install ml_dtypes") from None
 
 
 def check_matrix(shape: tuple[int, ...], dtype: np.dtype) -> tuple[Shape, np.dtype]:

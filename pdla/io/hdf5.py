@@ -15,6 +15,8 @@ import numpy as np
 from pdla.comm.ledger import buffer
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
+from pdla.io.bfloat16 import dtype_in, for_h5py, get, has_dtype, put
+from pdla.io.elsewhere import check_sources
 from pdla.io.files import PANEL, check_matrix, filled, to_write, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
@@ -33,7 +35,8 @@ def _h5py() -> ModuleType:
 def header(path: Path, dataset: str | None) -> tuple[Shape, np.dtype]:
     with _h5py().File(path, "r") as file:
         found = _dataset(file, dataset)
-        return check_matrix(found.shape or (), found.dtype)
+        check_sources(found)
+        return check_matrix(found.shape or (), dtype_in(found))
 
 
 def _dataset(file: Any, name: str | None) -> Any:
@@ -69,7 +72,7 @@ def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
     width = stretch.stop - stretch.start
     height = max(1, PANEL // (width * x.dtype.itemsize))
     for here, there, picked in _stretches(rows, height, x.chunks[0] if x.chunks else 1):
-        block[here] = x[there, stretch][picked][:, within]
+        block[here] = get(x, there, stretch)[picked][:, within]
 
 
 def _stretches(rows: Selection, height: int, tall: int) -> Iterator[tuple[slice, slice, Selection]]:
@@ -121,7 +124,7 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
         with together(comm, path):
             if comm.rank == 0:
                 with h5py.File(part, "r+") as file:
-                    file[dataset][rows] = A.xp.host(panel)
+                    put(file[dataset], rows, slice(0, A.shape[1]), A.xp.host(panel))
 
 
 def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
@@ -136,14 +139,20 @@ def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatri
     with h5py.File(part, "r+" if old else "w") as file:
         _check_links(file, dataset)
         found, dtype = file.get(dataset), A.dtype.newbyteorder("=")
-        attributes: dict[str, Any] = {}
-        if isinstance(found, h5py.Dataset) and not ((found.shape, found.dtype) == (A.shape, dtype) and _has_its_place(found)):
+        if not isinstance(found, h5py.Dataset):
+            _make(file, dataset, A.shape, dtype)
+        elif not (found.shape == A.shape and has_dtype(found, dtype) and _has_its_place(found)):
             attributes = dict(found.attrs)
             del file[dataset]
-        whole = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        whole.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        file.require_dataset(dataset, A.shape, dtype, exact=True, dcpl=whole).attrs.update(attributes)
+            _make(file, dataset, A.shape, dtype).attrs.update(attributes)
     _take(part, part.stat().st_size)
+
+
+def _make(file: Any, dataset: str, shape: Shape, dtype: np.dtype) -> Any:
+    h5p, h5d = _h5py().h5p, _h5py().h5d
+    whole = h5p.create(h5p.DATASET_CREATE)
+    whole.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    return file.require_dataset(dataset, shape, for_h5py(dtype), dcpl=whole)
 
 
 def _check_links(file: Any, dataset: str) -> None:
@@ -162,8 +171,8 @@ def _check_links(file: Any, dataset: str) -> None:
 def _has_its_place(x: Any) -> bool:
     """Whether all space of a dataset has been taken, in its file: not that of chunks, which need more the less can be compressed;
     nor that of a dataset never written to, or whose elements lie in other files."""
-    layout, h5d = x.id.get_create_plist().get_layout(), _h5py().h5d
-    return layout in (h5d.CONTIGUOUS, h5d.COMPACT) and not x.external and x.id.get_storage_size() == x.size * x.dtype.itemsize
+    layout, h5d, size = x.id.get_create_plist().get_layout(), _h5py().h5d, x.size * x.id.get_type().get_size()
+    return layout in (h5d.CONTIGUOUS, h5d.COMPACT) and not x.external and x.id.get_storage_size() == size
 
 
 def _take(path: Path, size: int) -> None:
@@ -176,7 +185,7 @@ def _take(path: Path, size: int) -> None:
 def _write(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
     for here, there in _strips(rows, block.shape[0]):
         for across, columns in _strips(cols, block.shape[1]):
-            x[there, columns] = block[here, across]
+            put(x, there, columns, block[here, across])
 
 
 def _panels(A: DistMatrix) -> Iterator[tuple[slice, Any]]:

@@ -1,11 +1,12 @@
 """Checks the lines of a Matrix Market file on their way to scipy, which reads as much of a line as it understands, and ignores the
-rest."""
+rest, and takes for zeros what a symmetric array lacks."""
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from functools import cached_property
-from io import BufferedIOBase
+from io import BufferedIOBase, BytesIO
 
 CHUNK = 1 << 20  # bytes that are checked at a time
 # Only single characters are repeated possessively: Python 3.11.2 loses its place in a group that is.
@@ -15,40 +16,74 @@ PLACE = ("a row", WHOLE), ("a column", WHOLE)
 WHOLES, REALS = (("an integer", WHOLE),), (("a real number", REAL),)
 VALUES = {"pattern": (), "integer": WHOLES, "unsigned-integer": WHOLES, "real": REALS, "double": REALS, "complex": REALS * 2}
 EXPONENTS = bytes.maketrans(b"dD", b"ee")  # Fortran writes those of double precision after a D
+BLANK = re.compile(rb"\n[ \t\r]*+(?=\n|\Z)")
+PLUS = re.compile(rb"(?<![^ \t])\+(?=\d)")  # before a number, where scipy takes none
 
 
 class Lines:
-    """A file of one entry a line, for scipy to read; ValueError for a line that is none. A D before an exponent becomes an e."""
+    """A file of one entry a line, for scipy to read; ValueError for a line that is none, and for more or fewer than are announced.
+    A D before an exponent becomes an e, and a + is left out."""
 
     def __init__(self, file: BufferedIOBase) -> None:
-        self.file = file
-        self.head = b""
-        self.number = 0  # how many lines have been read
+        from scipy.io import mminfo
 
-    def read(self, size: int) -> bytes:
-        """Some whole lines, whatever `size` is: scipy asks for few bytes."""
-        if self.head:
-            text = self.file.read(CHUNK) + self.file.readline()
-            if text:  # else the header may be none, and scipy says so
-                self._check(text)
-            text = text.translate(EXPONENTS)
-        else:
-            text = self.head = self._head()
-        self.number += text.count(b"\n")
-        return text
+        self.file = file
+        self.head = self._head()
+        self.number = self.head.count(b"\n")  # how many lines have been read
+        self.count = 0  # how many entries have been read
+        self.rows, self.cols, self.entries, self.form, self.field, self.symmetry = mminfo(BytesIO(self.head))
+        if self.symmetry != "general" and self.rows != self.cols:  # scipy would mirror elements to places outside its array
+            raise ValueError(f"{self.symmetry}, but {self.rows} x {self.cols}: it must be square")
+        if self.form == "array":
+            self.entries = self.before(self.cols)
+        self.unread = self.head
 
     def _head(self) -> bytes:
         """The header and the comments, and the line of sizes, which is the last."""
         lines = [self.file.readline()]
         while lines[-1].startswith(b"%") or lines[-1].isspace():
             lines.append(self.file.readline())
-        return b"".join(lines)
+        return b"".join(lines[:-1]) + PLUS.sub(b"", lines[-1])
+
+    def before(self, col: int) -> int:
+        """How many entries of a dense file stand before this column: of a symmetric matrix only the lower triangle is written, of
+        a skew-symmetric one without the diagonal."""
+        if self.symmetry == "general":
+            return col * self.rows
+        skew = self.symmetry == "skew-symmetric"
+        return col * (2 * self.rows - col + 1 - 2 * skew) // 2
+
+    def read(self, size: int) -> bytes:
+        """Some whole lines, whatever `size` is: scipy asks for few bytes."""
+        text, self.unread = self.unread or self._body(), b""
+        return text
+
+    def _body(self) -> bytes:
+        text = self.file.read(CHUNK) + self.file.readline()
+        self._check(text)
+        return text.translate(EXPONENTS, b"+")
+
+    def line_of(self, row: int, col: int) -> int:
+        """The number of the last line that gives this element or, where there is a symmetry, its mirror image. Reads the file."""
+        places = {(row, col)} | ({(col, row)} if self.symmetry != "general" else set())
+        last = 0
+        for number, line in enumerate(self.file, self.number + 1):
+            if (words := line.split()) and self._place(words) in places:
+                last = number
+            self.count += bool(words)
+        return last
+
+    def _place(self, words: list[bytes]) -> tuple[int, int]:
+        """Row and column of the entry that comes after `count` others."""
+        if self.form == "coordinate":
+            return int(words[0]) - 1, int(words[1]) - 1
+        col = bisect_right(range(self.cols), self.count, key=self.before) - 1
+        return self.rows - self.before(col + 1) + self.count, col
 
     @cached_property
     def words(self) -> tuple[tuple[str, str], ...]:
         """The fields of a line, each as (what it is in words, its pattern)."""
-        form, field = self.head.decode("latin-1").lower().split()[2:4]
-        return (*(PLACE if form == "coordinate" else ()), *VALUES[field])
+        return (*(PLACE if self.form == "coordinate" else ()), *VALUES[self.field])
 
     @cached_property
     def stray(self) -> re.Pattern[bytes]:
@@ -57,8 +92,21 @@ class Lines:
         return re.compile(rf"^(?![ \t]*+(?:{entry})?[ \t\r]*+$)".encode(), re.IGNORECASE | re.MULTILINE)
 
     def _check(self, text: bytes) -> None:
-        if stray := self.stray.search(text):
+        if stray := self.stray.search(text) if text else None:
             start = stray.start()
             number, line = self.number + text.count(b"\n", 0, start) + 1, text[start:].split(b"\n")[0][:80].decode("latin-1")
             expected = ", ".join(word for word, _ in self.words)
             raise ValueError(f"line {number}: {line!r}: expected {expected}; an exponent is E or D and an integer")
+        self._count(text)
+
+    def _count(self, text: bytes) -> None:
+        if not text and self.count < self.entries:
+            raise ValueError(f"line {self.number}: truncated: the file ends here, after {self.count} of {self.entries} entries")
+        lines = b"\n" + text
+        found = lines.count(b"\n") - len(BLANK.findall(lines))
+        if self.count + found > self.entries:
+            numbers = [n for n, line in enumerate(text.split(b"\n"), self.number + 1) if line.strip()]
+            number = numbers[self.entries - self.count]
+            raise ValueError(f"line {number}: one too many: the file announces {self.entries} entries")
+        self.count += found
+        self.number += text.count(b"\n") + (not text.endswith(b"\n"))

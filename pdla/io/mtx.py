@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import has_fractions
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection
+from pdla.io.faults import fault
 from pdla.io.files import filled, together
 from pdla.io.lines import Lines
 from pdla.layout import Layout, Shape
@@ -30,13 +32,11 @@ FIELDS = {"b": "integer", "i": "integer", "u": "unsigned-integer", "f": "real", 
 
 
 def header(path: Path, dataset: None) -> tuple[Shape, np.dtype]:
-    from scipy.io import mminfo
-
     with _opened(path) as file:
-        rows, cols, _, _, field, symmetry = mminfo(Lines(file))
-    if symmetry != "general" and rows != cols:  # scipy would mirror elements to places outside its array
-        raise ValueError(f"{symmetry}, but {rows} x {cols}: it must be square")
-    return (rows, cols), np.dtype(DTYPES[field])
+        lines = Lines(file)
+        while not (lines.rows and lines.cols) and lines.read(0):
+            pass  # nobody else will look behind an empty matrix
+    return (lines.rows, lines.cols), np.dtype(DTYPES[lines.field])
 
 
 def _opened(path: Path) -> BufferedIOBase:
@@ -53,11 +53,16 @@ def load(path: Path, dataset: None, shape: Shape, dtype: np.dtype, grid: Process
         from scipy.io import mmread
 
         with _opened(path) as file:
-            found = mmread(Lines(file))
+            lines = Lines(file)
+            found = mmread(lines)
         if isinstance(found, np.ndarray):
             block[...] = found
         else:
             found.toarray(out=block)
+        if wrong := fault(block, found, lines.entries, lines.symmetry):
+            with _opened(path) as file:
+                line = Lines(file).line_of(*wrong[:2])
+            raise ValueError(f"line {line}: row {wrong[0] + 1}, column {wrong[1] + 1}: {wrong[2]}")
 
     alone = ProcessGrid.trusted((1,), grid.comm, [0])
     return converted(filled(path, shape, dtype, alone, Layout(), read), layout, grid)
@@ -78,7 +83,7 @@ def _write(part: Path, path: Path, whole: Any) -> None:
     from scipy.io import mmwrite
 
     # In double precision, as they will be read: scipy writes only the digits that a shorter dtype needs, and float16 not at all.
-    numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if whole.dtype.kind in "fc" else whole
+    numbers = whole.astype(np.promote_types(whole.dtype, np.float64), copy=False) if has_fractions(whole.dtype) else whole
     with gzip.open(part, "xb") if _packed(path) else part.open("xb") as file:
         if numbers.size:
             mmwrite(file, numbers, symmetry="general")

@@ -12,12 +12,13 @@ import numpy as np
 from pdla.array import numpy as host
 from pdla.grid import ProcessGrid
 from pdla.indices import Selection, some_of
-from pdla.io.files import PANEL, check_matrix, filled, together, write_own
+from pdla.io.files import PANEL, bfloat16, check_matrix, filled, together, write_own
 from pdla.layout import Layout, Shape
 from pdla.matrix import DistMatrix
 
 READING = Lock()  # in several threads at once, Python's parser, by which NumPy reads a header, may fail with a SystemError
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+READERS[3, 0] = READERS[2, 0]  # its header is UTF-8, not Latin-1, which only names of fields tell apart
 
 
 def _fields(path: Path) -> dict[str, Any]:
@@ -25,9 +26,11 @@ def _fields(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         version = np.lib.format.read_magic(file)
         if version not in READERS:
-            raise ValueError(f"version {version} of the .npy format is not for plain numbers")
+            raise ValueError(f"version {version} of the .npy format: those known are 1.0, 2.0 and 3.0")
         with READING:
             shape, fortran, dtype = READERS[version](file)
+        if dtype == np.void(2).dtype:  # as np.save writes bfloat16
+            dtype = bfloat16()
         return {"shape": shape, "order": "F" if fortran else "C", "dtype": dtype, "offset": file.tell()}
 
 

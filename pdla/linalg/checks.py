@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from pdla.comm.agree import in_words
 from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.grid import one_communicator
 from pdla.layout import Layout, Shape
 from pdla.matmul.checks import matrix, writeable
 from pdla.matrix import DistMatrix
@@ -14,12 +16,8 @@ from pdla.matrix import DistMatrix
 
 def words(name: str, *arguments: Any, **named: Any) -> str:
     """The call in words that are the same on every rank."""
-    said = [_said(argument) for argument in arguments] + [f"{key}={_said(value)}" for key, value in named.items()]
-    return f"{name}({'; '.join(said)})"
-
-
-def _said(argument: Any) -> str:
-    return argument.described if isinstance(argument, DistMatrix) else repr(argument)
+    said = [X.described if isinstance(X, DistMatrix) else in_words(X) for X in arguments]
+    return f"{name}({'; '.join([*said, *(f'{key}={value!r}' for key, value in named.items())])})"
 
 
 def flags(**named: Any) -> None:
@@ -31,8 +29,7 @@ def flags(**named: Any) -> None:
 
 def same_grid(A: DistMatrix, X: Any, name: str) -> None:
     X = matrix(X, name)
-    if X.grid.comm.identity != A.grid.comm.identity:
-        raise GridError(f"A and {name} are on different communicators")
+    one_communicator(A.grid, X.grid, name)
     if X.grid != A.grid:
         raise GridError(f"A is on {A.grid!r}, {name} on {X.grid!r}: redistribute {name} to A's grid first")
 

@@ -17,7 +17,7 @@ from pdla.comm.agree import agree, agreed, amid
 from pdla.create import fingerprint, whole_array
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of
-from pdla.grid import ProcessGrid, on_grid
+from pdla.grid import ProcessGrid, on_grid, one_communicator
 from pdla.layout import Layout
 from pdla.matmul import checks, plan_matmul
 from pdla.matmul.api import default_layout
@@ -235,6 +235,7 @@ def _stack(S: Any, name: str) -> Stack:
 
 
 def _check(A: Stack, B: Stack) -> None:
+    one_communicator(A.grid, B.grid, "B")
     if A.grid != B.grid or A.axis != B.axis:
         raise GridError(f"A is {A.described}, B is {B.described}: the grid and the axis that cuts the batch must be the same")
     if A.shape[0] != B.shape[0] or A.shape[2] != B.shape[1]:

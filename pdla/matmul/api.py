@@ -11,10 +11,11 @@ import numpy as np
 
 from pdla import config
 from pdla.array.dtypes import promoted
-from pdla.comm.agree import agreed
+from pdla.comm.agree import agreed, in_words
 from pdla.comm.base import Communicator
 from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
+from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
 from pdla.matmul import checks, making
 from pdla.matmul.making import Task, Wish
@@ -44,11 +45,8 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
     if A.shape[1] != B.shape[0]:
         raise ShapeError(f"A is {A.shape[0]} x {A.shape[1]}, B is {B.shape[0]} x {B.shape[1]}: the inner sizes differ")
     for name, X in (("B", B), ("out", out)):
-        if X is not None and X.grid.comm.identity != A.grid.comm.identity:
-            raise GridError(
-                f"A and {name} are on different communicators, of {A.grid.comm.size} and {X.grid.comm.size} ranks: make both grids "
-                "from the very same one (duplicates differ)"
-            )
+        if X is not None:
+            one_communicator(A.grid, X.grid, name)
     checks.open_grids((A.grid, B.grid) if out is None else (A.grid, B.grid, out.grid))
     if isinstance(layout, Layout):
         layout.check((A.shape[0], B.shape[1]), A.grid.sizes)
@@ -147,7 +145,9 @@ def matmul(
                B's column cuts; where one axis is in both, the columns are cut along one that cuts neither, if A or B is cut
                along it, else not (native where A and B are on different grids)
     out        the matrix C to fill, of the product's shape and dtype, sharing no memory with A and B
-    beta       only with out; beta = 0 never reads C
+    beta       only with out; beta = 0 never reads C. ShapeError for an alpha or beta that the dtype does not have, as a float that
+               would be infinite in it (16-bit floats are multiplied in float32). Infinity and NaN multiply each addend, as in
+               BLAS, so that a zero in A or B may make NaN
     box        (pm, pn, pk) for an algorithm with a grid of its own ((pr, pc, depth) for tesseract);
     schedule   "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels), "cannon" (shifts) or
                "fetch" (panels straight from where A and B lie), where the algorithm leaves the choice
@@ -237,10 +237,10 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
     return Operand(shape, default_layout(A.layout, B.layout), A.grid) if layout is None and A.grid == B.grid else None
 
 
-def _call(A: Any, B: Any, *others: Any) -> str:
+def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, wish: Wish) -> str:
     """The call in words that are the same on every rank."""
-    words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, *others)]
-    return f"matmul({'; '.join(words)})"
+    words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
+    return f"matmul({'; '.join(words)}; {in_words(alpha)}; {in_words(beta)}; {wish!r})"
 
 
 DistMatrix.multiply = matmul  # A @ B

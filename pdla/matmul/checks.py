@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import has, has_fractions, is_number
+from pdla.array.composed import summing
+from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
 from pdla.array.numpy import apart
+from pdla.comm.agree import in_words
 from pdla.comm.base import Communicator
-from pdla.errors import GridError, LayoutError, PlanError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
 from pdla.grid import ProcessGrid
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matrix import DistMatrix
 
 _PLAIN = (int, float)
-_MOST = 2**1023  # larger integers may overflow as floats
+QUOTED = 60  # characters of a number in an error, at most
 
 
 def matrix(X: Any, name: str = "A") -> DistMatrix:
@@ -37,7 +39,8 @@ def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
 
 def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
     """ShapeError unless matrices of this dtype can be multiplied by alpha and beta, and beta is 0 where there is no C."""
-    if not (dtype.kind in "fc" and type(alpha) in _PLAIN and type(beta) in _PLAIN and abs(alpha) <= _MOST >= abs(beta)):
+    most = largest(dtype)
+    if not (most and type(alpha) in _PLAIN and type(beta) in _PLAIN and abs(alpha) <= most >= abs(beta)):
         for name, value in (("alpha", alpha), ("beta", beta)):
             _scalar(dtype, name, value)
     if out is None and beta != 0:
@@ -47,14 +50,13 @@ def scalars(dtype: np.dtype, alpha: Any, beta: Any, out: Any) -> None:
 def _scalar(dtype: np.dtype, name: str, value: Any) -> None:
     if not is_number(value):
         raise ShapeError(f"{name}={value!r} is {kind_of(value)}, not a number")
-    if isinstance(value, (complex, np.complexfloating)) and dtype.kind != "c":
+    if isinstance(value, COMPLEX) and dtype.kind != "c":
         raise ShapeError(f"{name}={value} is complex, the matrices {dtype}: cast one to complex first")
-    if dtype.kind in "fc" and isinstance(value, int) and abs(value) > _MOST:
-        raise ShapeError(f"{name} is an integer of {len(str(abs(value)))} digits, more than any {dtype} has")
     if not has_fractions(dtype) and value % 1 != 0:
         raise ShapeError(f"{name}={value} is no integer, the matrices {dtype}: cast one to float first")
-    if not has_fractions(dtype) and dtype.kind != "b" and not has(dtype, value):
-        raise ShapeError(f"{name}={value}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
+    if dtype.kind != "b" and not has(summing(dtype), value):
+        said = shortened(in_words(value), QUOTED)
+        raise ShapeError(f"{name}={said}: matrices of {dtype} cannot be multiplied by it: cast one to a wider dtype first")
 
 
 def one_of(given: Any, names: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ from math import inf, prod
 import numpy as np
 
 from pdla import config
+from pdla.comm.agree import in_words
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
@@ -44,7 +45,7 @@ class Wish:
                 object.__setattr__(self, name, exact(*given) if isinstance(given, tuple) else exact(given)[0])
 
     def __repr__(self) -> str:
-        return ", ".join([f"{name}={value!r}" for name, value in vars(self).items() if value is not None])
+        return ", ".join([f"{name}={in_words(value)}" for name, value in vars(self).items() if value is not None])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from pdla.comm.dry import DryComm, dry_run
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
-from pdla.grid import ProcessGrid
+from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
 from pdla.matmul import checks, planner, roles, shared, walk
 from pdla.matmul.operands import Memo, route
@@ -133,7 +133,8 @@ class Plan:
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
         """Collective: the product. Raises, on this rank alone, PlanError for matrices that the plan was not made for, ShapeError or
-        LayoutError for an `out`, alpha or beta that does not fit them, GridError where a grid of theirs or the plan's is closed.
+        LayoutError for an `out`, alpha or beta that does not fit them, GridError where a grid of theirs or the plan's is closed, or
+        they are on another communicator than the plan.
         """
         try:
             if not (self._saw(A, B) and self.seen[2]() is out):
@@ -149,6 +150,7 @@ class Plan:
         """Local: check the matrices of a call, and remember them, so that the next call with the same ones need not."""
         for name, X in (("A", A), ("B", B), *([("out", out)] if out is not None else [])):
             checks.matrix(X, name)
+            one_communicator(self.grid, X.grid, name, "the plan")
         alike = self.A.like(A) and self.B.like(B) and promoted(A.dtype, B.dtype) == self.dtype
         if not alike or (out is not None and not self.C.cut_like(out)):
             made_for = f"{self.A}; {self.B}; out={self.C}, in {self.dtype}"

@@ -138,12 +138,16 @@ class Machine:
 
     # ------------------------------------------------------------------ what a clock needs
 
-    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1) -> float:
-        """Seconds of one call for `count` products m x k by k x n: to compute or, if longer, to read and write the matrices."""
+    def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> float:
+        """Seconds of one call for `count` products m x k by k x n: to compute or, if longer, to read and write the matrices.
+
+        dtype  of the factors, which sets the rate: 16-bit floats are multiplied as such where they are added up in float32
+        out    of the result; None: the factors'
+        """
         kind = np.dtype(dtype)
         real = kind.itemsize // 2 if kind.kind == "c" else kind.itemsize
         rate = self.flops * {8: 1.0, 4: self.single, 2: self.half}.get(real, 1.0) * self._reached(m * n * k)
-        moved = (m * k + k * n + 2 * m * n) * kind.itemsize / self.memory
+        moved = ((m * k + k * n) * kind.itemsize + 2 * m * n * np.dtype(out or kind).itemsize) / self.memory
         return self.call + count * max(operations(m, n, k, kind) / rate, moved)
 
     def _reached(self, multiplications: int) -> float:

@@ -15,8 +15,8 @@ from pdla.comm.agree import agree, agreed
 from pdla.comm.base import Communicator
 from pdla.create import check_room, from_local, whole_shape
 from pdla.cuts import Balanced, Cuts, Cyclic
-from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError
-from pdla.grid import NAMES, ProcessGrid
+from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError, shortened
+from pdla.grid import NAMES, ProcessGrid, one_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
@@ -71,12 +71,6 @@ def layout_of(text: str) -> Layout:
         raise LayoutError(f"layout {given!r}: {why}; write \"rows='row', cols=Cyclic('col', 64)\"") from error
 
 
-def shortened(text: str, most: int) -> str:
-    """The text; of one that has more than so many characters, its beginning and its end."""
-    half = (most - 5) // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
-
-
 def pointed(**pointers: Any) -> None:
     """PdlaError if one of these pointers is NULL, where cffi would read an array, or fail, for a result, only after the work."""
     for name, pointer in pointers.items():
@@ -86,10 +80,9 @@ def pointed(**pointers: Any) -> None:
 
 def together(**matrices: DistMatrix) -> None:
     """GridError if these matrices are on different communicators."""
-    comms = {name: X.grid.comm for name, X in matrices.items()}
-    if len({comm.identity for comm in comms.values()}) > 1:
-        said = ", ".join(f"{name} on one of size {comm.size}" for name, comm in comms.items())
-        raise GridError(f"different communicators: {said}; make all grids from the very same one (duplicates differ)")
+    first, A = next(iter(matrices.items()))
+    for name, X in matrices.items():
+        one_communicator(A.grid, X.grid, name, first)
 
 
 def meeting(comms: list[Communicator]) -> Communicator:

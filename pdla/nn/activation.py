@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pdla.errors import LayoutError, ShapeError, kind_of
+from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix import DistMatrix
 from pdla.nn.scheme import counts, sequence_of
@@ -37,6 +38,7 @@ def check_gradient(dy: Any, y: DistMatrix) -> None:
         raise ShapeError(f"dy is {kind_of(dy)}, not a DistMatrix laid out as the layer's output, {y!r}")
     if dy.shape != y.shape or dy.dtype != y.dtype:
         raise ShapeError(f"dy is {dy.shape} {dy.dtype}, the layer's output {y.shape} {y.dtype}")
+    one_communicator(dy.grid, y.grid, "the layer's output", "dy")
     if dy.grid != y.grid or dy.layout != y.layout:
         raise LayoutError(f"dy lies as {dy.layout!r} on {dy.grid!r}, the layer's output as {y.layout!r} on {y.grid!r}")
     if dy.transposed or dy.conjugated:
@@ -51,6 +53,7 @@ def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec:
     expected = scheme.activation(spec, max(sequence_of(x.layout), layer.sequence), unit)
     if x.shape[1] != features or x.dtype != dtype:
         raise ShapeError(f"{layer!r} takes (tokens, {features}) of {dtype}, not {x.shape} of {x.dtype}")
+    one_communicator(x.grid, scheme.grid, "the layer's scheme", "x")
     if x.grid != scheme.grid:
         raise LayoutError(f"x is on {x.grid!r}, {layer!r} works on {scheme.grid!r}")
     if x.layout != expected:

@@ -8,6 +8,7 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.errors import LayoutError, ShapeError
+from pdla.grid import one_communicator
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_floats, check_number, like
 from pdla.nn.layer import Layer, made
@@ -22,6 +23,8 @@ class Pointwise(Layer):
     units: tuple[int | None, int | None] = (None, None)
 
     def _takes(self, x: Any) -> None:
+        if isinstance(x, DistMatrix):
+            one_communicator(x.grid, self.scheme.grid, "the layer's scheme", "x")
         if not isinstance(x, DistMatrix) or x.grid != self.scheme.grid:
             raise ShapeError(f"{self!r} takes a DistMatrix on the scheme's grid, not {x!r}")
         if x.layout.partial:

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -87,3 +88,18 @@ def test_a_writer_that_fails(comm, folder, monkeypatch):
         save(path, pdla.zeros((8, 3), grid, Layout("row")))
     comm.barrier()
     assert np.load(path).all() and os.listdir(folder) == ["x.npy"]
+
+
+def test_a_file_that_the_last_rank_has_open_for_writing(comm, folder):
+    """Rank 0 writes, and sees another process's lock."""
+    path, grid = folder / "x.h5", ProcessGrid(comm.size)
+    file = h5py.File(path, "w") if comm.rank == comm.size - 1 else None
+    comm.barrier()
+    with pytest.raises(FileError, match="open for writing elsewhere"):
+        save(path, pdla.ones((4, 3), grid, Layout("row")))
+    if file:
+        file["log"] = np.arange(3.0)[:, None]
+        file.close()
+    comm.barrier()
+    save(path, pdla.ones((4, 3), grid, Layout("row")))
+    assert np.array_equal(load(path, grid, Layout(), dataset="log").gather(), np.arange(3.0)[:, None])

@@ -142,6 +142,25 @@ def test_shared(comm):
         assert np.array_equal(C.gather(), A.gather() @ B.gather().T)
 
 
+@needs_a_board
+@pytest.mark.parametrize("dtype", [complex, np.complex64, float])
+@pytest.mark.parametrize("n", [7, 64])
+def test_conjugated_factors_in_memory_that_ranks_share(comm, n, dtype):
+    """One of the two, or both; by @, and by a plan that is called again with the same matrices, and then with others."""
+    grid = ProcessGrid(pdla.balanced_shape(comm.size))
+    A, B = (exact((n, n), grid, LAYOUT, dtype, seed) for seed in (1, 2))
+    C, plan = pdla.zeros((n, n), grid, LAYOUT, dtype=dtype), pdla.plan_matmul(A, B, schedule="shared")
+    for left, right in ((A.conj(), B), (A, B.conj()), (A.conj(), B.conj()), (A, B)):
+        wanted = left.gather() @ right.gather()
+        for _ in range(3):
+            C.stored.fill(np.nan)
+            assert np.array_equal(plan(left, right, out=C).gather(), wanted)
+            assert np.array_equal((left @ right).gather(), wanted)
+    for left, right in ((A.H, B), (A, B.H), (A.H, B.T), (A.T, B.H), (A.H, B.H)):
+        for _ in range(3):
+            assert np.array_equal((left @ right).gather(), left.gather() @ right.gather())
+
+
 @pytest.mark.skipif(config.settings.array != "numpy", reason="devices share no board")
 def test_a_plan_goes_from_matrices_to_others_and_keeps_none(comm):
     """What it has looked at is kept for the next run with the same: until a run with others, or the matrices' end, or a

@@ -18,7 +18,9 @@ from matmuls import LAYOUT, exact
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.errors import AgreementError, PdlaError
-from pdla.matmul.operands import Sink
+from pdla.linalg import rank_k, stay
+from pdla.linalg import script as triangle
+from pdla.matmul import shared
 
 pytestmark = [
     pytest.mark.mpi,
@@ -101,20 +103,38 @@ def test_a_cyclic_product_of_shared_factors(comm):
 
 
 def test_who_is_first_out_of_a_product_may_write(comm, monkeypatch):
-    grid, add = square(comm), Sink.add
+    grid, multiply = square(comm), shared.multiply
     A, B = exact((24, 24), grid, LAYOUT, seed=1).shared(), exact((24, 24), grid, LAYOUT, seed=2).shared()
     C, whole = pdla.zeros((24, 24), grid, LAYOUT), A.gather() @ B.gather()
     plan = pdla.plan_matmul(A, B, out=C)
 
     def slowly(*args):
         time.sleep(0.05 * (comm.rank == comm.size - 1))
-        add(*args)
+        multiply(*args)
 
-    monkeypatch.setattr(Sink, "add", slowly)
+    monkeypatch.setattr(shared, "multiply", slowly)
     for step in range(3):
         plan(A, B, out=C)
         A *= 2
         assert np.array_equal(C.gather(), 2**step * whole)
+
+
+@pytest.mark.parametrize("product", [pdla.syrk, pdla.herk])
+def test_who_is_first_out_of_a_triangle_may_write(comm, monkeypatch, product):
+    products = rank_k._products
+    A = exact((24, 16), square(comm), LAYOUT, complex).shared()
+    C, a = pdla.zeros((24, 24), A.grid, LAYOUT, dtype=complex), A.gather()
+
+    def slowly(*args):
+        time.sleep(0.05 * (comm.rank == comm.size - 1))
+        return products(*args)
+
+    monkeypatch.setattr(rank_k, "_products", slowly)
+    monkeypatch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+    for step in range(3):
+        product(A, out=C)
+        A *= 2
+        assert np.array_equal(C.gather(), 4**step * np.tril(a @ (a.T if product is pdla.syrk else a.conj().T)))
 
 
 def test_turns_of_every_kind_follow_one_another(comm):

@@ -3,13 +3,15 @@
 import importlib
 import threading
 from contextlib import nullcontext, suppress
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agree import agree, agreed, amid, lost, name
+from pdla.comm.agree import agree, agreed, amid, in_words, lost, name
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
@@ -68,6 +70,54 @@ def test_ranks_that_differ(what):
     assert text.startswith("ranks disagree: ranks 0, 1, 3: ") and "; rank 2: " in text
     for words in quoted:
         assert words in text
+
+
+ONES = (1, 1.0, True, np.float64(1), np.int8(1), np.float32(1), np.longdouble(1), Fraction(1))
+
+
+def square(grid):
+    return pdla.random((4, 4), grid, Layout(), distribution="integers", low=0, high=9)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda grid, A, C, x: pdla.matmul(A, A, alpha=x),
+        lambda grid, A, C, x: pdla.matmul(A, A, out=C, alpha=2, beta=x),
+        lambda grid, A, C, x: pdla.syrk(A, alpha=x),
+        lambda grid, A, C, x: pdla.herk(A, out=C, beta=x),
+        lambda grid, A, C, x: pdla.symm(A, A, alpha=x),
+        lambda grid, A, C, x: pdla.matmul(A, A, memory_limit=1000 * (float(x) if type(x) is float else 1)),
+        lambda grid, A, C, x: pdla.random((4, 4), grid, Layout(), high=x),
+        lambda grid, A, C, x: pdla.zeros((np.int64(4), 4) if isinstance(x, np.generic) else (4, 4), grid, Layout("row")),
+        lambda grid, A, C, x: pdla.zeros((4, 4), ProcessGrid((np.int64(4),) if isinstance(x, np.generic) else (4,)), Layout("row")),
+    ],
+)
+def test_equal_numbers_of_different_types_are_the_same_argument(call):
+    """And the result is the same on all ranks: every rank gives another type."""
+
+    def program(comm, first):
+        grid = ProcessGrid((2, 2))
+        found = call(grid, square(grid), square(grid), ONES[(first + comm.rank) % len(ONES)])
+        assert found.check_copies() and np.array_equal(found.gather(), call(grid, square(grid), square(grid), 1).gather())
+
+    for first in range(0, len(ONES), 2):
+        pdla.run(4, program, first)
+
+
+def test_equal_complex_numbers_are_the_same_argument_and_unequal_ones_are_not():
+    """Neither is what differs by less than a float's last digit, and what has no words in decimal."""
+
+    def program(comm, one, other):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), Layout(), dtype="clongdouble")
+        return pdla.matmul(A, A, alpha=odd_one_out(comm, one, other)).local[0, 0]
+
+    for other in (2.0, 2 + 0j, np.complex64(2), np.clongdouble(2)):
+        assert set(pdla.run(4, program, 2, other)) == {8}
+    assert in_words(10**5000) != in_words(10**5000 + 1)
+    for one, other in ((2, 2 + 1j), (0.1, np.float32(0.1)), (2**70, 2**70 + 1), (0.1, Fraction(1, 10)), (0.5, Decimal("0.25"))):
+        with pytest.raises(AgreementError, match="rank 2: matmul"):
+            pdla.run(4, program, one, other)
 
 
 def test_operands_that_differ():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import config
+from pdla import Layout, config
 from pdla.bench import calibrate
 from pdla.bench.cli import main
 from pdla.comm.clock import Clock
@@ -74,10 +74,32 @@ def test_work():
     work = Machine(flops=1e9, single=2.0, half=4.0, call=1.0, memory=1e30)
     times = {dtype: work.gemm(1000, 1000, 500, dtype) - 1 for dtype in ("float64", "float32", "float16", "complex128", "complex64")}
     assert times == pytest.approx({"float64": 1.0, "float32": 0.5, "float16": 0.25, "complex128": 4.0, "complex64": 2.0})
+    assert work.gemm(1000, 1000, 500, "float16", out="float32") == pytest.approx(1.25)  # the rate is the factors'
+    read, written = (100 * 50000 * 2) * 2, 2 * 100 * 100 * 4
+    assert machine.gemm(100, 100, 50000, "float16", out="float32") == pytest.approx(1 + (read + written) / 1e6)
     assert work.gemm(1000, 1000, 500, "float64", count=3) == pytest.approx(1 + 3.0)  # one call
     assert machine.error_function(20, 8) == 1 + 2.0 and machine.touch(10**6) == 1 + 1.0
     assert Machine(network=5e9, injection=8e9, node=4).rate(True) == 2e9
     assert [PLAIN.home(rank) for rank in range(5)] == [0, 0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("wanted", [Layout("row", "col"), Layout("row"), Layout()], ids=str)
+@pytest.mark.parametrize("algorithm", ["gather", "summa", "cannon", "3d"])
+def test_16_bits_are_multiplied_at_their_own_rate_though_they_are_summed_over_ranks_in_32(algorithm, wanted, dtype):
+    """k is cut, and C comes as addends in float32."""
+    machine = Machine(flops=1e9, single=1.0, half=10.0, call=0.0, memory=1e30)
+
+    def program(comm):
+        grid = pdla.ProcessGrid((2, 2), comm=comm)
+        cut = Layout(None, ("row", "col")), Layout(("row", "col"))
+        A, B = (pdla.zeros((256, 256), grid, layout, dtype=dtype) for layout in cut)
+        pdla.matmul(A, B, layout=wanted, algorithm=algorithm)
+        pdla.syrk(A)
+
+    for _, ledger in (pdla.dry_run(4, program, machine=machine), (None, pdla.dry_run_all(4, program, machine=machine).ledgers[3])):
+        products = [event for event in ledger.events if event.what == "gemm"]
+        assert sum(event.end - event.start for event in products) == pytest.approx(sum(event.flops for event in products) / 1e10)
 
 
 def test_small_products_reach_a_share_of_the_rate():

@@ -311,6 +311,99 @@ def test_results_come_by_rank_and_arguments_go_to_all():
         run(10**6, lambda comm: None)
 
 
+STARTERS = {"run": run, "dry_run": pdla.dry_run, "dry_run_all": partial(pdla.dry_run_all, machine="a100x4")}
+
+
+def results(starter, *given, **named):
+    """By rank, or of the one that is run dry."""
+    found = STARTERS[starter](*given, **named)
+    return found.results if starter == "dry_run_all" else found if starter == "run" else [found[0]]
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_arguments_by_keyword_go_to_the_program(starter):
+    def program(comm, n, *rest, layout, seed=0, **others):
+        return n, rest, layout, seed, others
+
+    assert set(map(repr, results(starter, 3, program, 8, 9, layout="row", kind=3))) == {"(8, (9,), 'row', 0, {'kind': 3})"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sed'"):
+        STARTERS[starter](2, lambda comm, seed=0: seed, sed=3)
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_a_keyword_of_the_run_that_may_be_meant_for_the_program_is_refused(starter):
+    """Where the program has it from elsewhere it is the run's."""
+
+    def needs(comm, delay, rank, machine):
+        return delay, rank, machine
+
+    def may(comm, *, delay=None, rank=None, machine=None):
+        return delay, rank, machine
+
+    own = {"run": {"delay": 0.001}, "dry_run": {"rank": 1}, "dry_run_all": {"machine": "a100x4"}}[starter]
+    (name,) = own
+    told = pytest.raises(PdlaError, match=rf"{name}= is pdla\.{starter}'s own, and an argument of .* or by functools\.partial\(pr")
+    for program, given in ((needs, {}), (needs, own), (may, own)):
+        with told:
+            STARTERS[starter](2, program, **given)
+    for program, by_place in ((needs, (1, 2, 3)), (partial(may, delay=1, rank=2, machine=3), ())):
+        assert set(results(starter, 2, program, *by_place, **own)) == {(1, 2, 3)}
+    assert starter == "dry_run_all" or results(starter, 2, may) == [(None, None, None)] * (2 if starter == "run" else 1)
+    assert not any(results(starter, 2, lambda comm, **others: others, **own))
+
+
+COLLECTIVE = {
+    "@": lambda A: A @ A,
+    "gather": lambda A: A.gather(),
+    "norm": lambda A: A.norm(),
+    "redistribute": lambda A: A.redistribute(pdla.Layout("row")),
+    "shared": lambda A: A.shared(),
+    "a grid": lambda A: pdla.ProcessGrid(1, comm=A.grid.comm),
+    "zeros": lambda A: pdla.zeros((3, 3), A.grid, A.layout),
+    "along an axis": lambda A: A.grid["col"],
+    "share": lambda A: A.grid.comm.share(1),
+    "barrier": lambda A: A.grid.comm.barrier(),
+    "split": lambda A: A.grid.comm.split([0], "new"),
+    "allreduce": lambda A: A.grid.comm.allreduce(A.local).wait(),
+    "bcast": lambda A: A.grid.comm.bcast(A.local, 0).wait(),
+    "send": lambda A: A.grid.comm.send(A.local, 0).wait(),
+    "recv": lambda A: A.grid.comm.recv(A.local, A.grid.comm.size - 1).wait(),
+    "of a part": lambda A: A.grid["row"].barrier(),
+    "a plan": lambda A: A.grid.made[0](A, A),
+}
+
+
+@pytest.mark.parametrize("call", COLLECTIVE)
+@pytest.mark.parametrize("starter", STARTERS)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_is_collective_after_the_run_has_ended_says_so(starter, call, ranks):
+    """And not of how many ranks each waits for which."""
+
+    def program(comm):
+        A = pdla.ones((3, 3), pdla.ProcessGrid((comm.size, 1), comm=comm), pdla.Layout("row", "col"))
+        A.grid.made = pdla.plan_matmul(A, A), A.grid["row"]
+        return A
+
+    for A in results(starter, ranks, program):
+        assert (A * 2).local.shape == A.local.shape
+        with pytest.raises(GridError, match="the run that made this communicator has ended"):
+            COLLECTIVE[call](A)
+
+
+@pytest.mark.parametrize("starter", STARTERS)
+def test_what_is_collective_after_a_run_that_failed_says_so(starter):
+    kept = []
+
+    def program(comm):
+        kept.append(comm)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        STARTERS[starter](2, program)
+    with pytest.raises(GridError, match="the run that made this communicator has ended"):
+        kept[0].share(1)
+
+
 # ---------------------------------------------------------------------------------------------- counting
 
 

@@ -89,12 +89,17 @@ def test_metas_that_do_not_fit_are_the_errors_of_numpy(xp, kind, call):
     ("call", "told"),
     [
         (lambda: Meta((2, 3)) + Meta((3,), "float32"), [("touch", 48 + 48 + 12)]),
-        (lambda: Meta((5, 2, 3)) @ Meta((3, 4), "float32"), [("gemm", 2, 4, 3, "float64", 5)]),
+        (lambda: Meta((5, 2, 3)) @ Meta((3, 4), "float32"), [("gemm", 2, 4, 3, "float64", 5, "float64")]),
+        (lambda: Meta((2, 3), "float16") @ Meta((3, 4), "float16"), [("gemm", 2, 4, 3, "float16", 1, "float16")]),
         (lambda: Meta((2, 3)).sum(axis=1), [("touch", 48)]),
         (lambda: meta.copies([(Meta((2, 3)), Meta((2, 3))), (Meta((1, 1)), Meta((1, 1)))]), [("touch", 96), ("touch", 16)]),
         (lambda: meta.land(Meta((2, 3)), Meta((2, 3))), [("touch", 96)]),
-        (lambda: meta.gemm(Meta((2, 3)), Meta((3, 4)), Meta((2, 4))), [("gemm", 2, 4, 3, "float64", 1)]),
-        (lambda: meta.square(Meta((7, 3)), Meta((7, 7)), 1), [("gemm", 7, 4, 3, "float64", 1)]),
+        (lambda: meta.gemm(Meta((2, 3)), Meta((3, 4)), Meta((2, 4))), [("gemm", 2, 4, 3, "float64", 1, "float64")]),
+        (
+            lambda: meta.gemm(Meta((2, 3), "float16"), Meta((3, 4), "float16"), Meta((2, 4), "float32")),
+            [("gemm", 2, 4, 3, "float16", 1, "float32")],
+        ),
+        (lambda: meta.square(Meta((7, 3)), Meta((7, 7)), 1), [("gemm", 7, 4, 3, "float64", 1, "float64")]),
         (lambda: meta.erf(Meta((2, 3), "float32")), [("erf", 6, 4)]),
         (lambda: meta.uniform(np.arange(2), np.arange(3), 0), [("touch", 48)]),
     ],
@@ -104,8 +109,8 @@ def test_what_a_meter_is_told(call, told):
     heard = []
 
     class Recorder:
-        def gemm(self, m, n, k, dtype, count=1):
-            heard.append(("gemm", m, n, k, np.dtype(dtype).name, count))
+        def gemm(self, m, n, k, dtype, count=1, out=None):
+            heard.append(("gemm", m, n, k, np.dtype(dtype).name, count, np.dtype(out).name))
 
         def touch(self, size):
             heard.append(("touch", size))
@@ -153,6 +158,7 @@ def test_one_rank_of_a_million(rank):
     [
         (OverflowError, "int8", lambda A: A + 300),
         (OverflowError, "uint8", lambda A: -1 - A),
+        (OverflowError, "float32", lambda A: A * 1e60),
         (TypeError, "bool", lambda A: A - A),
         (TypeError, "int64", lambda A: operator.itruediv(A, 2)),
         (TypeError, "float32", lambda A: operator.imul(A, 2j)),

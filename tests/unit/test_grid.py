@@ -250,6 +250,28 @@ def test_a_grid_that_is_closed_leaves_others_their_communicators_and_plans():
     on_ranks(4, program)
 
 
+def test_of_too_many_communicators_the_one_that_was_asked_for_longest_ago_is_closed():
+    """And not the one that was made first: by then one along another axis may be in use all the time."""
+
+    def program(comm):
+        grids = [ProcessGrid((2, 2), axes=(f"r{i}", f"c{i}")) for i in range(8)]
+
+        def kept():
+            return [axes[0] for _, axes in comm._families.kept]
+
+        made = [grid[grid.axes[0]] for grid in grids]
+        assert grids[0]["r0"] is made[0] and grids[2]["r2"] is made[2]  # asked for again
+        assert kept() == ["r1", "r3", "r4", "r5", "r6", "r7", "r0", "r2"]
+        grids[0]["c0"], grids[0]["r0", "c0"]
+        assert kept() == ["r4", "r5", "r6", "r7", "r0", "r2", "c0", "r0"]
+        again = [grid[grid.axes[0]] for grid in grids]
+        assert [i for i, one in enumerate(made) if again[i] is one] == [0, 2]
+        assert again[1].share(comm.rank) == grids[1].group(("r1",))
+
+    with config.override(subcomms=8):
+        on_ranks(4, program)
+
+
 def test_ten_thousand_grids_keep_a_bounded_number_of_communicators():
     def program(comm):
         first = ProcessGrid(2, axes="first")

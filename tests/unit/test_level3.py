@@ -20,6 +20,7 @@ from pdla.indices import IndexSet
 from pdla.linalg import chain, stay, travel
 from pdla.linalg import script as triangle
 from pdla.linalg.cover import Cover, covers, measures, ruler
+from pdla.linalg.rank_k import _products
 from pdla.linalg.stairs import Block, meeting
 from pdla.linalg.strips import Strips
 
@@ -336,6 +337,29 @@ def test_where_all_see_A_nothing_of_it_is_copied():
         patch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
         for peaks in pdla.run(4, program):
             assert max(peaks) <= 8 * 20 * 20, "its part of C's triangle"
+
+
+@pytest.mark.parametrize("reader", [0, 3])
+@pytest.mark.parametrize("product", [pdla.syrk, pdla.herk])
+def test_where_all_see_A_it_ends_when_all_have_read(product, reader, monkeypatch):
+    """Who is first out of it may write to what the slowest still multiplies."""
+
+    def program(comm):
+        A = exact((12, 6), ProcessGrid((2, 2)), BLOCKS, complex).shared()
+        C, a = pdla.zeros((12, 12), A.grid, BLOCKS, dtype=complex), A.gather()
+        for step in range(3):
+            product(A, out=C)
+            A *= 2
+            assert np.array_equal(C.gather(), 4**step * np.tril(a @ (a.T if product is pdla.syrk else a.conj().T)))
+
+    def slowly(*given):
+        if pdla.world().rank == reader:
+            time.sleep(0.05)
+        return _products(*given)
+
+    monkeypatch.setattr("pdla.linalg.rank_k._products", slowly)
+    monkeypatch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+    pdla.run(4, program)
 
 
 @pytest.mark.parametrize("writer", [0, 3])

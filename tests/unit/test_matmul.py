@@ -1,7 +1,7 @@
 """The rule on the matrices' own grid, by its three schedules, against NumPy bit by bit; all combinations of cuts; bytes."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf
 from types import SimpleNamespace
 
@@ -496,6 +496,33 @@ def test_a_plan_foretells_messages_by_the_way_of_broadcasts_that_is_set():
     assert all(foretold == counted for foretold, counted in told) and told[0] == told[2] != told[1]
 
 
+OTHER = {"machine": "a100x4", "bcast": "scatter", "bcast_chunk": 512, "array": "cupy", "gpu_mpi": "off", "blas": "another"}
+TELLING = ("panel", "machine", "bcast", "bcast_chunk")  # settings by which plans of the test's products differ
+
+
+@pytest.mark.parametrize("setting", [each.name for each in fields(config.Settings)])
+def test_a_plan_kept_under_other_settings_is_not_found_where_a_new_one_would_differ(setting):
+    usual = getattr(config.settings, setting)
+    other = OTHER.get(setting, not usual if isinstance(usual, bool) else type(usual)(8))
+
+    def plans(comm):
+        A = pdla.zeros((512, 512), ProcessGrid((1, 4), comm=comm), LAYOUT)
+        return [pdla.plan_matmul(A, A, algorithm=algorithm).explain() for algorithm in ("gather", "summa", "cannon", "3d", "2.5d")]
+
+    def program(comm):
+        before = plans(comm)
+        with config.override(**{setting: other}):
+            found, made = plans(comm), pdla.dry_run(4, plans)[0]
+        assert found == made and plans(comm) == before
+        return found != before
+
+    told = []
+    for base in ({}, {"bcast": "chain"}):
+        with config.override(**{name: value for name, value in base.items() if name != setting}):
+            told.append(pdla.dry_run(4, program)[0])
+    assert any(told) == (setting in TELLING)
+
+
 @pytest.mark.parametrize("adds", [True, False])
 def test_a_plan_foretells_sums_as_this_world_can_send_them(adds, monkeypatch):
     """On GPUs none goes from node to node."""
@@ -753,6 +780,86 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
     pdla.run(4, program)
 
 
+LARGE = [
+    ("float32", 1e60), ("float32", 10**60), ("float32", np.float64(1e39)), ("float32", -3.5e38), ("float16", 1e39),
+    ("float64", 10**309), ("complex64", 1e60), ("complex64", 1e60j), ("complex64", np.complex128(1 - 1e60j)), ("bfloat16", -1e39),
+    ("int32", 2**40),
+]
+
+
+@pytest.mark.parametrize(("dtype", "factor"), LARGE, ids=lambda x: str(x)[:9])
+def test_a_factor_that_the_dtype_does_not_have_is_refused_on_every_rank(dtype, factor):
+    """As infinity it would make NaN of each zero. 16-bit floats are multiplied in float32."""
+
+    def program(comm):
+        A, C = (exact((4, 4), ProcessGrid((1, 2)), LAYOUT, dtype) for _ in "AC")
+        plan, told = pdla.plan_matmul(A, A, out=C), f"=.*: matrices of {dtype} cannot be multiplied by it: cast"
+        for name in ("alpha", "beta"):
+            for call in (
+                lambda given: pdla.matmul(A, A, out=C, **given), lambda given: plan(A, A, out=C, **given),
+                lambda given: pdla.plan_matmul(A, A, out=C, **given), lambda given: pdla.symm(A, A, out=C, **given),
+                lambda given: pdla.syrk(A, out=C, **given), lambda given: pdla.herk(A, out=C, **given),
+            ):
+                with pytest.raises(pdla.errors.ShapeError, match=name + told):
+                    call({name: factor})
+        with pytest.raises(pdla.errors.ShapeError, match="rank 1: alpha" + told):
+            pdla.matmul(A, A, alpha=factor if comm.rank else 1)
+
+    pdla.run(2, program)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [
+        ("float32", np.inf), ("float32", -np.inf), ("float32", 3.4028235e38), ("float16", 1e6), ("float16", -70000),
+        ("complex64", np.inf), ("bfloat16", np.inf), ("float32", 1e-60), ("float32", 3.40282356e38),
+    ],
+    ids=str,
+)
+def test_infinity_and_what_the_dtype_rounds_to_a_number_are_factors(dtype, factor):
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((1, 2)), LAYOUT, dtype=dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            wanted = (4 * np.ones(1, "c16" if dtype == "complex64" else float) * factor).astype(A.dtype)
+            C = pdla.matmul(A, A, alpha=factor)
+        assert np.array_equal(C.gather().real, np.broadcast_to(wanted.real, (4, 4)))
+        assert np.isnan(pdla.matmul(A, A, alpha=np.nan).gather()).all()
+
+    pdla.run(2, program)
+
+
+VIEWS = {
+    "itself": lambda X: X, "T": lambda X: X.T, "T of T": lambda X: X.T.T, "all": lambda X: X[:, :], "part": lambda X: X[1:5, 2:6],
+    "part of T": lambda X: X.T[2:6, :4], "block": lambda X: pdla.from_local(X.local, X.shape, X.grid, X.layout),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("which", ["A", "B"])
+def test_a_result_that_shares_memory_with_a_factor_is_refused(which, view):
+    """Whichever of the two it is, and in whatever view: the product would overwrite what other ranks, or itself, still read."""
+
+    def program(comm):
+        whole = {name: exact((6, 6), ProcessGrid((2, 2)), LAYOUT, seed=seed) for seed, name in enumerate("AB")}
+        parts = view.startswith("part")
+        A, B = (X[:4, :4] if parts else X for X in whole.values())
+        out = VIEWS[view](whole[which])
+        fine = exact(out.shape, out.grid, out.layout)
+        plan = pdla.plan_matmul(A, B, out=fine)
+        for call in (
+            lambda: pdla.matmul(A, B, out=out), lambda: pdla.gemm(2, A, B, 3, out), lambda: plan(A, B, out=out),
+            lambda: pdla.plan_matmul(A, B, out=out), lambda: pdla.symm(A, B, out=out),
+            lambda: pdla.hemm(A, B, out=out, side="right"),
+            *([lambda: pdla.syrk(A, out=out), lambda: pdla.herk(A, out=out)] if which == "A" else []),
+        ):
+            with pytest.raises(pdla.errors.ShapeError, match="out shares memory with A"):
+                call()
+        a, b = A.gather(), B.gather()
+        assert np.array_equal(pdla.matmul(A, B, out=fine).gather(), a @ b)
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize(("strides", "fine"), [
     ((0, 1), False), ((1, 0), False), ((0, 0), False), ((1, 1), False), ((2, 1), False), ((1, 2), True), ((3, 2), True),
     ((9, 2), True),
@@ -778,7 +885,12 @@ def test_a_result_whose_elements_lie_on_one_another_is_refused(strides, fine):
 
 @pytest.mark.parametrize("view", [lambda A: A.T, lambda A: A.conj()], ids=["T", "conj"])
 @pytest.mark.parametrize(
-    "call", [lambda A: A @ A, lambda A: A.redistribute(Layout("row")), lambda A: A.gather()], ids=["@", "redistribute", "gather"]
+    "call",
+    [
+        lambda A: A @ A, lambda A: A.redistribute(Layout("row")), lambda A: A.gather(), lambda A: A.check_copies(),
+        lambda A: A.norm(), lambda A: A.trace(), lambda A: A.sum(),
+    ],
+    ids=["@", "redistribute", "gather", "check_copies", "norm", "trace", "sum"],
 )
 def test_a_view_on_one_rank_alone_is_an_error_on_every_rank(call, view):
     """Otherwise the ranks' pieces would be taken for parts of one matrix, or their messages for each other's."""
@@ -813,7 +925,7 @@ def test_a_call_that_failed_on_one_rank_leaves_all_with_the_same_plans():
             pdla.matmul(A, B, algorithm="cannon")
         with pytest.raises(pdla.errors.ShapeError, match="rank 0: alpha=1j is complex"):
             pdla.matmul(A, Bs[0], algorithm="cannon", alpha=1j if comm.rank == 0 else 1)
-        with pytest.raises(pdla.errors.ShapeError, match="rank 0: alpha is an integer of 401 digits, more than any float64 has"):
+        with pytest.raises(pdla.errors.ShapeError, match=r"rank 0: alpha=10* \.\.\. 0*: matrices of float64 cannot be"):
             pdla.matmul(A, Bs[0], alpha=10**400 if comm.rank == 0 else 1)
         pdla.matmul(A, Bs[2], algorithm="cannon")
         assert np.array_equal(pdla.matmul(A, Bs[0], algorithm="cannon").gather(), A.gather() @ Bs[0].gather())

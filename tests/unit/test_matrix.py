@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, redistribute, reductions
+from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, nn, redistribute, reductions
 from pdla.errors import LayoutError, ShapeError
 
 LAYOUT = Layout("row", "col")
@@ -91,7 +91,7 @@ def test_parts_that_overlap_are_no_operand_and_result():
 
 @pytest.mark.parametrize("key", [3, np.s_[1:2], np.s_[::2, :], np.s_[1, :], np.s_[:, None]], ids=str)
 def test_what_is_no_part(key):
-    A = pdla.zeros((4, 4), ProcessGrid((1,), comm=pdla.run(1, lambda comm: comm)[0]), Layout())
+    A = pdla.run(1, lambda comm: pdla.zeros((4, 4), ProcessGrid((1,)), Layout()))[0]
     with pytest.raises(ShapeError, match="matrix of shape"):
         A[key]
 
@@ -187,6 +187,32 @@ def test_what_does_not_go_together():
             pickle.dumps(A)
 
     on_a_grid(program)
+
+
+@pytest.mark.parametrize("call", [
+    lambda A, B, plan: A @ B,
+    lambda A, B, plan: A + B,
+    lambda A, B, plan: A.__imul__(B),
+    lambda A, B, plan: A.__setitem__(np.s_[1:, :], B[1:, :]),
+    lambda A, B, plan: A.redistribute(B.layout, B.grid),
+    lambda A, B, plan: plan(A, B),
+    lambda A, B, plan: plan(A, A, out=B),
+    lambda A, B, plan: pdla.syrk(A, out=B),
+    lambda A, B, plan: pdla.symm(A, B),
+    lambda A, B, plan: pdla.multi_dot([A, A, B]),
+    lambda A, B, plan: pdla.batched_matmul(*(pdla.stack(np.ones((2, 4, 4)), X.grid, X.layout) for X in (A, B))),
+    lambda A, B, plan: nn.Linear(nn.Summa2D(B.grid), 4, 4).forward(A),
+    lambda A, B, plan: nn.ReLU(nn.Summa2D(B.grid)).forward(A),
+])
+def test_two_communicators_of_the_same_ranks_are_told_alike_by_all_that_takes_two_matrices(call):
+    """Their grids look alike: to say that the layouts differ would quote the same text twice."""
+
+    def program(comm):
+        A, B = (pdla.ones((4, 4), ProcessGrid((1, 2), comm=c), Layout("row", "col")) for c in (comm, comm.split([0, 1], "all")))
+        with pytest.raises(pdla.errors.GridError, match=r"on different communicators, of 2 and 2 ranks: make both grids from"):
+            call(A, B, pdla.plan_matmul(A, A))
+
+    pdla.run(2, program)
 
 
 def test_repr_needs_no_other_rank():
@@ -664,6 +690,31 @@ def test_a_scalar_less_a_matrix_promotes_before_it_subtracts(dtype):
             assert made.dtype == wanted.dtype and np.array_equal(made, wanted)
 
     pdla.run(2, program)
+
+
+@pytest.mark.parametrize("call", [
+    lambda A, x: A * x, lambda A, x: x * A, lambda A, x: A / x, lambda A, x: A + x, lambda A, x: x - A, lambda A, x: A.__imul__(x),
+    lambda A, x: A.__itruediv__(x), lambda A, x: A.__isub__(x), lambda A, x: A.__setitem__(np.s_[:, :], x),
+])
+def test_a_number_that_is_too_large_for_the_floats_is_refused(call):
+    """NumPy would make infinity of it, which makes NaN of zeros. Infinity itself, and NaN, may be meant."""
+
+    def program(comm):
+        grid = ProcessGrid((1, 1), comm=comm)
+        for dtype, large, fine in (
+            ("float32", [1e60, -1e60, 10**60, 3.5e38], [np.inf, np.nan, 3e38]), ("float16", [70000, 1e6], [65504]),
+            ("complex64", [1e60, 1e60j], [complex(0, np.inf)]), ("bfloat16", [1e60], [3e38]), ("float64", [10**400], [1e300]),
+        ):
+            A = pdla.zeros((2, 2), grid, LAYOUT, dtype=dtype)
+            for x in large:
+                with pytest.raises((OverflowError, LayoutError), match=r"more than|too large|cannot represent"):
+                    call(A, x)
+            with np.errstate(all="ignore"):
+                assert A.gather().tolist() == np.zeros((2, 2)).tolist()
+                for x in fine:
+                    call(A.copy(), x)
+
+    pdla.run(1, program)
 
 
 def test_what_operators_make_has_no_gaps():

@@ -26,7 +26,7 @@ SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))
 def test_bitwise(shape):
     def program(comm):
         grid, dtypes = ProcessGrid(shape), itertools.cycle(DTYPES)
-        for hows, (m, n, k) in itertools.product(("NN", "NT", "TN", "CC"), SIZES):
+        for hows, (m, n, k) in itertools.product(("NN", "NT", "TN", "CC", "CN", "NC"), SIZES):
             dtype = next(dtypes)
             A = op(exact((m, k) if hows[0] == "N" else (k, m), grid, LAYOUT, dtype, 1), hows[0])
             B = op(exact((k, n) if hows[1] == "N" else (n, k), grid, LAYOUT, dtype, 2), hows[1])

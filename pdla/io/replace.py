@@ -1,0 +1,91 @@
+"""How a new file takes the place of an old one: not where others would lose what they write, or go on with the old one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+from uuid import uuid4
+
+from pdla.comm.agree import amid
+from pdla.comm.base import Communicator
+from pdla.io.files import check_regular, together
+
+Version = tuple[int, int, int]
+
+
+def version(path: Path) -> Version:
+    """What differs between a file and one that replaces it, or the file after a write. It is opened, since only then NFS asks the
+    server anew."""
+    check_regular(path)
+    with path.open("rb") as file:
+        return _version(file)
+
+
+def _version(file: IO[bytes]) -> Version:
+    found = os.fstat(file.fileno())
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def replacing(comm: Communicator, path: Path) -> Iterator[Path]:
+    """Collective: the name of a new file, which takes the place of `path` at the end of the block, or goes where that fails."""
+    with ExitStack() as kept:
+        with together(comm, path):
+            target = path.resolve()
+            _check_replaceable(target)
+            before = kept.enter_context(_held(target)) if comm.rank == 0 else None
+        part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
+        try:
+            with amid(comm, "save"):
+                yield part
+                with together(comm, path):
+                    if comm.rank == 0:
+                        _replace(target, part, before)
+        finally:
+            if comm.rank == 0:
+                with suppress(OSError):  # if the name of `part` is too long for the file system, this fails, too
+                    part.unlink()
+
+
+def _check_replaceable(target: Path) -> None:
+    """ValueError where there is no file but something else, or a file with other names, which would go on to mean the old one."""
+    check_regular(target)
+    if target.exists() and (names := target.stat().st_nlink) > 1:
+        raise ValueError(f"it has {names} names (hard links), of which a save would change one: remove it first, or give another")
+
+
+@contextmanager
+def _held(target: Path) -> Iterator[Version | None]:
+    """A reader's lock on a file, if it is there, so that nobody locks it to write to it; gives its version. ValueError where
+    somebody has, as HDF5 does. A file system without locks tells nothing, nor do programs that take none."""
+    try:
+        file = target.open("rb")
+    except OSError:  # it is not there, or may not be read
+        yield None
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            where = "elsewhere, in this program or another"
+            raise ValueError(f"open for writing {where}: close it there first, or give another name") from None
+        except OSError:
+            pass
+        yield _version(file)
+
+
+def _replace(target: Path, part: Path, before: Version | None) -> None:
+    """Move the new file to its name, with the permissions of the old one; ValueError where that is no longer as it was."""
+    found = None
+    with suppress(OSError):
+        found = version(target)
+    if found != before:
+        raise ValueError("written to, or replaced, while it was saved to: save again")
+    if target.exists():
+        shutil.copymode(target, part)
+    os.replace(part, target)
