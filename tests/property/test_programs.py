@@ -18,6 +18,7 @@ from property.test_redistribute import grids, layouts, spread
 
 import pdla
 from pdla import ProcessGrid
+from pdla.array.dtypes import sum_alike
 from pdla.comm import ring
 from pdla.errors import LayoutError
 
@@ -206,7 +207,9 @@ def vector(grids, X):
 def add(grids, X, Y):
     A, B = (Z.A if small(Z.view) else Z.A * 0 for Z in (X, Y))
     x, y = (Z.whole if small(Z.view) else Z.whole * 0 for Z in (X, Y))
-    if A.grid != B.grid or not A.lies_as(B.layout):
+    kind, partial_ = np.result_type(A.dtype, B.dtype), A.layout.partial or B.layout.partial
+    cast = partial_ and not all(sum_alike(Z.dtype, kind) for Z in (A, B))  # addends of integers are not cast before they are summed
+    if cast or A.grid != B.grid or not A.lies_as(B.layout):
         A = A.redistribute(A.layout.summed)
         B = B.redistribute(A.layout, A.grid)
     return Twin(A + B, x + y)
