@@ -40,16 +40,19 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     if (verbs := begun.get()) is not None:
         verbs[0] = 0
     if not config.settings.check:
-        comm.in_step()
+        comm.in_step(call)
         if error is not None:
             raise error
         return
     text = call if error is None else f"{_ERROR}{error}"
+    before = comm.enter(call)
     try:
         alike = comm.same(text)
     except BaseException as interruption:  # raised by a signal's handler: the others, who may agree, go on with this call
         failed(comm, f"the agreement on {call}", interruption)
         raise
+    finally:
+        comm.user = before
     if alike:
         if error is not None:
             raise _on_all(comm, error)
@@ -154,19 +157,21 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
 class amid:
     """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank."""
 
-    __slots__ = ("comm", "token", "verbs", "what")
+    __slots__ = ("before", "comm", "token", "verbs", "what")
 
     def __init__(self, comm: Communicator, what: str) -> None:
         self.comm, self.what = comm, what
 
     def __enter__(self) -> None:
-        self.comm.in_step()
+        self.comm.in_step(self.what)
+        self.before = self.comm.enter(self.what)
         outer = begun.get()
         self.verbs = [0] if outer is None else outer
         self.token = begun.set(self.verbs)
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         begun.reset(self.token)
+        self.comm.user = self.before
         if error is not None:
             failed(self.comm, self.what, error, self.verbs[0])
 

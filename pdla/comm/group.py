@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from threading import get_ident
 from types import ModuleType
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from pdla.comm.board import Board
 from pdla.comm.hall import Hall
 from pdla.comm.relay import pays
 from pdla.comm.workspace import aligned
+from pdla.errors import AgreementError
 
 Array = Any
 Pieces = Sequence[tuple[int, Array]]  # (the rank that it is sent to or comes from, the array)
@@ -39,6 +41,8 @@ class Group(ABC):
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
         self.failed: Callable[[], None] | None = None  # after an error amid messages (agree.py): asks whether all ranks failed
+        self.user: tuple[int, str] | None = None  # the thread that is in a collective call, and the call in words
+        self.clash = ""  # what to say at every further call, since two threads were in collective calls at once
         self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
         self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
         self._routes: dict[str, ring.Route] = {}
@@ -81,15 +85,42 @@ class Group(ABC):
         """Whether a rank runs on another node than this one."""
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
-    def in_step(self) -> None:
-        """Called before an agreement or a message: GridError where the communicator has been freed; and if this rank has gone on
-        after an error amid messages (agree.py), ask whether all ranks have. If that raises, the next call asks again."""
+    def in_step(self, call: str = "a verb") -> None:
+        """Called before an agreement or a message: GridError where the communicator has been freed, AgreementError where two
+        threads are in calls at once; and if this rank has gone on after an error amid messages (agree.py), ask whether all ranks
+        have. If that raises, the next call asks again."""
         self._check_open()
         comm: Group | None = self
         while comm is not None:
+            if comm.user is not None or comm.clash:
+                comm.alone(call)
             if comm.failed is not None:
                 self._ask()
             comm = comm.above
+
+    def enter(self, call: str) -> tuple[int, str] | None:
+        """This thread begins a collective call, and puts what it is given here back into `user` at its end."""
+        before = self.user
+        if before is not None or self.clash:
+            self.alone(call)
+        self.user = get_ident(), call
+        return before
+
+    def alone(self, call: str) -> None:
+        """AgreementError, now and at every further call, if another thread of this rank is in a collective call: ranks would
+        mistake messages of the one for those of the other."""
+        user = self.user
+        if not self.clash and user is not None and user[0] != get_ident():
+            self.clash = (
+                f"two threads of rank {self.rank} are in collective calls on {self.axis!r} at once, in {user[1]} and in {call}: "
+                "let one thread make them, or give each thread a communicator of its own"
+            )
+            self._end_waits()
+        if self.clash:
+            raise AgreementError(self.clash)
+
+    def _end_waits(self) -> None:  # noqa: B027 - a default
+        """The communicator has a clash: end what another thread of this rank waits in."""
 
     def _ask(self) -> None:
         if self.above is not None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
+from threading import get_ident
 from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import ref
@@ -28,7 +29,7 @@ from pdla.comm.agree import astray, name, tell
 from pdla.comm.base import VERB_TAGS, Communicator
 from pdla.comm.board import Board
 from pdla.comm.common import mapped
-from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.group import Array, Group, Landed, Onward, Pieces
 from pdla.comm.job import give_up, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.node import FAR, NEAR, Node
@@ -214,6 +215,8 @@ class MPIComm(Communicator):
         """
         if ready():
             return
+        if (before := self.user) is None:
+            self.user = get_ident(), call
         polls, waited, seen = 0, 0.0, time.monotonic()
         pause = pause or (self._probe if round_ is None else self._pause)
         if self._progress is not None:
@@ -224,6 +227,7 @@ class MPIComm(Communicator):
                 polls += 1
                 pause(polls)
                 if polls % 64 == 0:
+                    self._check_alone(call)
                     waited, seen = waited + min(_LOOK, time.monotonic() - seen), time.monotonic()
                     if 0 < config.settings.timeout < waited:
                         late = [*awaited()]
@@ -231,8 +235,17 @@ class MPIComm(Communicator):
                 if ready():
                     return
         finally:
+            self.user = before
             if self._progress is not None:
                 self._progress.resting = False
+
+    def _check_alone(self, call: str) -> None:
+        """As `alone`, of the communicators above, too, whose rings this one's ranks are: while this thread waits."""
+        comm: Group | None = self
+        while comm is not None:
+            if comm.clash:
+                comm.alone(call)
+            comm = comm.above
 
     def _pause(self, polls: int) -> None:
         self.node.pause(polls, NEAR if self.nodes == 1 else FAR)

@@ -251,6 +251,10 @@ class ThreadComm(Communicator):
         """The ranks, by the world's numbers, that have not come yet."""
         return [r for i, r in enumerate(self.ranks) if i not in come]
 
+    def _end_waits(self) -> None:
+        with self.world.lock:
+            self.world.fail(self.me, AgreementError(self.clash))
+
     def _until(self, call: str, ready: Callable[[], bool]) -> None:
         with self.world.lock:
             self.world.wait_until(self.me, ready, lambda: f"{call} on {self.axis!r}, {self.size} ranks")

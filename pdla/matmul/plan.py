@@ -194,7 +194,8 @@ class Plan:
         if (turn := self.seen[3]) is None:
             with amid(comm, "a product"):
                 return self._run(A, B, out, alpha, beta, workspace)
-        comm.in_step()
+        comm.in_step("a product")
+        before = comm.enter("a product")
         try:
             C = self._new(A) if out is None else out
             workspace.most = self.limit
@@ -203,6 +204,8 @@ class Plan:
         except BaseException as error:  # not by `amid`, whose cost would show in the smallest products
             failed(comm, "a product", error)
             raise
+        finally:
+            comm.user = before
         return C
 
     def _new(self, A: DistMatrix) -> DistMatrix:

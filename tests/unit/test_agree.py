@@ -494,3 +494,76 @@ def test_a_misspelt_variable_is_an_error():
 def test_every_error_is_one_of_pdlas():
     kinds = [kind for kind in vars(pdla.errors).values() if isinstance(kind, type)]
     assert all(issubclass(kind, PdlaError) for kind in kinds) and len(kinds) > 5
+
+
+# ---------------------------------------------------------------------------------------------- threads of one rank
+
+
+def two_threads(comm, calls=30):
+    """Products of two threads, each on a grid of its own over the one communicator; what each of them raised."""
+    grids, raised = [ProcessGrid((1, comm.size), comm=comm) for _ in range(2)], []
+
+    def work(grid):
+        try:
+            for _ in range(calls):
+                A = pdla.random((20, 20), grid, pdla.Layout(cols="col"))
+                (A @ A).sum()
+        except pdla.errors.PdlaError as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=work, args=(grid,)) for grid in grids]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return raised
+
+
+CLASH = r"two threads of rank \d are in collective calls on 'all' at once, in .+ and in .+: let one thread make them, or give"
+
+
+def test_two_threads_of_a_rank_in_calls_at_once_are_told_of_both():
+    with pytest.raises(AgreementError, match=CLASH):
+        pdla.run(4, two_threads)
+
+
+def test_dry_too():
+    """One of them waits within its call, until the other has begun one."""
+
+    def program(comm):
+        inside, begun = threading.Event(), threading.Event()
+
+        def first():
+            with amid(comm, "the first call"):
+                inside.set()
+                begun.wait(10)
+
+        other = threading.Thread(target=first)
+        other.start()
+        inside.wait(10)
+        with pytest.raises(AgreementError, match=r"in the first call and in ProcessGrid.*: let one"):
+            ProcessGrid(2, comm=comm)
+        begun.set()
+        other.join()
+        with pytest.raises(AgreementError, match="in the first call and in ProcessGrid"):  # and at every further call
+            ProcessGrid(2, comm=comm)
+
+    pdla.dry_run(2, program)
+
+
+def test_threads_may_take_turns():
+    def program(comm):
+        turn = threading.Lock()
+        grid, sums = ProcessGrid((2, 2), comm=comm), []
+
+        def work():
+            with turn:
+                sums.append(pdla.ones((4, 4), grid, pdla.Layout("row", "col")).sum())
+
+        for _ in range(3):
+            one = threading.Thread(target=work)
+            one.start()
+            one.join()
+        return sums
+
+    assert pdla.run(4, program)[0] == [16.0] * 3

@@ -517,3 +517,26 @@ def test_more_blas_threads_than_cores_are_warned_of_once_a_node():
     said = f"2 ranks x {cores} BLAS threads on a node of {cores} cores: set PDLA_THREADS={max(1, cores // 2)}"
     assert job.returncode == 0 and job.stdout.count(said) == (cores > 1)
     assert "BLAS threads" not in run_job("", ranks=2, PDLA_THREADS="1").stdout
+
+
+def test_two_threads_of_a_rank_in_calls_at_once_are_told_of_both_within_the_timeout():
+    """On every rank both threads, or one of them and the program, which goes on: nothing hangs, and MPI does not end it."""
+    job = run_job(
+        """
+import threading, pdla
+patience(30.0)
+grids, raised = [pdla.ProcessGrid((1, comm.size), comm=comm) for _ in range(2)], []
+def work(grid):
+    try:
+        for _ in range(50):
+            A = pdla.random((20, 20), grid, pdla.Layout(cols="col"))
+            (A @ A).sum()
+    except pdla.errors.AgreementError as error:
+        raised.append(str(error))
+threads = [threading.Thread(target=work, args=(grid,)) for grid in grids]
+for each in threads: each.start()
+for each in threads: each.join()
+print(f"rank {comm.rank}:", len(raised), {" and in " in text for text in raised}, {text[:26] for text in raised}, flush=True)
+"""
+    )
+    assert job.stdout.count("{True} {'two threads of rank") == 3, job.stdout
