@@ -72,7 +72,10 @@ def called_by_users(name):
 
 
 local = {name: why for why, names in LOCAL.items() for name in names.split()}
-CALLS = {name: call for name, call in public().items() if not {name, name.split(".")[0]} & local.keys()}
+CALLS = {
+    **{name: call for name, call in public().items() if not {name, name.split(".")[0]} & local.keys()},
+    "matvec of a vector": pdla.matvec, "from_global of a root": pdla.from_global, "Layer.forward of numbers": nn.Layer.forward,
+}
 
 
 def arguments(name):
@@ -217,6 +220,11 @@ def scheme_on(shape):
     return {"grid": lambda here: (here.grid(shape), here.grid(shape, order=[1, 0]))}
 
 
+def layered(here):
+    """Stacks whose layers are of one rank, which agrees with itself on what a product asks of its layer alone."""
+    return here.stack(axis="row"), here.stack(axis="row").T, here.stack()
+
+
 out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an error by itself
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
     **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk"), out),
@@ -225,13 +233,20 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
     "DistMatrix.__rmatmul__": {"other": lambda here: (None, 1, "x")},
     "ProcessGrid.__init__": {"shape": lambda here: (2, 1)},
     "DistMatrix.redistribute": {"grid": lambda here: (None, here.grid(order=[1, 0]))},
-    "Stack.__matmul__": {"other": VALUES["Stack"]}, "batched_matmul": {"A": VALUES["Stack"], "B": VALUES["Stack"]},
+    "Stack.__matmul__": {"other": VALUES["Stack"]},
+    "batched_matmul": {"A": layered, "B": layered, "layout": lambda here: (None, WHOLE)},
     "stack": {
         "array": lambda here: (np.ones((2, 4, 4)), np.zeros((2, 4, 4)), np.ones((2, 4, 8))), "layout": lambda here: (WHOLE, ROWS)
     },
     "matvec": {
         "x": lambda here: (*(here.ones(layout, (4, 1)) for layout in (ROWS, WHOLE)), here.ones(shape=(4, 1), dtype="float32")),
     },
+    "matvec of a vector": {"x": lambda here: (np.ones(4), np.zeros(4), np.ones(4, "float32"))},
+    "Layer.forward of numbers": {
+        "self": lambda here: [nn.Embedding(here.scheme, n, 4) for n in (4, 8)],
+        "x": lambda here: (np.arange(4), np.arange(4)[::-1], np.arange(4, dtype="int32")),
+    },
+    "from_global of a root": {"root": lambda here: (0, 1, None)},
     "native_layouts": {"algorithm": lambda here: ("auto", "3d")},
     "load": {"path": stored},
     "save": {"path": lambda here: (here.folder / "a.npy", here.folder / "b.npy")},
@@ -255,6 +270,8 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
 OWN = {  # what may differ from rank to rank, with the value of all ranks; why
     "from_local(local)": lambda here: np.ones((2, 4)),  # a rank's own block
     "from_descriptor(local)": lambda here: np.ones((4, 4)),
+    "from_global of a root(array)": lambda here: np.ones((4, 4)),  # only the root's is looked at
+    "matvec of a vector(layout)": lambda here: None,  # no other is allowed
     "from_function(f)": lambda here: np.add,  # a function, of which nothing can be compared
     "ProcessGrid.__init__(comm)": lambda here: here.comm,  # by it ranks reach each other
     "native_layouts(comm)": lambda here: here.comm,
@@ -388,7 +405,7 @@ def wrongs(here):
     """Values that hardly any argument takes, and what is over a communicator of this rank's own."""
     alone = Here(here.comm.split([here.comm.rank], "alone"), here.folder)
     foreign = [alone.grid(), alone.ones(), alone.stack(), alone.scheme, alone.linear()]
-    return [Wrong(), None, "?", float("nan"), -1, [1], {}, np.ones((2, 2)), np.empty(0), *foreign]
+    return [Wrong(), None, "?", float("nan"), -1, [1], {}, np.ones((2, 2)), np.empty(0), Layout("nowhere"), *foreign]
 
 
 @each
