@@ -229,7 +229,8 @@ class ProcessGrid:
         words, idle = [f"{axis}={n}" for axis, n in self.sizes.items()], self.comm.size - self.size
         if self.placing:
             first = ", ".join(map(str, self.ranks.ravel()[:8]))
-            words.append(f"order=[{first}{', ...' if self.size > 8 else ''}]")
+            rest = f", ..., digest {self.placing.hex()[:8]}" if self.size > 8 else ""  # of all, as no two grids are alike
+            words.append(f"order=[{first}{rest}]")
         return f"ProcessGrid({', '.join(words)}" + (f"; {idle} idle)" if idle else ")")
 
     def __reduce__(self):

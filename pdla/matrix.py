@@ -113,7 +113,8 @@ class DistMatrix:
     def described(self) -> str:
         """A description of the matrix that is the same on every rank."""
         shared = ", shared" * (self.common is not None)
-        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + shared
+        gaps = ("", ", with gaps", ", with gaps in rows")[self.gaps]
+        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + gaps + shared
         return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}{lying}"
 
     def __reduce__(self):

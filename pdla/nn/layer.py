@@ -70,6 +70,11 @@ class Layer:
     def __repr__(self) -> str:
         return f"{type(self).__name__} on {self.scheme!r}"
 
+    @property
+    def described(self) -> str:
+        """The layer, and how its scheme runs a pass, in words that are the same on every rank."""
+        return f"{self!r}, {self.scheme.described}"
+
     # ------------------------------------------------------------------ what subclasses write
 
     def _forward(self, x: Any, at: Shard) -> Steps[Any]:
@@ -129,14 +134,14 @@ class Layer:
         """Collective: the parameters as global arrays by name, on every rank or on `root` (None elsewhere), in an order of rows
         and columns that does not depend on the scheme: another scheme, on another grid, loads them."""
         comm = self.scheme.grid.comm
-        with agreed(comm, f"state_dict of {self!r} to root={root}"):  # also of a layer without parameters, which gathers nothing
+        with agreed(comm, f"state_dict of {self.described} to root={root}"):  # also where there are no parameters to gather
             check_root(comm, root)
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Collective: set the parameters from global arrays, which every rank has. ShapeError where names or shapes differ; an
         error leaves the layer as it was."""
-        with agreed(self.scheme.grid.comm, f"load_state_dict of {self!r}"):
+        with agreed(self.scheme.grid.comm, f"load_state_dict of {self.described}"):
             own = self.parameters()
             check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
         blocks = [from_global(state[name], value.grid, value.layout).stored for name, value in own.items()]
@@ -165,7 +170,7 @@ class Layer:
 
         ShapeError or LayoutError for an x that the layer does not take, AgreementError where `passes` differs between ranks.
         """
-        call = f"forward of {self!r} on {described(x)}, training={training}, passes={self.passes}"
+        call = f"forward of {self.described} on {described(x)}, training={training}, passes={self.passes}"
         with agreed(self.scheme.grid.comm, call):
             checks.flags(training=training)
             self._takes(x)
@@ -200,7 +205,7 @@ class Layer:
         PdlaError, on every rank, without a forward pass before it; LayoutError or ShapeError where dy does not lie as y.
         """
         trip, y = self._trip, self._left
-        with agreed(self.scheme.grid.comm, f"backward of {self!r} on {described(dy)}"):
+        with agreed(self.scheme.grid.comm, f"backward of {self.described} on {described(dy)}"):
             if trip is None:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             assert y is not None
@@ -241,7 +246,7 @@ def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[Non
     all. `numbers`: the arguments in words; flags must be True or False."""
     check_scheme(kind, scheme)
     told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
-    with agreed(scheme.grid.comm, f"{kind}({told})"):
+    with agreed(scheme.grid.comm, f"{kind}({told}) in {scheme.described}"):
         checks.flags(**flags)
         yield
 

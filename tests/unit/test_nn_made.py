@@ -340,6 +340,13 @@ def test_panels_are_not_kept_nor_cut(options):
         pdla.run(2, program)
 
 
+@pytest.mark.parametrize("scheme", [nn.Serial, nn.Cube3D])
+def test_an_option_that_a_scheme_does_not_have_is_refused(scheme):
+    """It was taken for a flag of a subclass, and forgotten."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'kep'"):
+        pdla.run(1, lambda comm: scheme(pdla.ProcessGrid((1, 1, 1), comm=comm), kep=False))
+
+
 def test_a_scheme_takes_a_grid():
     with pytest.raises(GridError, match="takes a ProcessGrid"):
         pdla.run(1, nn.Summa2D)
