@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdla.array import namespace
-from pdla.array.dtypes import check_numbers, dtype_of, has, is_number, numeric, promoted, sum_alike
+from pdla.array.dtypes import check_numbers, has, is_number, numeric, promoted, sum_alike
 from pdla.comm.agree import agreed
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
@@ -201,7 +201,7 @@ class DistMatrix:
         """A new matrix of another dtype. Raises ShapeError for a dtype that is not one of numbers, or of which CuPy has no arrays;
         LayoutError for partial sums whose addends may add up to something else in it (floats cut off to integers, integers of
         another width)."""
-        dtype = dtype_of(dtype)
+        dtype = np.dtype(dtype)
         check_numbers("astype", dtype, self.xp)
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)

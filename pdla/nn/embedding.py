@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.array.dtypes import check_numbers, dtype_of
+from pdla.array.dtypes import check_numbers
 from pdla.comm.ledger import tagged
 from pdla.create import random
 from pdla.errors import PdlaError, ShapeError, kind_of
@@ -106,7 +106,7 @@ class Positions(Layer):
         with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"):
             check_sequence("Positions", sequence)
             check_counts("Positions", features=features)
-            kind = dtype_of(dtype)
+            kind = np.dtype(dtype)
             check_floats(f"{name} positions", kind)
             check_numbers(f"{name} positions", kind, scheme.grid.comm.xp)
             check_number("Positions", "scale", scale)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agree import agreed, amid
 from pdla.create import from_global
@@ -134,12 +135,12 @@ class Layer:
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Collective: set the parameters from global arrays, which every rank has. ShapeError where names or shapes differ; an
-        error leaves the layer as it was."""
+        """Collective: set the parameters from global arrays of real numbers, which every rank has; in bfloat16 also as np.load
+        gives them, of dtype |V2. ShapeError where names or shapes differ; an error leaves the layer as it was."""
         with agreed(self.scheme.grid.comm, f"load_state_dict of {self!r}"):
             own = self.parameters()
             check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
-        blocks = [from_global(state[name], value.grid, value.layout).stored for name, value in own.items()]
+        blocks = [from_global(as_saved(state[name]), value.grid, value.layout).stored for name, value in own.items()]
         for value, block in zip(own.values(), blocks, strict=True):
             value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # explicitly: to NumPy bfloat16 is of another kind
 
@@ -254,10 +255,11 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
         raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
     for name, shape in shapes.items():
-        if shape != np.shape(state[name]):
-            raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {shape} in {whose}")
-        dtype = getattr(state[name], "dtype", None)
-        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(state[name]).dtype)
+        given = as_saved(state[name])  # once: a file's is read
+        if shape != np.shape(given):
+            raise ShapeError(f"{name} is {np.shape(given)} in the state, {shape} in {whose}")
+        dtype = getattr(given, "dtype", None)
+        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(given).dtype)
 
 
 def _memory(x: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing, widened
-from pdla.array.dtypes import check_numbers, dtype_of
+from pdla.array.dtypes import check_numbers
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
 from pdla.create import random, zeros
@@ -29,7 +29,7 @@ def weights(
 ) -> Parameter:
     """Collective: a weight for a layer of this table, normal with a standard deviation of `scale`, the same in every scheme."""
     with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
-        kind = dtype_of(dtype)
+        kind = np.dtype(dtype)
         check_floats(name, kind)
         check_numbers(name, kind, scheme.grid.comm.xp)
         check_number(name, "scale", scale)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
+from pdla.array.dtypes import as_saved
 from pdla.comm.agree import agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
@@ -86,7 +87,7 @@ class Optimizer:
         loaded: dict[Parameter, tuple[Any, ...]] = {}
         for key, parameter in places.items():
             value = parameter.value
-            block = from_global(state[key], value.grid, value.layout).stored.astype(summing(value.dtype), copy=False)
+            block = from_global(as_saved(state[key]), value.grid, value.layout).stored.astype(summing(value.dtype), copy=False)
             loaded[parameter] = *loaded.get(parameter, ()), block
         self.steps, self.state = int(state["steps"]), loaded
 
