@@ -203,7 +203,7 @@ class Scheme:
         return from_global(x, self.grid, self.residual(sequence), root)
 
 
-def counts(n: object, least: int = 1) -> bool:
+def counts(n: object, least: float = 1) -> bool:
     """Whether n is a whole number of at least `least`."""
     return isinstance(n, Integral) and int(n) >= least
 

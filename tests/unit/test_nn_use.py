@@ -308,6 +308,27 @@ def test_logits_that_do_not_count_may_be_anything():
     assert value == spoilt and np.array_equal(slope, spoilt_slope) and not slope[1].any()
 
 
+@pytest.mark.parametrize(("ignore", "dtype"), [(-100, np.int64), (-100, np.int8), (-1, np.int32), (3, np.uint8), (255, np.uint8)])
+@somewhere
+def test_tokens_of_any_number_may_not_count(place, ignore, dtype):
+    """One of the vocabulary, too; gradients of the others are those of a loss without them."""
+    logits, targets = np.random.default_rng(0).standard_normal((15, 7)), (np.arange(15) % 7).astype(dtype)
+    targets[::4] = ignore
+    counted = targets != ignore
+
+    def program(scheme, criterion, given):
+        spec = scheme.first.Y
+        loss = criterion.forward(pdla.from_global(logits, scheme.grid, scheme.activation(spec)), given)
+        return {"loss": loss, "slope": criterion.backward().gather()}
+
+    odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    slope = np.where(counted[:, None], odds - np.eye(7)[np.where(counted, targets, 0)], 0) / counted.sum()
+    loss = -np.log(odds[counted, targets[counted]]).mean()
+    found = run(place, lambda scheme: program(scheme, nn.CrossEntropy(ignore=ignore), targets))
+    check_close(found, {"loss": loss, "slope": slope}, 1e-13)
+    assert not found["slope"][~counted].any()
+
+
 @pytest.mark.parametrize("cols", [pdla.Cyclic("row", 1), pdla.Cyclic("row", 2), ("row", "col")], ids=repr)
 def test_a_loss_of_logits_wherever_they_lie(cols):
     logits, targets = np.random.default_rng(0).standard_normal((6, 7)), np.array([0, 6, -1, 3, 4, 2])
