@@ -46,6 +46,12 @@ class Group(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
 
+    def __copy__(self) -> Self:
+        return self  # a second handle would number its verbs by itself
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
     @cached_property
     def nodes(self) -> int:
         """How many nodes the ranks run on."""

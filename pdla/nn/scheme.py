@@ -151,6 +151,9 @@ class Scheme:
         words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
         return f"{type(self).__name__}({words})"
 
+    def __deepcopy__(self, memo: object) -> Scheme:
+        return self  # so that a copy of a layer fits beside the original
+
     # ------------------------------------------------------------------ layouts
 
     def table(self, kind: str) -> Table:
