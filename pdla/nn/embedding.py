@@ -14,16 +14,16 @@ from pdla.array import namespace
 from pdla.array.composed import widened
 from pdla.array.dtypes import check_numbers
 from pdla.comm.ledger import tagged
-from pdla.create import random
+from pdla.create import zeros
 from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.layout import Layout, axes_of
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like
 from pdla.nn.layer import Layer, made
-from pdla.nn.linear import Linear, weights
+from pdla.nn.linear import Linear, normal, weights
 from pdla.nn.scheme import Meeting, Scheme
 from pdla.nn.steps import Steps, begun, gathered, settled
-from pdla.nn.trip import Parameter, Shard, seeded
+from pdla.nn.trip import Parameter, Shard
 
 
 class Embedding(Layer):
@@ -43,7 +43,7 @@ class Embedding(Layer):
             check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
-        self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.weight = weights(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
         self.weight.turned = False
         self.gives, self.widths = scheme.first.X, (None, hidden)
         self.positions = None
@@ -114,9 +114,8 @@ class Positions(Layer):
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X
         self.widths = features, features
-        layout, own = Layout(None, scheme.residual().cols), seeded(seed, f"{name} positions")
-        drawn = random((sequence, features), scheme.grid, layout, seed=own, distribution="normal")
-        self.table = Parameter(like(drawn, (drawn.stored * scale).astype(kind)))
+        value = zeros((sequence, features), scheme.grid, Layout(None, scheme.residual().cols), dtype=kind)
+        self.table = Parameter(value, draw=normal(self, value, scale, seed, f"{name} positions"))
 
     def __repr__(self) -> str:
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
