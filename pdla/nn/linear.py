@@ -41,16 +41,15 @@ def weights(
     return Parameter(value, meeting.w, name, normal(layer, value, scale, seed, name))
 
 
-def normal(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], Any]:
+def normal(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
     """What draws this matrix's block, normal with a standard deviation of `scale`, by the seed, the layer's place and the name. The
     layer then keeps its place, whatever it is put into."""
 
-    def draw() -> Any:
+    def draw() -> None:
         layer.drawn = True
-        if value.xp.name == "meta":
-            return value.stored  # there are no numbers, and to draw them would count as work of the first pass
-        numbers = Draw(value.shape[1], np.dtype(np.float64), seeded(seed, layer.place + name), "normal", 0, 1)
-        return (value.xp.drawn(*value.indices, numbers) * scale).astype(value.dtype)
+        if value.xp.name != "meta":  # which has no numbers: to draw them would count as work of the first pass
+            numbers = Draw(value.shape[1], np.dtype(np.float64), seeded(seed, layer.place + name), "normal", 0, 1)
+            value.xp.copy(value.stored, (value.xp.drawn(*value.indices, numbers) * scale).astype(value.dtype))
 
     return draw
 

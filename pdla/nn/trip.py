@@ -41,11 +41,11 @@ class Parameter:
     name    its messages are recorded as "name forward" and "name backward"
     layers  how many layers use it
     turned  whether the backward pass needs it, too
-    draw    what gives its first numbers, once somebody asks for them: by then the layer has been put into its place
+    draw    what writes its first numbers, once somebody asks for them: by then the layer has been put into its place
     """
 
     def __init__(
-        self, value: DistMatrix, used: Layout | None = None, name: str = "", draw: Callable[[], Any] | None = None
+        self, value: DistMatrix, used: Layout | None = None, name: str = "", draw: Callable[[], None] | None = None
     ) -> None:
         self.made, self.name, self.layers, self.turned, self._draw = value, name, 1, True, draw
         self.used = value.layout if used is None else used
@@ -54,7 +54,7 @@ class Parameter:
     @property
     def value(self) -> DistMatrix:
         if self._draw is not None:
-            self.made.xp.copy(self.made.stored, self._draw())
+            self._draw()
             self._draw = None
         return self.made
 
