@@ -236,6 +236,12 @@ class ProcessGrid:
     def __reduce__(self):
         raise TypeError("a ProcessGrid cannot be pickled: it holds communicators; send its shape and make it there")
 
+    def __copy__(self) -> ProcessGrid:
+        return self  # a value, as a number is
+
+    def __deepcopy__(self, memo: object) -> ProcessGrid:
+        return self
+
     def rank_of(self, coords: Mapping[str, int]) -> int:
         """Rank in comm at the coordinates, one for each axis."""
         return int(self.ranks[tuple(coords[axis] for axis in self.axes)])

@@ -39,12 +39,19 @@ class Group(ABC):
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
         self.failed: Callable[[], None] | None = None  # after an error amid messages (agree.py): asks whether all ranks failed
+        self.noted: list[str] = []  # what this rank has done since the last agreement, and the others should have (agree.py)
         self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
         self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
         self._routes: dict[str, ring.Route] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
+
+    def __copy__(self) -> Self:
+        return self  # a second handle would number its verbs by itself
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     @cached_property
     def nodes(self) -> int:

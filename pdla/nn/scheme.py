@@ -153,6 +153,9 @@ class Scheme:
         words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
         return f"{type(self).__name__}({words})"
 
+    def __deepcopy__(self, memo: object) -> Scheme:
+        return self  # so that a copy of a layer fits beside the original
+
     # ------------------------------------------------------------------ layouts
 
     def table(self, kind: str) -> Table:
@@ -205,7 +208,7 @@ class Scheme:
         return from_global(x, self.grid, self.residual(sequence), root)
 
 
-def counts(n: object, least: int = 1) -> bool:
+def counts(n: object, least: float = 1) -> bool:
     """Whether n is a whole number of at least `least`."""
     return isinstance(n, Integral) and int(n) >= least
 

@@ -516,7 +516,6 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.xfail(reason="a training step does not compare them", strict=True, raises=AssertionError)
 @pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda x: getattr(x, "__name__", x))
 def test_a_number_of_a_training_step_that_is_set_on_one_rank(kind, name):
     def program(comm):
