@@ -14,7 +14,7 @@ import numpy as np
 
 from pdla.array import blas, namespace
 from pdla.array.draw import TILE, Draw
-from pdla.array.dtypes import check_numbers, dtype_of, has_fractions
+from pdla.array.dtypes import check_numbers, has_fractions
 from pdla.array.numpy import significant
 from pdla.comm.agree import agree, agreed, amid, in_words
 from pdla.comm.base import Communicator
@@ -36,7 +36,7 @@ def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: st
         in_layout(call, layout)
         whole = whole_shape(call, shape)
         layout.check(whole, grid.sizes)
-        kind = dtype_of(dtype)
+        kind = np.dtype(dtype)
         check_numbers(call, kind, grid.comm.xp)
         if grid.comm.xp.name != "meta":
             check_room(call, local_shape(whole, layout, grid), kind)

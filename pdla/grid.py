@@ -232,11 +232,18 @@ class ProcessGrid:
         words, idle = [f"{axis}={n}" for axis, n in self.sizes.items()], self.comm.size - self.size
         if self.placing:
             first = ", ".join(map(str, self.ranks.ravel()[:8]))
-            words.append(f"order=[{first}{', ...' if self.size > 8 else ''}]")
+            rest = f", ..., digest {self.placing.hex()[:8]}" if self.size > 8 else ""  # of all, as no two grids are alike
+            words.append(f"order=[{first}{rest}]")
         return f"ProcessGrid({', '.join(words)}" + (f"; {idle} idle)" if idle else ")")
 
     def __reduce__(self):
         raise TypeError("a ProcessGrid cannot be pickled: it holds communicators; send its shape and make it there")
+
+    def __copy__(self) -> ProcessGrid:
+        return self  # a value, as a number is
+
+    def __deepcopy__(self, memo: object) -> ProcessGrid:
+        return self
 
     def rank_of(self, coords: Mapping[str, int]) -> int:
         """Rank in comm at the coordinates, one for each axis."""

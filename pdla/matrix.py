@@ -12,7 +12,6 @@ import numpy as np
 from pdla.array import namespace
 from pdla.array.dtypes import (
     check_numbers,
-    dtype_of,
     has,
     has_fractions,
     is_number,
@@ -113,7 +112,8 @@ class DistMatrix:
     def described(self) -> str:
         """A description of the matrix that is the same on every rank."""
         shared = ", shared" * (self.common is not None)
-        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + shared
+        gaps = ("", ", with gaps", ", with gaps in rows")[self.gaps]
+        lying = ", by columns" * self.transposed + ", conjugated" * self.conjugated + gaps + shared
         return f"{self.shape[0]} x {self.shape[1]}, {self.dtype}, {self.layout!r} on {self.grid!r}{lying}"
 
     def __reduce__(self):
@@ -212,7 +212,7 @@ class DistMatrix:
         """A new matrix of another dtype. Raises ShapeError for a dtype that is not one of numbers, or of which CuPy has no arrays;
         LayoutError for partial sums whose addends may add up to something else in it (floats cut off to integers, integers of
         another width)."""
-        dtype = dtype_of(dtype)
+        dtype = np.dtype(dtype)
         check_numbers("astype", dtype, self.xp)
         self._keep_addends(dtype)
         made = self.xp.empty(self.stored.shape, dtype)

@@ -71,8 +71,12 @@ def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
 
 
 def show(name: str, results: dict[str, dict]) -> None:
-    """Print a line: first and last loss, the figure, and the largest relative distance from the first scheme's losses at a step."""
-    first, losses = (np.array(results[of]["losses"]) for of in (next(iter(results)), name))
+    """Print a line: first and last loss, the figure, and, where Serial has run, the largest relative distance from its losses at a
+    step."""
+    losses = np.array(results[name]["losses"])
     figure, value = next((key, value) for key, value in results[name].items() if key != "losses")
-    apart = np.max(np.abs(losses - first) / np.abs(first))
-    print(f"{name:30} loss {losses[0]:.6f} -> {losses[-1]:.6f}, {figure} {value:.4f}, from Serial {apart:.0e}", flush=True)
+    line = f"{name:30} loss {losses[0]:.6f} -> {losses[-1]:.6f}, {figure} {value:.4f}"
+    if "Serial" in results:
+        serial = np.array(results["Serial"]["losses"])
+        line += f", from Serial {np.max(np.abs(losses - serial) / np.abs(serial)):.0e}"
+    print(line, flush=True)

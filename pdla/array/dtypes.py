@@ -1,4 +1,4 @@
-"""Dtypes as users give them, by name too, and which numbers they can represent."""
+"""Dtypes: which numbers they can represent, and in which of them two meet."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import numpy as np
 
 from pdla.errors import ShapeError
 
+with suppress(ImportError):
+    import ml_dtypes  # noqa: F401 - NumPy knows "bfloat16" by name from here on, and not only after pdla has met the name
+
 COMPLEX = (complex, np.complexfloating)
 
 
-def dtype_of(given: Any) -> np.dtype:
-    """What a user gives, as NumPy's dtype. NumPy knows "bfloat16" only once ml_dtypes is imported: done for an unknown name."""
-    try:
-        return np.dtype(given)
-    except TypeError:
-        if isinstance(given, str):
-            with suppress(ImportError):
-                import ml_dtypes  # noqa: F401
-        return np.dtype(given)
+def as_saved(x: Any) -> Any:
+    """x; in bfloat16 where x is an array as np.load gives one: NumPy's files keep bfloat16 as two raw bytes, |V2."""
+    if isinstance(x, np.ndarray) and x.dtype == np.dtype("V2"):
+        with suppress(TypeError):  # without ml_dtypes
+            return x.view("bfloat16")
+    return x
 
 
 def numeric(dtype: np.dtype) -> bool:

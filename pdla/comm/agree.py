@@ -5,6 +5,8 @@ agree(comm, call): one small reduction over a digest of the call; where ranks di
 
 With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank alone.
 
+note(comm, done): local; what is done without a message and must be the same on all ranks is compared in the next agreement.
+
 with amid(comm, "a product"): ranks exchange messages. A rank that leaves it by an error and goes on would take messages of this
 call for those of the next. So before its next agreement or message it asks whether all ranks have failed at the same place of this
 call; if not, the next one is an error, too, and so are all that follow.
@@ -44,6 +46,7 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
         if error is not None:
             raise error
         return
+    call = "; then ".join([*comm.noted, call])
     text = call if error is None else f"{_ERROR}{error}"
     before = comm.enter(call)
     try:
@@ -56,8 +59,15 @@ def agree(comm: Communicator, call: str, error: Exception | None = None) -> None
     if alike:
         if error is not None:
             raise _on_all(comm, error)
+        comm.noted.clear()
         return
     tell(comm, call, error)
+
+
+def note(comm: Communicator, done: str) -> None:
+    """Local: have the next agreement compare this, too, in words: it takes no message of its own."""
+    if config.settings.check:
+        comm.noted.append(done)
 
 
 def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
@@ -68,6 +78,7 @@ def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoRet
     if failures := who_said(texts):
         told = "; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items())
         raise _on_all(comm, next(filter(None, kinds))(told))
+    comm.noted.clear()
     calls = who_said(others)
     raise _known(comm, AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items())))
 

@@ -43,12 +43,19 @@ class Group(ABC):
         self.failed: Callable[[], None] | None = None  # after an error amid messages (agree.py): asks whether all ranks failed
         self.user: tuple[int, str] | None = None  # the thread that is in a collective call, and the call in words
         self.clash = ""  # what to say at every further call, since two threads were in collective calls at once
+        self.noted: list[str] = []  # what this rank has done since the last agreement, and the others should have (agree.py)
         self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
         self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
         self._routes: dict[str, ring.Route] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
+
+    def __copy__(self) -> Self:
+        return self  # a second handle would number its verbs by itself
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     @cached_property
     def nodes(self) -> int:

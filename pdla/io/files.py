@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import dtype_of
 from pdla.comm.agree import name, who_said
 from pdla.comm.base import Communicator
 from pdla.errors import FileError, PdlaError
@@ -63,7 +62,7 @@ def check_dtype(dtype: np.dtype) -> None:
 
 def bfloat16() -> np.dtype:
     try:
-        return dtype_of("bfloat16")
+        return np.dtype("bfloat16")
     except TypeError:
         raise ValueError("elements of bfloat16, to NumPy |V2, need ml_dtypes: pip install ml_dtypes") from None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import lcm, prod
+from typing import Any
 
 import numpy as np
 
-from pdla.array.dtypes import dtype_of
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
@@ -44,7 +44,7 @@ class Prediction:
 
 def predict_matmul(
     m: int, n: int, k: int, P: int, *,
-    dtype: object = "float64", algorithm: str = "auto", memory_limit: int | None = None,
+    dtype: Any = "float64", algorithm: str = "auto", memory_limit: int | None = None,
     machine: Machine | str | None = None,
 ) -> Prediction:
     """The best way to multiply m x k by k x n on at most P ranks, with each matrix in the layout that suits; needs no communicator.
@@ -59,7 +59,7 @@ def predict_matmul(
     if not checks.one_of(algorithm, (*NAMED, "auto")):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(NAMED)}, auto")
     checks.limit(memory_limit)
-    kind, comm = dtype_of(dtype), DryComm(0, P)
+    kind, comm = np.dtype(dtype), DryComm(0, P)
     made_for = Machine.chosen() if machine is None else Machine.of(machine)
 
     def asked(table: Table, order: Order, schedule: str | None) -> Task:

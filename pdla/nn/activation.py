@@ -68,7 +68,8 @@ def check_floats(what: object, dtype: np.dtype) -> None:
     """ShapeError unless dtype is one of real floats of at most 64 bits: integers would be rounded, complex numbers have other
     gradients, and long doubles have no error function."""
     if (dtype.kind != "f" or dtype.itemsize > 8) and dtype.name != "bfloat16":
-        raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}")
+        hint = ": of bfloat16 in NumPy's files it needs ml_dtypes" if dtype == np.dtype("V2") else ""
+        raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}{hint}")
 
 
 def check_reals(what: str, dtype: np.dtype) -> None:

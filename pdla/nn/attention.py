@@ -36,6 +36,8 @@ class SelfAttention(Layer):
     sequence  tokens of a sequence;  causal: a token sees itself and those before it
     """
 
+    numbers = ("causal",)
+
     def __init__(
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",

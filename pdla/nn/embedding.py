@@ -12,18 +12,18 @@ import numpy as np
 
 from pdla.array import namespace
 from pdla.array.composed import widened
-from pdla.array.dtypes import check_numbers, dtype_of
+from pdla.array.dtypes import check_numbers
 from pdla.comm.ledger import tagged
-from pdla.create import random
+from pdla.create import zeros
 from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.layout import Layout, axes_of
 from pdla.matrix import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like
 from pdla.nn.layer import Layer, made
-from pdla.nn.linear import Linear, weights
+from pdla.nn.linear import Linear, normal, weights
 from pdla.nn.scheme import Meeting, Scheme
 from pdla.nn.steps import Steps, begun, gathered, settled
-from pdla.nn.trip import Parameter, Shard, seeded
+from pdla.nn.trip import Parameter, Shard
 
 
 class Embedding(Layer):
@@ -43,7 +43,7 @@ class Embedding(Layer):
             check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
-        self.weight = weights(scheme, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.weight = weights(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
         self.weight.turned = False
         self.gives, self.widths = scheme.first.X, (None, hidden)
         self.positions = None
@@ -106,7 +106,7 @@ class Positions(Layer):
         with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"):
             check_sequence("Positions", sequence)
             check_counts("Positions", features=features)
-            kind = dtype_of(dtype)
+            kind = np.dtype(dtype)
             check_floats(f"{name} positions", kind)
             check_numbers(f"{name} positions", kind, scheme.grid.comm.xp)
             check_number("Positions", "scale", scale)
@@ -114,9 +114,8 @@ class Positions(Layer):
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X
         self.widths = features, features
-        layout, own = Layout(None, scheme.residual().cols), seeded(seed, f"{name} positions")
-        drawn = random((sequence, features), scheme.grid, layout, seed=own, distribution="normal")
-        self.table = Parameter(like(drawn, (drawn.stored * scale).astype(kind)))
+        value = zeros((sequence, features), scheme.grid, Layout(None, scheme.residual().cols), dtype=kind)
+        self.table = Parameter(value, draw=normal(self, value, scale, seed, f"{name} positions"))
 
     def __repr__(self) -> str:
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
@@ -147,15 +146,18 @@ def _add_at(places: Any, rows: Any):
     return write
 
 
-def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, first: int = 0) -> None:
-    """ShapeError unless ids is a 1-D array of integers from `first` to vocabulary - 1, in whole sequences."""
+def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignore: int | None = None) -> None:
+    """ShapeError unless ids is a 1-D array of integers from 0 to vocabulary - 1, or `ignore`, in whole sequences."""
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
         given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
         raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")
     if np.ma.is_masked(ids):
-        raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(...), with -1 for targets that do not count")
-    if ids.size and (int(ids.min()) < first or int(ids.max()) >= vocabulary):
-        raise ShapeError(f"{layer}: token numbers from {ids.min()} to {ids.max()}; they go from {first} to {vocabulary - 1}")
+        where = "" if ignore is None else f", with x={ignore} where they do not count"
+        raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(x){where}")
+    known = ids if ignore is None else ids[ids != ignore]
+    if known.size and (int(known.min()) < 0 or int(known.max()) >= vocabulary):
+        besides = "" if ignore is None else f"; {ignore} does not count, another number is given as CrossEntropy(ignore=-100)"
+        raise ShapeError(f"{layer}: token numbers from {known.min()} to {known.max()}; they go from 0 to {vocabulary - 1}{besides}")
     if len(ids) % sequence:
         raise ShapeError(f"{layer}: {len(ids)} tokens are not whole sequences of {sequence}")
 

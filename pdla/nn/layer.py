@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from fractions import Fraction
 from functools import wraps
 from hashlib import blake2b
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agree import agreed, amid
 from pdla.create import from_global
@@ -41,6 +43,9 @@ class Layer:
     widths        features of x and of y; None: any, and y has as many as x
     units         features of x, and of y, that cuts keep together; None as in widths
     sizes         height and width of x's samples, and of y's; None as in widths
+    numbers       names of numbers and flags that may be set between passes, on all ranks alike, as Dropout's probability
+    place         where it is in the layers that hold it, "layers.1.mlp.": its weights begin, and Dropout drops, by it
+    drawn         whether its weights have been drawn, so that its place is settled
     """
 
     sequence = 1
@@ -50,10 +55,12 @@ class Layer:
     widths: tuple[int | None, int | None] = (None, None)
     units: tuple[int | None, int | None] = (1, 1)
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
+    numbers: tuple[str, ...] = ()
+    place = ""
 
     def __init_subclass__(cls, **named: Any) -> None:
         """Convert numbers among the arguments of __init__ to Python's: products of NumPy's short integers overflow, its short
-        floats round, and of a fraction NumPy has no root."""
+        floats round, and of a fraction NumPy has no root. And put the layers that it has made into their places."""
         super().__init_subclass__(**named)
         if "__init__" in vars(cls):
             cls.__init__ = _with_plain_numbers(cls.__init__)  # type: ignore[method-assign]
@@ -61,14 +68,34 @@ class Layer:
     def __init__(self, scheme: Scheme) -> None:
         check_scheme(type(self).__name__, scheme)
         self.scheme = scheme
+        self.passes = 0
+        self.drawn = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Keep nothing of any pass, which can then not be taken backward."""
         self._trip: Trip | None = None
         self._shards: list[Shard] = []
         self._left: DistMatrix | None = None
         self._sizes: list[tuple[int, int]] = []
-        self.passes = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Layer:
+        """A layer of its own in the same scheme, with parameters and gradients of its own, as one for averages of the weights is;
+        not collective. A pass under way stays with the original."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        vars(made).update(vars(self))
+        made._forget()
+        vars(made).update({name: deepcopy(value, memo) for name, value in vars(made).items()})
+        made.drawn = self.drawn  # by now: there is nothing to copy before
+        return made
 
     def __repr__(self) -> str:
         return f"{type(self).__name__} on {self.scheme!r}"
+
+    @property
+    def described(self) -> str:
+        """The layer, and how its scheme runs a pass, in words that are the same on every rank."""
+        return f"{self!r}, {self.scheme.described}"
 
     # ------------------------------------------------------------------ what subclasses write
 
@@ -84,34 +111,42 @@ class Layer:
 
     # ------------------------------------------------------------------ parts
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, _HOLDS):
+            self._put(_layers_of(name, value))
+
+    def _put(self, named: Iterable[tuple[str, Layer]]) -> None:
+        """Give these layers, and all in them, their places in this one; those that have one here keep it."""
+        for name, layer in list(named):
+            held = vars(self).setdefault("_held", set())
+            if layer not in held:
+                held.add(layer)
+                for inner in layer.all_layers():
+                    inner.place = inner.place if inner.drawn else f"{name}.{inner.place}"
+
     def named_layers(self) -> Iterator[tuple[str, Layer]]:
         """Inner layers, with their names, in order."""
         for name, value in vars(self).items():
-            if isinstance(value, Layer):
-                yield name, value
-            elif isinstance(value, (list, tuple)):
-                yield from ((f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, Layer))
+            if isinstance(value, _HOLDS):
+                yield from _layers_of(name, value)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """All parameters, with their names, in the order in which a forward pass uses them; one that is used twice comes once."""
         seen: set[Parameter] = set()
-        for name, parameter in self._named(prefix):
+        for name, parameter in _named(self.all_layers(prefix)):
             if parameter not in seen:
                 seen.add(parameter)
                 yield name, parameter
 
-    def _named(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
-        for inner, layer in self.all_layers(prefix):
-            yield from ((inner + name, value) for name, value in vars(layer).items() if isinstance(value, Parameter))
-
-    def all_layers(self, prefix: str = "", seen: set[Layer] | None = None) -> Iterator[tuple[str, Layer]]:
-        """This layer and all layers in it, each once, each with the prefix of its parameters' names."""
-        seen = set() if seen is None else seen
-        if self not in seen:
-            seen.add(self)
-            yield prefix, self
+    def all_layers(self, prefix: str = "", found: dict[Layer, str] | None = None) -> dict[Layer, str]:
+        """This layer and all layers in it, each with the prefix of its parameters' names, in order. found: those so far."""
+        found = {} if found is None else found
+        if self not in found:
+            found[self] = prefix
             for name, layer in self.named_layers():
-                yield from layer.all_layers(f"{prefix}{name}.", seen)
+                layer.all_layers(f"{prefix}{name}.", found)
+        return found
 
     def all_parameters(self) -> list[Parameter]:
         """The parameters of this layer and of all in it, in the order of `named_parameters`."""
@@ -129,24 +164,23 @@ class Layer:
         """Collective: the parameters as global arrays by name, on every rank or on `root` (None elsewhere), in an order of rows
         and columns that does not depend on the scheme: another scheme, on another grid, loads them."""
         comm = self.scheme.grid.comm
-        with agreed(comm, f"state_dict of {self!r} to root={root}"):  # also of a layer without parameters, which gathers nothing
+        with agreed(comm, f"state_dict of {self.described} to root={root}"):  # also where there are no parameters to gather
             check_root(comm, root)
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Collective: set the parameters from global arrays, which every rank has. ShapeError where names or shapes differ; an
-        error leaves the layer as it was."""
-        with agreed(self.scheme.grid.comm, f"load_state_dict of {self!r}"):
+        """Collective: set the parameters from global arrays of real numbers, which every rank has; in bfloat16 also as np.load
+        gives them, of dtype |V2. ShapeError where names or shapes differ; an error leaves the layer as it was."""
+        with agreed(self.scheme.grid.comm, f"load_state_dict of {self.described}"):
             own = self.parameters()
             check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
-        blocks = [from_global(state[name], value.grid, value.layout).stored for name, value in own.items()]
+        blocks = [from_global(as_saved(state[name]), value.grid, value.layout).stored for name, value in own.items()]
         for value, block in zip(own.values(), blocks, strict=True):
             value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # explicitly: to NumPy bfloat16 is of another kind
 
-    def _check_uses(self) -> None:
+    def _check_uses(self, named: list[tuple[str, Parameter]]) -> None:
         """PdlaError unless the layers here that use a parameter are as many as its `layers`: its gradient would wait for layers
         that make no pass, or not for all that do."""
-        named = list(self._named(""))
         uses = Counter(parameter for _, parameter in named)
         for name, parameter in named:
             if uses[parameter] < parameter.layers:
@@ -163,18 +197,21 @@ class Layer:
     def forward(self, x: Any, *, training: bool = True) -> Any:
         """Collective: y, the layer applied to x. training=False: nothing is kept for a backward pass, nothing is dropped out.
 
-        ShapeError or LayoutError for an x that the layer does not take, AgreementError where `passes` differs between ranks.
+        ShapeError or LayoutError for an x that the layer does not take, AgreementError where `passes`, or a number of a layer in it
+        (`numbers`), differs between ranks.
         """
-        call = f"forward of {self!r} on {described(x)}, training={training}, passes={self.passes}"
+        layers = self.all_layers()
+        named = list(_named(layers))
+        call = f"forward of {self.described} on {described(x)}{_told(layers)}, training={training}, passes={self.passes}"
         with agreed(self.scheme.grid.comm, call):
             checks.flags(training=training)
             self._takes(x)
             check_sequences(self, x)
             if training:
-                self._check_uses()
+                self._check_uses(named)
         self.passes += bool(training)
-        self._trip, self._left, self._shards = None, None, []  # after an error in this pass, no earlier one can be taken backward
-        trip = Trip(self, x, self.passes, training)
+        self._forget()  # after an error in this pass, no earlier one can be taken backward
+        trip = Trip(self, x, self.passes, training, dict.fromkeys(parameter for _, parameter in named))
         shards = trip.shards()
         with amid(self.scheme.grid.comm, "a forward pass"):
             x = by_rows(x)
@@ -200,19 +237,53 @@ class Layer:
         PdlaError, on every rank, without a forward pass before it; LayoutError or ShapeError where dy does not lie as y.
         """
         trip, y = self._trip, self._left
-        with agreed(self.scheme.grid.comm, f"backward of {self!r} on {described(dy)}"):
+        with agreed(self.scheme.grid.comm, f"backward of {self.described} on {described(dy)}"):
             if trip is None:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
             assert y is not None
             check_gradient(dy, y)
-        shards, self._trip, self._left, self._shards = self._shards, None, None, []
+        shards, sizes = self._shards, self._sizes
+        self._forget()
         for parameter in self.all_parameters():
             parameter.gradient = None  # after an error in this pass, there is none to step by
         trip.turn()
         with amid(self.scheme.grid.comm, "a backward pass"):
-            dx = together(self._backward(part, at) for part, at in zip(_parted(by_rows(dy), self._sizes), shards, strict=True))
+            dx = together(self._backward(part, at) for part, at in zip(_parted(by_rows(dy), sizes), shards, strict=True))
             trip.settle()
         return _joined(dx)
+
+
+def _named(layers: Mapping[Layer, str]) -> Iterator[tuple[str, Parameter]]:
+    """The parameters of these layers, with their names; one that several layers use comes several times."""
+    for layer, prefix in layers.items():
+        for name, value in vars(layer).items():
+            if isinstance(value, Parameter):
+                yield prefix + name, value
+
+
+def _told(layers: Iterable[Layer]) -> str:
+    """Words for the numbers of these layers, each once; and a digest that tells which layer has which, and its place."""
+    words: dict[str, None] = {}
+    whole: list[str] = []
+    for layer in layers:
+        if layer.numbers:
+            numbers = ", ".join([f"{name}={_plain(getattr(layer, name))!r}" for name in layer.numbers])
+            told = f"{type(layer).__name__}({numbers})"
+            words[told] = None
+            whole.append(told)
+        whole.append(layer.place)
+    return "".join(f", {each}" for each in [*words, f"digest {blake2b(' '.join(whole).encode(), digest_size=8).hexdigest()}"])
+
+
+def _layers_of(name: str, value: Any) -> Iterator[tuple[str, Layer]]:
+    """The layers of an attribute, with their names."""
+    if isinstance(value, Layer):
+        yield name, value
+    else:
+        yield from ((f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, Layer))
+
+
+_HOLDS = (Layer, list, tuple)  # what may be a layer, or hold some
 
 
 def check_scheme(kind: str, scheme: Any) -> None:
@@ -225,6 +296,8 @@ def _with_plain_numbers(init: Callable[..., None]) -> Callable[..., None]:
     @wraps(init)
     def with_plain_numbers(*given: Any, **named: Any) -> None:
         init(*map(_plain, given), **{name: _plain(value) for name, value in named.items()})
+        layer: Layer = given[0]
+        layer._put(layer.named_layers())  # those in lists that were empty when they became attributes
 
     return with_plain_numbers
 
@@ -241,7 +314,7 @@ def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[Non
     all. `numbers`: the arguments in words; flags must be True or False."""
     check_scheme(kind, scheme)
     told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
-    with agreed(scheme.grid.comm, f"{kind}({told})"):
+    with agreed(scheme.grid.comm, f"{kind}({told}) in {scheme.described}"):
         checks.flags(**flags)
         yield
 
@@ -254,10 +327,11 @@ def check_state(state: Any, shapes: Mapping[str, tuple[int, ...]], whose: str) -
         lacks, has = sorted(set(shapes) - set(state)), sorted(set(state) - set(shapes), key=str)
         raise ShapeError(f"the state is not {whose}'s: it lacks {lacks}, and has {has} besides")
     for name, shape in shapes.items():
-        if shape != np.shape(state[name]):
-            raise ShapeError(f"{name} is {np.shape(state[name])} in the state, {shape} in {whose}")
-        dtype = getattr(state[name], "dtype", None)
-        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(state[name]).dtype)
+        given = as_saved(state[name])  # once: a file's is read
+        if shape != np.shape(given):
+            raise ShapeError(f"{name} is {np.shape(given)} in the state, {shape} in {whose}")
+        dtype = getattr(given, "dtype", None)
+        check_reals(f"{name} in the state", dtype if isinstance(dtype, np.dtype) else np.asarray(given).dtype)
 
 
 def _memory(x: Any) -> Any:

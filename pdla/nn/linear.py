@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from pdla.array.composed import summing, widened
-from pdla.array.dtypes import check_numbers, dtype_of
+from pdla.array.draw import Draw
+from pdla.array.dtypes import check_numbers
 from pdla.comm.agree import agreed
 from pdla.comm.ledger import tagged
-from pdla.create import random, zeros
+from pdla.create import zeros
 from pdla.errors import ShapeError
 from pdla.layout import Layout, axes_of
 from pdla.matmul.operands import multiply
 from pdla.matrix import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, like
+from pdla.nn.activation import check_activation, check_counts, check_floats, check_number
 from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, counts, sequence_of
@@ -25,17 +27,31 @@ from pdla.redistribute import local_shape
 
 
 def weights(
-    scheme: Scheme, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
+    layer: Layer, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str
 ) -> Parameter:
     """Collective: a weight for a layer of this table, normal with a standard deviation of `scale`, the same in every scheme."""
+    scheme = layer.scheme
     with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
-        kind = dtype_of(dtype)
+        kind = np.dtype(dtype)
         check_floats(name, kind)
         check_numbers(name, kind, scheme.grid.comm.xp)
         check_number(name, "scale", scale)
     meeting = scheme.meeting(table, 1, units)
-    value = random(shape, scheme.grid, meeting.W, seed=seeded(seed, name), distribution="normal")
-    return Parameter(like(value, (value.stored * scale).astype(kind)), meeting.w, name)
+    value = zeros(shape, scheme.grid, meeting.W, dtype=kind)
+    return Parameter(value, meeting.w, name, normal(layer, value, scale, seed, name))
+
+
+def normal(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
+    """What draws this matrix's block, normal with a standard deviation of `scale`, by the seed, the layer's place and the name. The
+    layer then keeps its place, whatever it is put into."""
+
+    def draw() -> None:
+        layer.drawn = True
+        if value.xp.name != "meta":  # which has no numbers: to draw them would count as work of the first pass
+            numbers = Draw(value.shape[1], np.dtype(np.float64), seeded(seed, layer.place + name), "normal", 0, 1)
+            value.xp.copy(value.stored, (value.xp.drawn(*value.indices, numbers) * scale).astype(value.dtype))
+
+    return draw
 
 
 def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
@@ -88,7 +104,7 @@ class Linear(Layer):
     kind   "first" or "second", the layer's place in its pair: it says where X and Y lie
     units  how many of the k and of the n features cuts keep together, as those of a head
     seed   W is normal with a standard deviation of `scale` (1 / sqrt(k) by default), b is 0; the numbers depend on seed, name,
-           k and n alone, not on the scheme: layers of equal sizes begin equal unless they have seeds or names of their own
+           k, n and the layer's place in others alone, not on the scheme. They are drawn when they are first asked for
     name   by which the ledger records its messages
     """
 
@@ -108,10 +124,10 @@ class Linear(Layer):
         self.k, self.n, self.units, self.name = k, n, units, name
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (k, n)
         scale = max(k, 1) ** -0.5 if scale is None else scale
-        self.weight = weights(scheme, self.table, (k, n), units, scale, seed, dtype, name)
+        self.weight = weights(self, self.table, (k, n), units, scale, seed, dtype, name)
         self.panels = Panels(scheme, scheme.panel, name) if scheme.panel and self.by_panels else None
         if self.panels:
-            self.weight.used = self.weight.value.layout
+            self.weight.used = self.weight.made.layout
         self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
 
     def __repr__(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -16,28 +18,32 @@ from pdla.matrix import DistMatrix
 from pdla.nn.activation import by_rows, check_floats, like
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described
+from pdla.nn.scheme import counts
 from pdla.nn.steps import finish, summed
 
 
 class CrossEntropy:
     """The mean over tokens of -log softmax(logits)[target]. `forward`, then `backward` for the gradient; both collective.
 
+    ignore  the target of a token that does not count: any whole number, as PyTorch's ignore_index, which is -100 there
+
     The ranks that share a token reduce its greatest logit, then its sum of exponentials and its target's logit; then ranks with
     different tokens sum the losses. A rank with m tokens takes part in all-reduces of m, 2 m words and 1 word.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ignore: int = -1) -> None:
+        self.ignore = int(ignore) if isinstance(ignore, Integral) else ignore
         self._kept: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
-        """The loss, the same on every rank. targets: those of all tokens, 1-D, on every rank; -1: this token does not count.
+        """The loss, the same on every rank, a mean over the tokens that count. targets: those of all tokens, 1-D, on every rank.
 
-        LayoutError for partial sums, GridError for a grid that leaves ranks idle, ShapeError for logits that are no real floats and
-        for targets that do not fit them, AgreementError for targets that differ between ranks.
+        LayoutError for partial sums, GridError for a grid that leaves ranks idle, ShapeError for logits that are no real floats,
+        for targets that do not fit them, and where no token counts, AgreementError for targets that differ between ranks.
         """
         if not isinstance(logits, DistMatrix):
             raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}")
-        with agreed(logits.grid.comm, f"CrossEntropy of {logits.described} and {described(targets)}"):
+        with agreed(logits.grid.comm, f"{self!r} of {logits.described} and {described(targets)}"):
             if logits.grid.size < logits.grid.comm.size:
                 raise GridError(f"CrossEntropy on {logits.grid!r}, which leaves ranks idle, as no scheme does")
             if logits.layout.partial:
@@ -45,20 +51,32 @@ class CrossEntropy:
                     f"CrossEntropy of partial sums {logits.layout!r}: redistribute to {logits.layout.summed!r} first"
                 )
             check_floats("CrossEntropy", logits.dtype)
-            check_ids("CrossEntropy", targets, logits.shape[1], first=-1)
-            if len(targets) != logits.shape[0]:
-                raise ShapeError(f"{len(targets)} targets for the logits of {logits.shape[0]} tokens")
-            counted = int((targets >= 0).sum())
-            if counted == 0:
-                raise ShapeError("no token counts: all targets are -1")
+            counted = self._counted(targets, *logits.shape)
         self._kept = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), amid(logits.grid.comm, "a loss"):
             return finish(self._steps(by_rows(logits), targets, counted))
 
+    def __repr__(self) -> str:
+        return f"CrossEntropy(ignore={self.ignore!r})"
+
+    def _counted(self, targets: Any, tokens: int, vocabulary: int) -> int:
+        """How many tokens count; ShapeError unless at least one does, and the targets fit the logits."""
+        if not counts(self.ignore, -inf):
+            raise ShapeError(f"{self!r}: a whole number, the target of a token that does not count")
+        check_ids("CrossEntropy", targets, vocabulary, ignore=self.ignore)
+        if len(targets) != tokens:
+            raise ShapeError(f"{len(targets)} targets for the logits of {tokens} tokens")
+        counted = int((targets != self.ignore).sum())
+        if counted == 0:
+            none = f"no token counts: all {tokens} targets are {self.ignore}" if tokens else "CrossEntropy of no tokens"
+            raise ShapeError(f"{none}: there is no mean loss; leave out this step, on every rank")
+        return counted
+
     def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)
         rows, cols = logits.indices
-        mine = targets[rows.indices()].astype(np.int64)
+        mine = targets[rows.indices()]
+        mine = np.where(mine == self.ignore, -1, mine.astype(np.int64))
         places = _places(cols, logits.shape[1])[mine]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf

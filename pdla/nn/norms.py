@@ -28,6 +28,8 @@ from pdla.nn.trip import Shard
 class Norm(Layer):
     """What all norms share: gain and offset for each feature, and sums over features that may be cut. Collective to make."""
 
+    numbers = ("eps",)
+
     def __init__(
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import inf, sqrt
 from numbers import Real
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agree import agreed, amid
+from pdla.array.dtypes import as_saved
+from pdla.comm.agree import agreed, amid, note
 from pdla.comm.ledger import tagged
 from pdla.create import from_global
 from pdla.errors import PdlaError, ShapeError, kind_of
@@ -22,12 +23,14 @@ from pdla.redistribute import check_root
 
 class Optimizer:
     """Updates a layer's parameters: `step()`, after a backward pass. Collective to make: PdlaError for an argument that is no
-    number or is out of range, AgreementError where ranks give different ones.
+    number or is out of range, AgreementError where ranks give different ones. All may be set between steps, as `optimizer.rate`.
 
+    numbers  names of what steps go by: numbers of at least 0; betas: two below 1
     moments  arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit floats
     """
 
     __slots__ = ("layer", "state", "steps")  # so that to set a rate by another name is an error
+    numbers: tuple[str, ...] = ()
     moments = 0
 
     def __init__(self, layer: Layer) -> None:
@@ -37,23 +40,36 @@ class Optimizer:
         self.steps = 0
         self.state: dict[Parameter, tuple[Any, ...]] = {}
 
-    def _check(self, call: str, numbers: Iterable[Any], betas: tuple[Any, ...] = (0, 0)) -> None:
-        """Collective: PdlaError unless numbers are at least 0 and betas two below 1, AgreementError where calls differ."""
-        with agreed(self.layer.scheme.grid.comm, f"{call} of {self.layer!r}"):
-            two = betas if np.shape(betas) == (2,) else (1, 1)
-            if not all(isinstance(number, Real) and float(number) >= 0 for number in (*numbers, *two)):
-                raise PdlaError(f"{call}: numbers of at least 0")
-            if max(two) >= 1:
-                raise PdlaError(f"{call}: two betas below 1")
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={_plain(getattr(self, name))!r}" for name in self.numbers)
+        return f"{type(self).__name__}({told}) of {self.layer!r}"
+
+    def _agree(self) -> None:
+        with agreed(self.layer.scheme.grid.comm, repr(self)):
+            self._check()
+
+    def _check(self) -> None:
+        """PdlaError unless the numbers are what they may be."""
+        given = [getattr(self, name) for name in self.numbers if name != "betas"]
+        betas = getattr(self, "betas", (0, 0))
+        two = betas if np.shape(betas) == (2,) else (1, 1)
+        if not all(isinstance(number, Real) and float(number) >= 0 for number in (*given, *two)):
+            raise PdlaError(f"{self!r}: numbers of at least 0")
+        if max(two) >= 1:
+            raise PdlaError(f"{self!r}: two betas below 1")
 
     def step(self) -> None:
-        """Change every parameter by its gradient; not collective. PdlaError where one has none, and then none is changed."""
+        """Change every parameter by its gradient, without messages. PdlaError where one has none, or for numbers out of range, and
+        then none is changed; AgreementError, on every rank, at the next collective call, where some of them have not stepped, or by
+        other numbers."""
+        self._check()
         stepped = []
         for name, parameter in self.layer.named_parameters():
             if parameter.gradient is None:
                 raise PdlaError(f"{name} of {self.layer!r} has no gradient: backward comes before step")
             stepped.append((parameter, parameter.value.stored, parameter.gradient.stored))
         self.steps += 1
+        note(self.layer.scheme.grid.comm, f"step {self.steps} of {self!r}")
         for each in stepped:
             self._step(*each)
 
@@ -86,7 +102,7 @@ class Optimizer:
         loaded: dict[Parameter, tuple[Any, ...]] = {}
         for key, parameter in places.items():
             value = parameter.value
-            block = from_global(state[key], value.grid, value.layout).stored.astype(summing(value.dtype), copy=False)
+            block = from_global(as_saved(state[key]), value.grid, value.layout).stored.astype(summing(value.dtype), copy=False)
             loaded[parameter] = *loaded.get(parameter, ()), block
         self.steps, self.state = int(state["steps"]), loaded
 
@@ -106,15 +122,23 @@ class Optimizer:
         return self.state[parameter]
 
 
+def _plain(number: Any) -> Any:
+    """A number, or several, as they are told to other ranks: 1 and np.float32(1) are the same."""
+    if isinstance(number, (tuple, list)) or getattr(number, "ndim", 0) == 1:
+        return tuple(map(_plain, number))
+    return float(number) if isinstance(number, Real) else number
+
+
 class SGD(Optimizer):
     """value -= rate (gradient + decay value), with momentum: the velocity is momentum times itself plus the gradient."""
 
     __slots__ = ("decay", "momentum", "rate")
+    numbers = ("rate", "momentum", "decay")
 
     def __init__(self, layer: Layer, rate: float, *, momentum: float = 0.0, decay: float = 0.0) -> None:
         super().__init__(layer)
         self.rate, self.momentum, self.decay = rate, momentum, decay
-        self._check(f"SGD(rate={rate!r}, momentum={momentum!r}, decay={decay!r})", (rate, momentum, decay))
+        self._agree()
 
     @property
     def moments(self) -> int:  # type: ignore[override]
@@ -134,6 +158,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
 
     __slots__ = ("betas", "decay", "eps", "rate")
+    numbers = ("rate", "betas", "eps", "decay")
     moments = 2
 
     def __init__(
@@ -141,7 +166,7 @@ class AdamW(Optimizer):
     ) -> None:
         super().__init__(layer)
         self.rate, self.betas, self.eps, self.decay = rate, betas, eps, decay
-        self._check(f"AdamW(rate={rate!r}, betas={betas!r}, eps={eps!r}, decay={decay!r})", (rate, eps, decay), betas)
+        self._agree()
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
         mean, square = self._moments(parameter)
@@ -161,7 +186,7 @@ def clip(layer: Layer, largest: float) -> float:
     if not isinstance(layer, Layer):
         raise PdlaError(f"clip of {kind_of(layer)}: give the layer itself, whose gradients are scaled")
     comm = layer.scheme.grid.comm
-    with agreed(comm, f"clip({layer!r}, {largest})"):
+    with agreed(comm, f"clip({layer!r}, {_plain(largest)!r})"):
         if not (isinstance(largest, Real) and float(largest) >= 0):
             raise PdlaError(f"clip to a norm of {largest!r}: at least 0; inf leaves the gradients as they are")
         gradients = list(layer.gradients().values())

@@ -25,6 +25,9 @@ class Panels:
         self.scheme, self.width, self.name = scheme, width, name
         self.plans: dict[tuple, Plan] = {}
 
+    def __deepcopy__(self, memo: object) -> Panels:
+        return Panels(self.scheme, self.width, self.name)  # without plans, which may hold memory that ranks share
+
     def y(self, x: DistMatrix, w: DistMatrix, meeting: Meeting) -> DistMatrix:
         """Collective: X W."""
         with tagged(f"{self.name} forward"):

@@ -91,10 +91,11 @@ class ReLU(Pointwise):
 class Dropout(Pointwise):
     """In training, each element becomes 0 with the given probability, and the others are multiplied by 1 / (1 - probability).
 
-    What is dropped depends on the seed, the name, the number of the training pass and the element's global place alone:
-    it is the same on every grid, in every scheme and for any number of shards; give each one a seed or a name of its own.
-    Collective to make.
+    What is dropped depends on the seed, the name, the layer's place in others, the number of the training pass and the element's
+    global place alone: it is the same on every grid, in every scheme and for any number of shards. Collective to make.
     """
+
+    numbers = ("probability", "seed", "name")
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:
         with made("Dropout", scheme, f"{probability}, seed={seed}, name={name!r}"):
@@ -108,7 +109,7 @@ class Dropout(Pointwise):
         if not (at.trip.training and self.probability):
             at.keep(self, None)
             return x
-        key = seeded(self.seed, f"{self.name} {at.trip.number}")
+        key = seeded(self.seed, f"{self.place}{self.name} {at.trip.number}")
         drawn = x.xp.uniform(at.rows(x.layout, x.shape[0]), x.indices[1].indices(), key)
         kept = drawn >= self.probability
         at.keep(self, kept)

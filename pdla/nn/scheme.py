@@ -116,12 +116,14 @@ class Scheme:
     optional: tuple[str, ...] = ()
 
     def __init__(
-        self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None, **flags: bool
+        self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None,
+        _flags: Mapping[str, bool] | None = None,
     ) -> None:
-        """flags: further options of a subclass, which must be True or False as `keep`."""
+        """_flags: further options of a subclass, which must be True or False as `keep`."""
         if not isinstance(grid, ProcessGrid):
             raise GridError(f"{type(self).__name__} takes a ProcessGrid, not {kind_of(grid)}")
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
+        self.described = call  # in words that are the same on every rank
         with agreed(grid.comm, call):
             named = {axis: None for table in (self.first, self.second) for axis in table.roles}
             missing = [axis for axis in named if axis not in grid.axes and axis not in self.optional]
@@ -133,7 +135,7 @@ class Scheme:
                 raise GridError(f"{type(self).__name__} takes a grid with {axes}; {grid!r} {fault}")
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
-            checks.flags(keep=keep, **flags)
+            checks.flags(keep=keep, **(_flags or {}))
             if not counts(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")
             if panel is not None and (not counts(panel) or keep or shards > 1):
@@ -150,6 +152,9 @@ class Scheme:
     def __repr__(self) -> str:
         words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
         return f"{type(self).__name__}({words})"
+
+    def __deepcopy__(self, memo: object) -> Scheme:
+        return self  # so that a copy of a layer fits beside the original
 
     # ------------------------------------------------------------------ layouts
 
@@ -203,7 +208,7 @@ class Scheme:
         return from_global(x, self.grid, self.residual(sequence), root)
 
 
-def counts(n: object, least: int = 1) -> bool:
+def counts(n: object, least: float = 1) -> bool:
     """Whether n is a whole number of at least `least`."""
     return isinstance(n, Integral) and int(n) >= least
 
@@ -242,7 +247,7 @@ class Megatron1D(Scheme):
         if said(sequence_parallel):
             self.first, self.second = replace(self.first, X="row |"), replace(self.second, Y="row |")
         kept = not said(sequence_parallel) if keep is None else keep
-        super().__init__(grid, keep=kept, shards=shards, sequence_parallel=sequence_parallel)
+        super().__init__(grid, keep=kept, shards=shards, _flags={"sequence_parallel": sequence_parallel})
 
 
 class Summa2D(Scheme):
@@ -272,7 +277,7 @@ class Tesseract(Summa2D):
     ) -> None:
         if said(cut_weights):
             self.first = self.second = replace(self.first, W="row depth | col")
-        Scheme.__init__(self, grid, keep=keep, shards=shards, panel=panel, cut_weights=cut_weights)
+        Scheme.__init__(self, grid, keep=keep, shards=shards, panel=panel, _flags={"cut_weights": cut_weights})
 
 
 class Cube3D(Scheme):

@@ -62,16 +62,17 @@ class Sequential(Layer):
         others = [layer for layer in self.layers if layer.scheme is not self.scheme]
         if others:
             raise GridError(f"Sequential on {self.scheme!r}: {others[0]!r} was made in another scheme")
-        places = Counter(layer for part in self.layers for _, layer in part.all_layers())
+        places = Counter(layer for part in self.layers for layer in part.all_layers())
         (layer, count), *_ = places.most_common(1)
         if count > 1:
             raise PdlaError(f"{layer!r} comes {count} times in a Sequential: make a layer for each place, as each keeps its own x")
         late = [layer for layer in self.layers[1:] if layer.gives and not layer.takes]
         if late:
             raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: it comes first in a Sequential")
-        dtypes = sorted({parameter.value.dtype.name for parameter in self.all_parameters()})
+        dtypes = {parameter.made.dtype for parameter in self.all_parameters()}
         if len(dtypes) > 1:
-            raise ShapeError(f"Sequential of layers of {' and '.join(dtypes)}: give all one dtype")
+            raise ShapeError(f"Sequential of layers of {' and '.join(sorted(d.name for d in dtypes))}: give all one dtype")
+        self.dtype = next(iter(dtypes), None)
 
     def _follow(self, layer: Layer) -> None:
         """Take one more layer into account in what goes into and comes out of the whole."""
@@ -107,8 +108,8 @@ class Sequential(Layer):
         telling = (layer for layer in self.layers if layer.takes or layer.gives)  # others leave x where it lies
         next(telling, self.layers[0])._takes(x)
         if isinstance(x, DistMatrix):  # what the first layer leaves open, later ones may not
-            (features, _), own = self.widths, (parameter.value.dtype for parameter in self.all_parameters())
-            wanted = x.shape[1] if features is None else features, next(own, x.dtype)
+            features, _ = self.widths
+            wanted = x.shape[1] if features is None else features, x.dtype if self.dtype is None else self.dtype
             if wanted != (x.shape[1], x.dtype):
                 raise ShapeError(f"{self!r} takes (tokens, {wanted[0]}) of {wanted[1]}, not {x.shape} of {x.dtype}")
 
@@ -169,7 +170,7 @@ class MeanOverSequence(Layer):
 class MLP(Sequential):
     """Two linears with a GeLU between them, which also adds the first one's bias. Collective to make.
 
-    seed, name  of the weights: give each MLP a seed or a name of its own
+    seed, name  of the weights
     """
 
     layers: list[Any]
@@ -203,8 +204,10 @@ class TransformerLayer(Layer):
     sequence, causal  as SelfAttention's
     inner      features between the MLP's linears, 4 hidden by default
     recompute  keep x alone from forward to backward, which then begins by repeating the forward pass
-    seed       of weights and of dropout, which also depend on their names: give each layer a seed or a name of its own
+    seed       of weights and of dropout, which also depend on names and places
     """
+
+    numbers = ("recompute",)
 
     def __init__(
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, inner: int | None = None, causal: bool = True,

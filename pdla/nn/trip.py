@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import deepcopy
 from fractions import Fraction
 from functools import cached_property
 from hashlib import blake2b
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def seeded(seed: int, name: str) -> int:
-    """A seed of its own for each name, so that layers made with one seed are not alike."""
+    """A seed of its own for each name, which begins with the layer's place: layers made with one seed are not alike."""
     return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest())
 
 
@@ -36,15 +37,31 @@ class Parameter:
     """A matrix that is learned, and its gradient after a backward pass, in the same layout.
 
     used    the layout in which layers compute with it: it is gathered to this one, and its gradient is summed from this to its own
+    made    the value as it was made: what is to be drawn may not be there yet
     name    its messages are recorded as "name forward" and "name backward"
     layers  how many layers use it
     turned  whether the backward pass needs it, too
+    draw    what writes its first numbers, once somebody asks for them: by then the layer has been put into its place
     """
 
-    def __init__(self, value: DistMatrix, used: Layout | None = None, name: str = "") -> None:
-        self.value, self.name, self.layers, self.turned = value, name, 1, True
+    def __init__(
+        self, value: DistMatrix, used: Layout | None = None, name: str = "", draw: Callable[[], None] | None = None
+    ) -> None:
+        self.made, self.name, self.layers, self.turned, self._draw = value, name, 1, True, draw
         self.used = value.layout if used is None else used
         self.gradient: DistMatrix | None = None
+
+    @property
+    def value(self) -> DistMatrix:
+        if self._draw is not None:
+            self._draw()
+            self._draw = None
+        return self.made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        made = memo[id(self)] = Parameter(self.value.copy(), self.used, self.name)
+        made.layers, made.turned, made.gradient = self.layers, self.turned, deepcopy(self.gradient, memo)
+        return made
 
 
 class Trip:
@@ -54,11 +71,11 @@ class Trip:
     the shards, and after the last of them, once, over the ranks.
     """
 
-    def __init__(self, layer: Layer, x: Any, number: int, training: bool) -> None:
+    def __init__(self, layer: Layer, x: Any, number: int, training: bool, parameters: Iterable[Parameter]) -> None:
         self.scheme, self.tokens, self.number, self.training = layer.scheme, x.shape[0], number, training
         self.sequence = layer.sequence
         self.layout = x.layout if isinstance(x, DistMatrix) else self.scheme.residual(self.sequence)
-        self.order = [p for p in layer.all_parameters() if p.used != p.value.layout]
+        self.order = [p for p in parameters if p.used != p.value.layout]
         self.place = {p: i for i, p in enumerate(self.order)}
         self.ahead = 1
         self.coming: dict[Parameter, Steps[DistMatrix]] = {}

@@ -6,6 +6,7 @@ from nets import Model, check_close, expected, model_expected, model_travelled, 
 
 import pdla
 from pdla import nn
+from pdla.errors import AgreementError
 
 pytestmark = pytest.mark.mpi
 
@@ -47,6 +48,20 @@ def test_transformer_layer(comm, number):
 def test_model(comm, number):
     place, model = places(comm.size)[number], Model(3)
     rank_0_has(comm, model_travelled(model, place.make(comm)), model_expected(model), place.name)
+
+
+def test_rates_that_differ_are_told_of_in_the_next_pass(comm):
+    scheme = nn.Megatron1D(pdla.ProcessGrid(comm.size, comm=comm))
+    layer, x = nn.MLP(scheme, 8), scheme.shard(np.ones((4, 8)))
+    optimizer = nn.AdamW(layer, 1e-2)
+    optimizer.rate = 1e-2 / (1 + (comm.rank == comm.size - 1 > 0))
+    layer.backward(layer.forward(x))
+    optimizer.step()
+    if comm.size == 1:
+        layer.forward(x)
+        return
+    with pytest.raises(AgreementError, match=rf"AdamW\(rate=0.01, .*; rank {comm.size - 1}: step 1 of AdamW\(rate=0.005, "):
+        layer.forward(x)
 
 
 @pytest.mark.parametrize("number", range(len(places(1))))

@@ -8,15 +8,19 @@ from pathlib import Path
 import pytest
 from unit.test_harness import LONGEST
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "sides" / "given.py"
+SIDES = Path(__file__).parents[2] / "bench" / "sides"
+
+
+def side(name):
+    spec = importlib.util.spec_from_file_location(name, SIDES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def started():
-    spec = importlib.util.spec_from_file_location("given", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.started
+    return side("given").started
 
 
 @pytest.mark.parametrize(("words", "called"), [([], (3, 4)), (["5"], (5, 4)), (["5", "6"], (5, 6))])
@@ -98,9 +102,19 @@ def test_without_openblas_of_the_system_another_library_is_asked_for():
     """The program itself was taken for the library: its name was None."""
     code = "import ctypes.util, os, runpy, sys; os.environ.pop('PDLA_BLAS', None); ctypes.util.find_library = lambda name: None; "
     code += "sys.argv[:] = ['blas.py']; sys.path.insert(0, '.'); runpy.run_path('blas.py', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=SCRIPT.parents[1], capture_output=True, text=True, timeout=LONGEST)
+    done = subprocess.run([sys.executable, "-c", code], cwd=SIDES.parent, capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode == 1 and done.stderr.startswith("blas.py: there is no OpenBLAS of the system's here: PDLA_BLAS= names")
 
 
 def ended(script, *words):
-    return subprocess.run([sys.executable, SCRIPT.parents[1] / script, *words], capture_output=True, text=True, timeout=LONGEST)
+    return subprocess.run([sys.executable, SIDES.parent / script, *words], capture_output=True, text=True, timeout=LONGEST)
+
+
+@pytest.mark.parametrize("first", ["Serial", "Tensor3D(row=1, col=1)"])
+def test_a_distance_from_serial_is_told_only_where_serial_has_run(capsys, first):
+    results = {first: {"losses": [2.0, 1.0], "accuracy": 0.5}, "Cube3D": {"losses": [2.0, 1.1], "accuracy": 0.5}}
+    for name in results:
+        side("schemes").show(name, results)
+    one, other = capsys.readouterr().out.splitlines()
+    assert one.endswith("accuracy 0.5000, from Serial 0e+00" if first == "Serial" else "accuracy 0.5000")
+    assert other.endswith("accuracy 0.5000, from Serial 1e-01" if first == "Serial" else "accuracy 0.5000")

@@ -68,9 +68,20 @@ def test_an_order_of_one_s_own_is_shown():
 
     assert on_ranks(9, program)[0] == [
         "ProcessGrid(row=2, col=2, order=[0, 2, 1, 3]; 5 idle)",
-        "ProcessGrid(row=3, col=3, order=[8, 7, 6, 5, 4, 3, 2, 1, ...])",
+        "ProcessGrid(row=3, col=3, order=[8, 7, 6, 5, 4, 3, 2, 1, ..., digest 93fcb63a])",
         "ProcessGrid(row=2, col=2; 5 idle)",
     ]
+
+
+def test_orders_that_are_alike_at_first_are_told_apart():
+    """Ranks agreed on a grid that was another one on one of them."""
+
+    def program(comm):
+        first, *others = (ProcessGrid((2, 5), order=(7, 6, 5, 4, 3, 2, 1, 0, *rest)) for rest in ((8, 9), (9, 8)))
+        with pytest.raises(AgreementError, match=r"order=\[7, 6, 5, 4, 3, 2, 1, 0, ..., digest "):
+            pdla.zeros((4, 4), *(others if comm.rank == 9 else [first]), pdla.Layout("row", "col"))
+
+    pdla.run(10, program)
 
 
 def test_tiled_order_puts_consecutive_ranks_into_tiles():

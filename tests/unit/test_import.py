@@ -18,6 +18,14 @@ def test_import_loads_nothing_heavy():
     assert job.stdout.split() == []
 
 
+def test_numpy_knows_bfloat16_from_the_import_on():
+    """Not only after pdla has met the name: a program's lines could not be put in another order."""
+    pytest.importorskip("ml_dtypes")
+    program = "import numpy as np, pdla; print(np.arange(3).astype('bfloat16').dtype)"
+    job = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert job.stdout.split() == ["bfloat16"]
+
+
 def test_the_public_names_are_there():
     for name in ["ProcessGrid", "Layout", "Cyclic", "Cuts", "Balanced", "DistMatrix", "matmul", "run", "dry_run"]:
         assert hasattr(pdla, name)

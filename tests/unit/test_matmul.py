@@ -719,7 +719,7 @@ def test_plan_predicts_explains_and_runs():
     (told,) = set(pdla.run(6, program))
     grid, factor = "ProcessGrid(row=2, col=3)", "Layout(rows='row', cols='col') on ProcessGrid(row=2, col=3)"
     assert f"for 12 x 18, {factor}; 18 x 6, {factor}; out=12 x 6, {factor}, in float64, not for 12 x 18, float64, " in told, told
-    assert told.endswith(f" on {grid}, by columns; out=None")
+    assert told.endswith(f" on {grid}, by columns, with gaps; out=None")
 
 
 def test_plan_predicts_the_messages_of_ranks_in_the_middle():

@@ -169,10 +169,26 @@ LOSSES = {
     "an array": (lambda s: nn.CrossEntropy().forward(X, np.zeros(15, int)), "takes logits as a DistMatrix .* not an ndarray"),
     "too few targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.zeros(14, int)), "14 targets for the logits of 15"),
     "targets in a list": (lambda s: nn.CrossEntropy().forward(logits(s), [0] * 15), "1-D array of integers, not in a list$"),
-    "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from -1 to 13; they go from -1 to 8"),
+    "too large": (lambda s: nn.CrossEntropy().forward(logits(s), np.arange(15) - 1), "from 0 to 13; they go from 0 to 8; -1 "),
     "too small": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -2)), "from -2 to -2"),
     "masked targets": (lambda s: nn.CrossEntropy().forward(logits(s), np.ma.masked_equal(np.arange(15) % 9, 3)), "masked elements"),
-    "nothing counts": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -1)), "no token counts: all targets are -1"),
+    "nothing counts": (lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -1)), "no token counts: all 15 targets are -1"),
+    "no tokens": (
+        lambda s: nn.CrossEntropy().forward(s.shard(np.ones((0, 9))), np.zeros(0, int)), "^CrossEntropy of no tokens: there is no"
+    ),
+    "nothing but what is ignored": (
+        lambda s: nn.CrossEntropy(ignore=7).forward(logits(s), np.full(15, 7)), "all 15 targets are 7: there is no mean loss"
+    ),
+    "-100 without ignore": (
+        lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, -100)), r"from -100 to -100; .* CrossEntropy\(ignore=-100\)"
+    ),
+    "-1 beside ignore": (
+        lambda s: nn.CrossEntropy(ignore=0).forward(logits(s), np.arange(15) % 3 - 1), "from -1 to 1; .* 0 does not count"
+    ),
+    "half a number": (lambda s: nn.CrossEntropy(ignore=0.5).forward(logits(s), np.zeros(15, int)), "ignore=0.5.*: a whole number"),
+    "numbers to ignore that differ": (
+        lambda s: nn.CrossEntropy(ignore=s.grid.comm.rank).forward(logits(s), np.arange(15) % 9), r"rank 1: .*\(ignore=1\)"
+    ),
     "other targets on a rank": (
         lambda s: nn.CrossEntropy().forward(logits(s), np.full(15, s.grid.comm.rank % 2)), "ranks 0, 2: .* digest .* ranks 1, 3: "
     ),

@@ -131,6 +131,23 @@ def test_model(place):
     check_model(model, place, model_gradients(model))
 
 
+@pytest.mark.parametrize("ignore", [-100, 0, 3, 1000])
+@somewhere
+def test_tokens_that_do_not_count(place, ignore):
+    logits, targets = np.random.default_rng(1).standard_normal((15, 9)), np.arange(15) % 9
+    targets[:4] = ignore
+    given = leaf(logits)
+    wanted = F.cross_entropy(given, torch.tensor(targets), ignore_index=ignore)
+    wanted.backward()
+
+    def program(scheme):
+        criterion = nn.CrossEntropy(ignore=ignore)
+        loss = criterion.forward(pdla.from_global(logits, scheme.grid, scheme.activation(scheme.first.Y)), targets)
+        return {"loss": loss, "slope": criterion.backward().gather()}
+
+    check_close(run(place, program), {"loss": wanted.item(), "slope": given.grad.numpy()}, where=place.name)
+
+
 # ---------------------------------------------------------------------------------------------- steps
 
 OPTIMIZERS = {

@@ -308,6 +308,27 @@ def test_logits_that_do_not_count_may_be_anything():
     assert value == spoilt and np.array_equal(slope, spoilt_slope) and not slope[1].any()
 
 
+@pytest.mark.parametrize(("ignore", "dtype"), [(-100, np.int64), (-100, np.int8), (-1, np.int32), (3, np.uint8), (255, np.uint8)])
+@somewhere
+def test_tokens_of_any_number_may_not_count(place, ignore, dtype):
+    """One of the vocabulary, too; gradients of the others are those of a loss without them."""
+    logits, targets = np.random.default_rng(0).standard_normal((15, 7)), (np.arange(15) % 7).astype(dtype)
+    targets[::4] = ignore
+    counted = targets != ignore
+
+    def program(scheme, criterion, given):
+        spec = scheme.first.Y
+        loss = criterion.forward(pdla.from_global(logits, scheme.grid, scheme.activation(spec)), given)
+        return {"loss": loss, "slope": criterion.backward().gather()}
+
+    odds = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    slope = np.where(counted[:, None], odds - np.eye(7)[np.where(counted, targets, 0)], 0) / counted.sum()
+    loss = -np.log(odds[counted, targets[counted]]).mean()
+    found = run(place, lambda scheme: program(scheme, nn.CrossEntropy(ignore=ignore), targets))
+    check_close(found, {"loss": loss, "slope": slope}, 1e-13)
+    assert not found["slope"][~counted].any()
+
+
 @pytest.mark.parametrize("cols", [pdla.Cyclic("row", 1), pdla.Cyclic("row", 2), ("row", "col")], ids=repr)
 def test_a_loss_of_logits_wherever_they_lie(cols):
     logits, targets = np.random.default_rng(0).standard_normal((6, 7)), np.array([0, 6, -1, 3, 4, 2])
@@ -384,6 +405,129 @@ def test_layers_of_one_seed_are_not_alike():
         assert abs(np.corrcoef(a[:rows, :cols].ravel(), b[:rows, :cols].ravel())[0, 1]) < 0.5
     for a, b in itertools.combinations(masks, 2):
         assert abs(((a == 0) == (b == 0)).mean() - 0.5) < 0.05
+
+
+# ---------------------------------------------------------------------------------------------- places
+
+
+class Held(nn.Layer):
+    """A layer of a user's, which holds layers in attributes and in a list that grows."""
+
+    def __init__(self, scheme, make):
+        super().__init__(scheme)
+        self.one, self.other, self.more = make(scheme), make(scheme), []
+        for _ in range(2):
+            self.more.append(make(scheme))
+
+
+class Scaled(nn.Layer):
+    """One that looks at its layers' weights while it is made."""
+
+    def __init__(self, scheme, make):
+        super().__init__(scheme)
+        self.one, self.other = make(scheme), make(scheme)
+        for layer in (self.one, self.other):
+            for value in layer.parameters().values():
+                value.local[...] *= 2
+
+
+UNNAMED = {
+    "Linear": lambda s: nn.Linear(s, 8, 8),
+    "MLP": lambda s: nn.MLP(s, 8),
+    "SelfAttention": lambda s: nn.SelfAttention(s, 8, 2, sequence=4),
+    "TransformerLayer": lambda s: nn.TransformerLayer(s, 8, 2, sequence=4, recompute=True),
+    "Embedding": lambda s: nn.Embedding(s, 8, 8, sequence=4),
+    "Positions": lambda s: nn.Positions(s, 8, sequence=8),
+    "Conv2d": lambda s: nn.Conv2d(s, 8, 8, 3, height=2, width=2),
+    "ResidualBlock": lambda s: nn.ResidualBlock(s, 8, groups=2, height=2, width=2),
+    "UNetBlock": lambda s: nn.UNetBlock(s, 4, groups=2, height=2, width=2),
+    "Sequential": lambda s: nn.Sequential(s, [nn.MLP(s, 8), nn.MLP(s, 8)]),
+}
+HOLDERS = {
+    "attributes and lists": Held, "looked at": Scaled, "a holder of holders": lambda s, make: Held(s, lambda s: Held(s, make)),
+}
+
+
+def all_differ(layer):
+    """Whether no weights of a layer begin like others of their shape."""
+    drawn = [value for value in layer.state_dict().values() if value.std() > 0]
+    return len(drawn) > 1 and all(
+        abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.6 for a, b in itertools.combinations(drawn, 2) if a.shape == b.shape
+    )
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize("make", UNNAMED.values(), ids=UNNAMED)
+def test_layers_without_names_of_their_own_begin_by_their_places(make, holder):
+    assert run(SERIAL, lambda scheme: all_differ(holder(scheme, make)))
+
+
+@pytest.mark.parametrize("kind", [name for name in UNNAMED if name not in ("Embedding", "Conv2d", "Linear")])
+def test_layers_without_names_of_their_own_begin_by_their_places_in_a_sequential(kind):
+    """Of two levels, too."""
+
+    def program(scheme):
+        inner = [nn.Sequential(scheme, [UNNAMED[kind](scheme) for _ in range(2)]) for _ in range(2)]
+        return all_differ(nn.Sequential(scheme, inner))
+
+    assert run(SERIAL, program)
+
+
+def unnamed_net(scheme):
+    """Layers of one kind and name after each other, which drop, too."""
+    pair = [nn.Linear(scheme, 20, 20), nn.Dropout(scheme, P), nn.Linear(scheme, 20, 20, kind="second"), nn.Dropout(scheme, P)]
+    layers = [nn.TransformerLayer(scheme, 20, 5, sequence=5, dropout=P) for _ in range(2)]
+    return nn.Sequential(scheme, [nn.Sequential(scheme, pair), *layers])
+
+
+@everywhere
+def test_layers_in_their_places_begin_and_drop_alike_everywhere(place):
+    x = np.random.default_rng(5).standard_normal((15, 20))
+
+    def program(scheme):
+        net = unnamed_net(scheme)
+        begun = net.state_dict()
+        y = net.forward(scheme.shard(x, sequence=5))
+        return begun, {"y": y.gather(), "dx": net.backward(y).gather()}
+
+    (begun, found), (wanted_begun, wanted) = run(place, program), run(SERIAL, program)
+    assert list(begun) == list(wanted_begun) and all(np.array_equal(begun[name], wanted_begun[name]) for name in begun)
+    check_close(found, wanted, where=place.name)
+
+
+def test_dropouts_in_a_sequential_drop_by_their_places():
+    def program(scheme):
+        net = nn.Sequential(scheme, [nn.Dropout(scheme, 0.5) for _ in range(3)])
+        return (net.forward(scheme.shard(np.ones((200, 50)))).gather() > 0).mean()
+
+    assert abs(run(SUMMA, program) - 1 / 8) < 0.02
+
+
+def test_places_are_the_names_of_a_state():
+    """So it does not matter who looks first, once a network is made."""
+
+    def program(scheme):
+        net, other = unnamed_net(scheme), unnamed_net(scheme)
+        inner = {name: value.gather() for name, value in other.layers[1].parameters().items()}
+        whole = net.state_dict()
+        assert all(np.array_equal(value, whole[f"layers.1.{name}"]) for name, value in inner.items())
+        assert all(layer.place == prefix for layer, prefix in net.all_layers().items())
+
+    run(SERIAL, program)
+
+
+def test_a_layer_that_has_numbers_keeps_them_wherever_it_is_put():
+    """Whether they were looked at, loaded, or learned."""
+
+    def program(scheme):
+        looked, loaded = nn.Linear(scheme, 20, 20), nn.Linear(scheme, 20, 20, kind="second")
+        before = looked.state_dict(), {name: value + 1 for name, value in looked.state_dict().items()}
+        loaded.load_state_dict(before[1])
+        net = nn.Sequential(scheme, [looked, loaded])
+        for layer, state in zip(net.layers, before, strict=True):
+            assert all(np.array_equal(value, state[name]) for name, value in layer.state_dict().items())
+
+    run(SUMMA, program)
 
 
 # ---------------------------------------------------------------------------------------------- what a network may be made of
