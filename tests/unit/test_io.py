@@ -278,12 +278,20 @@ def test_bfloat16_and_other_dtypes_in_turn(tmp_path):
 
 
 def test_bfloat16_without_ml_dtypes(tmp_path, monkeypatch):
-    def unknown(given):
-        raise TypeError(f"data type {given!r} not understood")
+    class Without:
+        """NumPy, where nobody has imported ml_dtypes."""
+
+        def dtype(self, given):
+            if given == "bfloat16":
+                raise TypeError(f"data type {given!r} not understood")
+            return np.dtype(given)
+
+        def __getattr__(self, name):
+            return getattr(np, name)
 
     for path in (tmp_path / "x.npy", tmp_path / "x.h5"):
         saved(2, path, BITS)
-        monkeypatch.setattr(files, "dtype_of", unknown)
+        monkeypatch.setattr(files, "np", Without())
         assert "need ml_dtypes: pip install ml_dtypes" in load_error(path)
         monkeypatch.undo()
 
