@@ -20,7 +20,7 @@ from sides.product import Product, fill_at_random, fill_with_integers, right
 import pdla
 from pdla.bench.problem import sizes
 from pdla.errors import PdlaError
-from pdla.matmul import box
+from pdla.matmul.algorithms import box
 
 TURNS, TURN = 7, 0.1  # TURN in seconds
 

@@ -17,7 +17,8 @@ from sides.given import started
 
 import pdla
 from pdla.bench.arguments import above_zero
-from pdla.comm import base, circulant, ring
+from pdla.comm import communicator
+from pdla.comm.collectives import circulant, ring
 
 BYTES, TURNS = 6_000_000, 4
 PIECES = 0.125, 1, 4, 16, 64, 256  # KiB
@@ -63,7 +64,7 @@ def milliseconds(comm, kib):
 def summed(comm, parts, out, relayed, many=inf):
     """A reduce-scatter by pdla: in steps from `many` ranks on; else relayed from node to node or not."""
     circulant.MANY, circulant.SHORT, ring.LONG = many, inf, 0 if relayed else inf
-    base.pays = lambda nbytes, nodes, ranks, growth: relayed
+    communicator.pays = lambda nbytes, nodes, ranks, growth: relayed
     comm.reduce_scatter(parts, out).wait()
 
 

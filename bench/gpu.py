@@ -25,7 +25,7 @@ from pdla import config, nn
 from pdla.array import chosen, composed
 from pdla.array.draw import Draw
 from pdla.bench.arguments import to_write
-from pdla.comm import device
+from pdla.comm.mpi import staging
 from pdla.indices import IndexSet
 
 TIMING = {"runs": 7, "long": 0.1}  # of a measurement: how many; seconds of each
@@ -168,7 +168,7 @@ def message(xp, sizes):
     """Rows of figures, one for each length: bytes a second of a message through pinned memory, in pieces and whole."""
     with config.override(gpu_mpi="off"):
         comm = pdla.world()
-    rows, least = [], device.PIECE
+    rows, least = [], staging.PIECE
     for nbytes in sizes:
         x, out = xp.asarray(np.ones(nbytes, np.uint8)), xp.asarray(np.zeros(nbytes, np.uint8))
 
@@ -178,10 +178,10 @@ def message(xp, sizes):
             going.wait()
 
         row = {"bytes": nbytes}
-        for name, device.PIECE in (("pieces", least), ("whole", nbytes + 1)):
+        for name, staging.PIECE in (("pieces", least), ("whole", nbytes + 1)):
             row[f"{name}_gb_s"] = 1e-9 * nbytes / seconds(xp.finish, once)
         rows.append(row)
-    device.PIECE = least
+    staging.PIECE = least
     return rows
 
 

@@ -15,11 +15,11 @@ import numpy as np
 
 import pdla
 from pdla.bench.arguments import natural, positive, to_draw, to_write
-from pdla.matmul import boxes
-from pdla.matmul.boxes import Box
-from pdla.matmul.placing import Kept, Place, Side
-from pdla.matmul.planner import ways
-from pdla.matmul.question import Lying, Question
+from pdla.matmul.choose import boxes
+from pdla.matmul.choose.boxes import Box
+from pdla.matmul.choose.candidates import ways
+from pdla.matmul.choose.mapping import Kept, Place, Side
+from pdla.matmul.choose.problem import Lying, Question
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 

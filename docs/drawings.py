@@ -13,9 +13,10 @@ import numpy as np
 
 import pdla
 from pdla.layout import Layout
-from pdla.matmul import fetch, tesseract
-from pdla.matmul.cannon import schedule
-from pdla.matmul.tables import boxed
+from pdla.matmul.algorithms import tesseract
+from pdla.matmul.algorithms.table import boxed
+from pdla.matmul.schedules import fetch
+from pdla.matmul.schedules.cannon import schedule
 
 STATIC = Path(__file__).parent / "_static"
 COLOURS = [*plt.get_cmap("Set3").colors, *plt.get_cmap("Pastel1").colors]

@@ -13,8 +13,6 @@ from pdla.comm import Communicator, abort_on_exception, as_communicator, world
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import Ledger, record, tagged
 from pdla.comm.threads import run
-from pdla.comm.virtual import dry_run_all
-from pdla.create import eye, from_function, from_global, from_local, ones, random, zeros
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.grid import ProcessGrid, balanced_shape, tiled_order
 from pdla.io import load, save
@@ -34,8 +32,10 @@ from pdla.linalg import (
     syrk_words,
 )
 from pdla.matmul import Plan, algorithms, gemm, matmul, matmul_words, native_layouts, plan_matmul, predict_matmul
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import eye, from_function, from_global, from_local, ones, random, zeros
 from pdla.model.machine import Machine
+from pdla.simulate.all_ranks import dry_run_all
 
 __all__ = [
     "Balanced", "Communicator", "Cuts", "Cyclic", "DistMatrix", "Layout", "Ledger", "Machine", "Plan", "ProcessGrid", "Stack",

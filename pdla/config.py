@@ -28,7 +28,7 @@ class Settings:
     blas     PDLA_BLAS: the BLAS library that multiplies on the host, with Fortran's names and 32-bit sizes: its path, or a name
              that the loader finds, or Python's environment has; empty: the one of NumPy and SciPy.
     panel    PDLA_PANEL: width of panels (summa, cannon), in indices, at most; 0: chosen by the plan.
-    bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, scatter, chain (pdla/comm/broadcast.py).
+    bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, scatter, chain (pdla/comm/collectives/broadcast.py).
     bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by the size of what is broadcast.
     progress PDLA_PROGRESS: seconds between two calls of MPI by the thread that moves messages between nodes while a rank computes;
              multiplied by the ranks to a core, if there are more than one; 0: no such thread.

@@ -14,8 +14,8 @@ import numpy as np
 
 from pdla import config
 from pdla.comm import as_communicator
-from pdla.comm.agree import agreed, in_words
-from pdla.comm.base import Communicator
+from pdla.comm.agreement import agreed, in_words
+from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, kind_of
 from pdla.indices import distinct
 from pdla.layout import Layout

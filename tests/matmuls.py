@@ -7,7 +7,7 @@ import pytest
 
 import pdla
 from pdla import config
-from pdla.matmul import planner
+from pdla.matmul.choose import candidates
 
 LAYOUT = pdla.Layout("row", "col")
 DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
@@ -16,8 +16,8 @@ needs_a_board = pytest.mark.skipif(config.settings.array != "numpy", reason="dev
 
 def forget_ways():
     """Let ways be searched anew: those found before are kept."""
-    planner._ways.cache_clear()
-    planner._cheapest.cache_clear()
+    candidates._ways.cache_clear()
+    candidates._cheapest.cache_clear()
 
 
 def exact(shape, grid, layout, dtype=float, seed=0):

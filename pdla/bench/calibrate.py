@@ -23,12 +23,12 @@ from pdla.bench.arguments import Parser
 from pdla.bench.info import processor
 from pdla.bench.leave import foresee, leave
 from pdla.bench.plural import plural
-from pdla.comm.base import Communicator
 from pdla.comm.clock import current as clock
+from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
 from pdla.comm.pending import Pending
-from pdla.create import zeros
 from pdla.grid import ProcessGrid
+from pdla.matrix.create import zeros
 from pdla.model.machine import Machine
 
 LEAST, TURNS = 3, 7  # turns of a measurement: the first number if they take long

@@ -127,7 +127,7 @@ def _first_of_the_job() -> bool:
     except NoMPIError:
         return True
     except DeviceError:
-        from pdla.comm import libmpi
+        from pdla.comm.mpi import libmpi
 
         return libmpi.first()
 
@@ -146,9 +146,9 @@ def _launch(arguments: argparse.Namespace, words: list[str]) -> int:
 
 def _on_ranks(arguments: argparse.Namespace, words: list[str]) -> int:
     try:
-        from pdla.comm import job
+        from pdla.comm.mpi import abort
 
-        job.abort_on_exception()
+        abort.abort_on_exception()
         comm = pdla.world()
         work = partial(arguments.program, comm, arguments, words)
         return _stopped(work) if comm.size == 1 else work()

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import permutations, product
 from math import isqrt, prod
 
-from pdla.comm import circulant, ring
+from pdla.comm.collectives import circulant, ring
 from pdla.cuts import Block, Cut
 from pdla.layout import Layout, Shape, axes_of
 from pdla.model.machine import Machine

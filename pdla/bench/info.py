@@ -46,7 +46,7 @@ def oversubscribed(known: dict[str, Any]) -> bool:
 
 
 def _mpi() -> dict[str, str]:
-    from pdla.comm import libmpi
+    from pdla.comm.mpi import libmpi
 
     return libmpi.version()
 

@@ -14,13 +14,14 @@ from pdla.bench.case import LAYOUT
 from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
-from pdla.matmul import boxes, roles
-from pdla.matmul.planner import NAMED
+from pdla.matmul import roles
+from pdla.matmul.algorithms.table import Table
+from pdla.matmul.choose import boxes
+from pdla.matmul.choose.candidates import NAMED
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
-from pdla.matmul.tables import Table
+from pdla.matrix.redistribute import sums
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine, operations
-from pdla.redistribute import sums
 
 BOXES = 32  # that are looked at, the cheapest
 MOST = 24  # dry runs in a search

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pdla
 from pdla.bench.plural import plural
-from pdla.comm.agree import name
+from pdla.comm.agreement import name
 from pdla.comm.clock import now
 from pdla.comm.ledger import Event, Ledger
 from pdla.model.machine import Machine

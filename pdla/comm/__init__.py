@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from pdla.comm.base import Communicator
+from pdla.comm.communicator import Communicator
 from pdla.errors import GridError
 
 current_world: ContextVar[Communicator | None] = ContextVar("pdla_world", default=None)
@@ -19,8 +19,8 @@ def world() -> Communicator:
     here = current_world.get()
     if here is not None:
         return here
-    from pdla.comm import libmpi
-    from pdla.comm.wrap import wrap
+    from pdla.comm.mpi import libmpi
+    from pdla.comm.mpi.attach import wrap
 
     return wrap(libmpi.MPI.COMM_WORLD)
 
@@ -32,7 +32,7 @@ def as_communicator(comm: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     if hasattr(comm, "Get_rank"):
-        from pdla.comm.wrap import wrap
+        from pdla.comm.mpi.attach import wrap
 
         return wrap(comm)
     raise GridError(f"{comm!r} is not a communicator: give None, an mpi4py communicator or one of pdla's")
@@ -40,8 +40,8 @@ def as_communicator(comm: Any) -> Communicator:
 
 def from_fortran(handle: int) -> Communicator:
     """A pdla communicator from an MPI communicator as Fortran, or C's MPI_Comm_c2f, names it. Collective the first time."""
-    from pdla.comm import libmpi
-    from pdla.comm.wrap import wrap
+    from pdla.comm.mpi import libmpi
+    from pdla.comm.mpi.attach import wrap
 
     libmpi.check_running()
     return wrap(libmpi.MPI.Comm.f2py(handle))
@@ -53,6 +53,6 @@ def abort_on_exception() -> None:
     Without it the other ranks wait for that rank until PDLA_TIMEOUT; so they do for one that calls sys.exit, which is no error.
     Needed under MPI only; raises NoMPIError without one.
     """
-    from pdla.comm import job
+    from pdla.comm.mpi import abort
 
-    job.abort_on_exception()
+    abort.abort_on_exception()

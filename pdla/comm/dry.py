@@ -11,14 +11,14 @@ from typing import Any
 from pdla.array import meta
 from pdla.array.composed import summed_in
 from pdla.comm import current_world
-from pdla.comm.base import Communicator
-from pdla.comm.board import Board
 from pdla.comm.clock import Clock
 from pdla.comm.clock import current as current_clock
+from pdla.comm.collectives.pipeline import Figures, received
+from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.ledger import Ledger, buffer, record
 from pdla.comm.pending import Pending
-from pdla.comm.relay import Figures, received
+from pdla.comm.shared_buffer import Board
 from pdla.comm.threads import ENDED, check_run
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, PdlaError

@@ -13,10 +13,10 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any, Self
 
-from pdla.comm import circulant, ring
-from pdla.comm.board import Board
-from pdla.comm.hall import Hall
-from pdla.comm.relay import pays
+from pdla.comm.collectives import circulant, ring
+from pdla.comm.collectives.pipeline import pays
+from pdla.comm.collectives.shared_gather import Hall
+from pdla.comm.shared_buffer import Board
 from pdla.comm.workspace import aligned
 from pdla.errors import AgreementError
 

@@ -24,9 +24,9 @@ from typing import Any
 
 from pdla.array import blas, chosen, namespace, numpy
 from pdla.comm import current_world
-from pdla.comm.base import Communicator
-from pdla.comm.board import Board
+from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.shared_buffer import Board
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
 ENDED = (

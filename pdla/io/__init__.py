@@ -14,15 +14,15 @@ from pathlib import Path
 from types import ModuleType
 
 from pdla.array.dtypes import check_numbers
-from pdla.comm.agree import agree, agreed
+from pdla.comm.agreement import agree, agreed
 from pdla.errors import FileError, LayoutError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
 from pdla.io import hdf5, mtx, npy
 from pdla.io.files import check_dtype, together
 from pdla.io.replace import replacing, version
 from pdla.layout import Layout
-from pdla.matrix import DistMatrix
-from pdla.redistribute import converted
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
 
 FORMATS = {".npy": npy, ".mtx": mtx, ".mtx.gz": mtx, ".h5": hdf5, ".hdf5": hdf5}
 

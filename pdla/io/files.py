@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import name, who_said
-from pdla.comm.base import Communicator
+from pdla.comm.agreement import name, who_said
+from pdla.comm.communicator import Communicator
 from pdla.errors import FileError, PdlaError
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix
-from pdla.redistribute import local_shape
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape
 
 PANEL = 1 << 26  # bytes that are read or written at a time, and so may be in memory besides the matrix
 

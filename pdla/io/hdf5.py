@@ -19,7 +19,7 @@ from pdla.io.bfloat16 import dtype_in, for_h5py, get, has_dtype, put
 from pdla.io.elsewhere import check_sources
 from pdla.io.files import PANEL, check_matrix, filled, to_write, together, write_own
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 
 HEADERS = 1 << 16  # bytes: more than HDF5 writes besides the elements
 

@@ -16,8 +16,8 @@ from pdla.io.faults import fault
 from pdla.io.files import filled, together
 from pdla.io.lines import Lines
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix
-from pdla.redistribute import converted
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
 
 # The dtype in which scipy reads each field.
 DTYPES = {

@@ -14,7 +14,7 @@ from pdla.grid import ProcessGrid
 from pdla.indices import Selection, some_of
 from pdla.io.files import PANEL, bfloat16, check_matrix, filled, together, write_own
 from pdla.layout import Layout, Shape
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 
 READING = Lock()  # in several threads at once, Python's parser, by which NumPy reads a header, may fail with a SystemError
 READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from pdla.comm.agree import amid
-from pdla.comm.base import Communicator
+from pdla.comm.agreement import amid
+from pdla.comm.communicator import Communicator
 from pdla.io.files import check_regular, together
 
 Version = tuple[int, int, int]

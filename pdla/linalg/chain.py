@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import promoted, sum_alike
-from pdla.comm.agree import agreed
+from pdla.comm.agreement import agreed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.matmul import matmul
 from pdla.matmul.api import check_algorithm
 from pdla.matmul.checks import communicator, matrix, one_of
-from pdla.matrix import DistMatrix
-from pdla.redistribute import converted
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
 
 TAKEN = "it takes a chain of matrix products, such as 'ij,jk,kl->il': two letters an operand, each letter twice in all"
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.agree import in_words
+from pdla.comm.agreement import in_words
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, Shape
 from pdla.matmul.checks import matrix, writeable
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 
 
 def words(name: str, *arguments: Any, **named: Any) -> str:

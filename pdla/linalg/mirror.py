@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.comm.kept import kept
+from pdla.comm.cache import kept
 from pdla.indices import IndexSet
 from pdla.linalg.stairs import Block
 from pdla.linalg.travel import Wanting, Way, held_by, wanted_by
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 
 
 def reflect(C: DistMatrix, hermitian: bool) -> None:

@@ -18,8 +18,8 @@ import numpy as np
 
 from pdla import config
 from pdla.array.composed import summing
-from pdla.comm.agree import agreed, amid
-from pdla.comm.kept import kept
+from pdla.comm.agreement import agreed, amid
+from pdla.comm.cache import kept
 from pdla.comm.ledger import buffer, held, note_read, timed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -29,9 +29,9 @@ from pdla.linalg.script import Script
 from pdla.linalg.stairs import Stairs, pack, unpack
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, scalars
-from pdla.matmul.operands import multiply
-from pdla.matrix import DistMatrix
-from pdla.redistribute import local_shape, summed
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape, summed
 
 LEAF = 128  # rows of a square on the diagonal whose both triangles are multiplied: halving it once more costs more than it saves
 ALL = slice(None)

@@ -20,7 +20,7 @@ from pdla.linalg.stairs import Block, Stairs, whole
 from pdla.linalg.stay import Stay
 from pdla.linalg.strips import Strips
 from pdla.linalg.travel import Holding, Wanting, Way, held_by, wanted_by
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 
 FLOPS = 200  # operations of a core in the time in which a word arrives: 25 GFLOP/s against 1 GB/s
 Deal = Cover | Stay | Strips

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import promoted
-from pdla.comm.agree import agree, agreed, amid
-from pdla.create import fingerprint, whole_array
+from pdla.comm.agreement import agree, agreed, amid
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, on_grid, one_communicator
 from pdla.layout import Layout
 from pdla.matmul import checks, plan_matmul
 from pdla.matmul.api import default_layout
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import fingerprint, whole_array
 
 
 class Stack:

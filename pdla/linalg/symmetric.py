@@ -6,7 +6,7 @@ product like any other, by matmul's algorithms, which moves about sqrt(P) times 
 
 from __future__ import annotations
 
-from pdla.comm.agree import agreed, amid
+from pdla.comm.agreement import agreed, amid
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -14,8 +14,8 @@ from pdla.linalg.mirror import make_real, reflect
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, one_of
-from pdla.matrix import DistMatrix
-from pdla.redistribute import summed
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import summed
 
 
 def symm(

@@ -15,7 +15,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.composed import summing
-from pdla.comm.base import Communicator
+from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, shares_meeting

@@ -11,17 +11,17 @@ from pdla.array import namespace
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted, sum_alike
 from pdla.array.numpy import significant
-from pdla.comm.agree import agree, amid
-from pdla.comm.base import Communicator
-from pdla.create import whole_array
+from pdla.comm.agreement import agree, amid
+from pdla.comm.communicator import Communicator
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
 from pdla.matmul.checks import communicator, matrix
-from pdla.matmul.operands import multiply
-from pdla.matrix import DistMatrix
-from pdla.redistribute import converted, summed
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import whole_array
+from pdla.matrix.redistribute import converted, summed
 
 
 def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:

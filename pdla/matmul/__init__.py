@@ -1,9 +1,9 @@
 """Distributed multiplication: one rule (roles), named algorithms as tables, schedules, a planner, and the public functions."""
 
 from pdla.matmul.api import gemm, matmul, plan_matmul
+from pdla.matmul.choose.candidates import ALGORITHMS as algorithms
 from pdla.matmul.native import native_layouts
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import ALGORITHMS as algorithms
 from pdla.matmul.predict import predict_matmul
 from pdla.matmul.predict import words as matmul_words
 

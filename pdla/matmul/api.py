@@ -11,19 +11,20 @@ import numpy as np
 
 from pdla import config
 from pdla.array.dtypes import promoted
-from pdla.comm.agree import agreed, in_words
-from pdla.comm.base import Communicator
+from pdla.comm.agreement import agreed, in_words
+from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
-from pdla.matmul import checks, making
-from pdla.matmul.making import Task, Wish
+from pdla.matmul import checks
+from pdla.matmul.choose import build
+from pdla.matmul.choose.build import Task, Wish
+from pdla.matmul.choose.candidates import ALGORITHMS
+from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import ALGORITHMS
-from pdla.matmul.question import Operand
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
 
@@ -217,7 +218,7 @@ def _agreed(
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, wish, adds, *_made_for(config.settings))
-        plan = kept.plan(key, lambda: making.make(Task(a, b, c, dtype, wish, Machine.chosen(), adds)))
+        plan = kept.plan(key, lambda: build.make(Task(a, b, c, dtype, wish, Machine.chosen(), adds)))
     kept.keep(key, plan)
     return plan, kept
 

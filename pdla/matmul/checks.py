@@ -11,13 +11,13 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.array.dtypes import COMPLEX, has, has_fractions, is_number, largest
 from pdla.array.numpy import apart
-from pdla.comm.agree import in_words
-from pdla.comm.base import Communicator
+from pdla.comm.agreement import in_words
+from pdla.comm.communicator import Communicator
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError, kind_of, shortened
 from pdla.grid import ProcessGrid
 from pdla.indices import MOST
 from pdla.layout import Layout
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 
 _PLAIN = (int, float)
 QUOTED = 60  # characters of a number in an error, at most

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pdla.comm import as_communicator
-from pdla.comm.agree import agreed
+from pdla.comm.agreement import agreed
 from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import checks
-from pdla.matmul.planner import NAMED, native_tables
-from pdla.matmul.question import Sizes
+from pdla.matmul.choose.candidates import NAMED, native_tables
+from pdla.matmul.choose.problem import Sizes
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine
 

@@ -15,21 +15,22 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted
 from pdla.array.meta import Meta
-from pdla.comm.agree import amid, failed
+from pdla.comm.agreement import amid, failed
 from pdla.comm.dry import DryComm, dry_run
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
-from pdla.matmul import checks, planner, roles, shared, walk
-from pdla.matmul.operands import Memo, route
-from pdla.matmul.question import Operand
-from pdla.matmul.schedules import SCHEDULES
+from pdla.matmul import checks, roles
+from pdla.matmul.choose import candidates
+from pdla.matmul.choose.problem import Operand
+from pdla.matmul.schedules import SCHEDULES, shared, walk
 from pdla.matmul.schedules.base import Schedule
-from pdla.matrix import DistMatrix
+from pdla.matmul.schedules.streams import Memo, route
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape, start, summed, sums
 from pdla.model.machine import Machine
-from pdla.redistribute import local_shape, start, summed, sums
 
 EVERY_RANK = 64  # ranks up to which all of them are run dry to foretell costs, beyond only a sample
 
@@ -353,7 +354,7 @@ class Plan:
         if self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))
         grids = dict.fromkeys((self.grid, self.A.grid, self.B.grid, self.C.grid))
-        second = 1 if self.grid.comm.size <= planner.LARGE else 0
+        second = 1 if self.grid.comm.size <= candidates.LARGE else 0
         corners = [
             grid.ranks[corner] for grid in grids for corner in product(*({0, min(second, p - 1), p - 1} for p in grid.shape))
         ]

@@ -12,12 +12,13 @@ import numpy as np
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.matmul import checks, making
-from pdla.matmul.making import Task, Wish
-from pdla.matmul.planner import ALGORITHMS, NAMED, Order, native_tables
-from pdla.matmul.question import Operand, Sizes
+from pdla.matmul import checks
+from pdla.matmul.algorithms.table import Table
+from pdla.matmul.choose import build
+from pdla.matmul.choose.build import Task, Wish
+from pdla.matmul.choose.candidates import ALGORITHMS, NAMED, Order, native_tables
+from pdla.matmul.choose.problem import Operand, Sizes
 from pdla.matmul.schedules import SCHEDULES
-from pdla.matmul.tables import Table
 from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine
 
@@ -69,12 +70,12 @@ def predict_matmul(
 
     found = native_tables(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
     if memory_limit is None:
-        plan = making.make(asked(*found[0], found[0][0].schedule))
+        plan = build.make(asked(*found[0], found[0][0].schedule))
     else:
         shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
         for table, order in found:  # each shape once: `lean` tries all of its schedules
             shapes.setdefault(table.shape, (table, order))
-        plan = making.fitting((plan for way in shapes.values() for plan in making.lean(asked(*way, None))), memory_limit)
+        plan = build.fitting((plan for way in shapes.values() for plan in build.lean(asked(*way, None))), memory_limit)
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,

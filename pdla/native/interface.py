@@ -11,18 +11,18 @@ import numpy as np
 
 from pdla.array.numpy import apart, at
 from pdla.comm import from_fortran
-from pdla.comm.agree import agree, agreed
-from pdla.comm.base import Communicator
-from pdla.create import check_room, from_local, whole_shape
+from pdla.comm.agreement import agree, agreed
+from pdla.comm.communicator import Communicator
 from pdla.cuts import Balanced, Cuts, Cyclic
 from pdla.errors import AgreementError, GridError, HandleError, LayoutError, PdlaError, PlanError, ShapeError, shortened
 from pdla.grid import NAMES, ProcessGrid, one_communicator
 from pdla.indices import MOST
 from pdla.layout import Layout
 from pdla.matmul import matmul
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import check_room, from_local, whole_shape
+from pdla.matrix.redistribute import converted, local_shape
 from pdla.native.number import number
-from pdla.redistribute import converted, local_shape
 from pdla.scalapack.pblas import DTYPES, TURNS
 
 NUMBERS = (ShapeError, LayoutError, GridError, PlanError, AgreementError, HandleError)  # in the order of pdla.h's numbers, from 1
@@ -222,7 +222,7 @@ def under_mpi(function: Callable[..., None]) -> Callable[..., None]:
     """The function, with NoMPIError before MPI_Init and after MPI_Finalize, when MPI's own calls would end the process."""
 
     def call(*arguments: Any) -> None:
-        from pdla.comm import libmpi
+        from pdla.comm.mpi import libmpi
 
         libmpi.check_running()
         function(*arguments)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm import job
+from pdla.comm.mpi import abort
 from pdla.errors import PdlaError
 from pdla.native.number import number
 from pdla.scalapack import pblas
@@ -42,7 +42,7 @@ def serve(ffi: Any) -> None:
             at = [place(pointer, lld) for pointer, lld in zip((a, b, c), call.lld, strict=True)]
             context.run(run, first, at[0], at[1], second, at[2])
         except PdlaError as error:  # a fault of the arguments: what it says is enough
-            job.end_job(type(error), error, None)
+            abort.end_job(type(error), error, None)
         except BaseException:
-            job.end_job(*sys.exc_info())
+            abort.end_job(*sys.exc_info())
         return 1

@@ -11,7 +11,7 @@ import numpy as np
 from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of, shares
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.nn.scheme import counts, sequence_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pdla.array.composed import summing, widened
 from pdla.comm.ledger import timed
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.model.machine import operations
 from pdla.nn.activation import check_sequence
 from pdla.nn.layer import Layer, made

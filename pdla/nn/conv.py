@@ -20,7 +20,7 @@ import numpy as np
 from pdla.array.composed import summing, widened
 from pdla.errors import LayoutError, ShapeError
 from pdla.layout import Layout
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_whole, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear

@@ -14,10 +14,10 @@ from pdla.array import namespace
 from pdla.array.composed import widened
 from pdla.array.dtypes import check_numbers
 from pdla.comm.ledger import tagged
-from pdla.create import zeros
 from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.layout import Layout, axes_of
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import zeros
 from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear, normal, weights

@@ -16,16 +16,16 @@ import numpy as np
 
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
-from pdla.comm.agree import agreed, amid
-from pdla.create import from_global
+from pdla.comm.agreement import agreed, amid
 from pdla.errors import GridError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import from_global
+from pdla.matrix.redistribute import check_root
 from pdla.nn.activation import by_rows, check_gradient, check_reals, check_sequences
 from pdla.nn.scheme import Scheme
 from pdla.nn.steps import Steps, together
 from pdla.nn.trip import Parameter, Shard, Trip
-from pdla.redistribute import check_root
 
 
 class Layer:

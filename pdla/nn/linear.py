@@ -10,20 +10,20 @@ import numpy as np
 from pdla.array.composed import summing, widened
 from pdla.array.draw import Draw
 from pdla.array.dtypes import check_numbers
-from pdla.comm.agree import agreed
+from pdla.comm.agreement import agreed
 from pdla.comm.ledger import tagged
-from pdla.create import zeros
 from pdla.errors import ShapeError
 from pdla.layout import Layout, axes_of
-from pdla.matmul.operands import multiply
-from pdla.matrix import DistMatrix
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import zeros
+from pdla.matrix.redistribute import local_shape
 from pdla.nn.activation import check_activation, check_counts, check_floats, check_number
 from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import Meeting, Scheme, Table, counts, sequence_of
 from pdla.nn.steps import Steps, begun, gathered, settled
 from pdla.nn.trip import Parameter, Shard, seeded
-from pdla.redistribute import local_shape
 
 
 def weights(

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agree import agreed, amid
+from pdla.comm.agreement import agreed, amid
 from pdla.comm.ledger import tagged
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.nn.activation import by_rows, check_floats, like
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described

@@ -16,7 +16,7 @@ from pdla.comm.ledger import tagged
 from pdla.errors import ShapeError
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_number, check_whole, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import add_sums, vector

@@ -11,14 +11,14 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.dtypes import as_saved
-from pdla.comm.agree import agreed, amid, note
+from pdla.comm.agreement import agreed, amid, note
 from pdla.comm.ledger import tagged
-from pdla.create import from_global
 from pdla.errors import PdlaError, ShapeError, kind_of
+from pdla.matrix.create import from_global
+from pdla.matrix.redistribute import check_root
 from pdla.nn.activation import like
 from pdla.nn.layer import Layer, check_state
 from pdla.nn.trip import Parameter
-from pdla.redistribute import check_root
 
 
 class Optimizer:

@@ -9,7 +9,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import one_communicator
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.nn.activation import check_floats, check_number, like
 from pdla.nn.layer import Layer, made
 from pdla.nn.scheme import Scheme

@@ -24,14 +24,14 @@ from numbers import Integral
 
 import numpy as np
 
-from pdla.comm.agree import agreed
-from pdla.create import from_global
+from pdla.comm.agreement import agreed
 from pdla.cuts import Balanced, Cut
 from pdla.errors import GridError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
 from pdla.linalg import checks
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import from_global
 
 
 @dataclass(frozen=True)

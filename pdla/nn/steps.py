@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from pdla.comm.ledger import tagged
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, extra_axes, places_of
-from pdla.matmul.operands import gathering
-from pdla.matrix import DistMatrix
-from pdla.redistribute import local_shape
+from pdla.matmul.schedules.streams import gathering
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]

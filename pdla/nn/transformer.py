@@ -14,7 +14,7 @@ from pdla.array.composed import widened
 from pdla.cuts import Block
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.layout import Layout
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
 from pdla.nn.activation import check_activation, check_counts, check_sequence, like
 from pdla.nn.attention import SelfAttention
 from pdla.nn.layer import Layer, made

@@ -18,11 +18,11 @@ from pdla.cuts import block_bounds
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet
 from pdla.layout import Layout, axes_of, share, shares
-from pdla.matrix import DistMatrix
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape
 from pdla.nn.activation import check_whole
 from pdla.nn.scheme import sequence_of
 from pdla.nn.steps import Steps, begun, finish, gathered, settled
-from pdla.redistribute import local_shape
 
 if TYPE_CHECKING:
     from pdla.nn.layer import Layer

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.comm.agree import agreed
-from pdla.create import from_local
+from pdla.comm.agreement import agreed
 from pdla.cuts import Cut, Cyclic
 from pdla.errors import GridError, LayoutError, ShapeError
 from pdla.grid import ProcessGrid, balanced_shape
 from pdla.indices import MOST
 from pdla.layout import Layout, effective
 from pdla.matmul import checks
-from pdla.matrix import DistMatrix
-from pdla.redistribute import local_shape
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import from_local
+from pdla.matrix.redistribute import local_shape
 
 USUAL, SHORT = 1, 2  # types of descriptors: of nine integers; of eleven, where the sizes of the first blocks are given, too
 

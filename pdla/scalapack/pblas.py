@@ -18,21 +18,21 @@ import numpy as np
 from pdla import config
 from pdla.array.numpy import at
 from pdla.comm import from_fortran
-from pdla.comm.agree import agree
-from pdla.comm.base import Communicator
+from pdla.comm.agreement import agree
+from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
-from pdla.matmul import making
-from pdla.matmul.making import Task, Wish
-from pdla.matmul.operands import Memo, route
+from pdla.matmul.choose import build
+from pdla.matmul.choose.build import Task, Wish
+from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Plan
-from pdla.matmul.question import Operand
-from pdla.matrix import DistMatrix
+from pdla.matmul.schedules.streams import Memo, route
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape, start
 from pdla.model.machine import Machine
-from pdla.redistribute import local_shape, start
 from pdla.scalapack.descriptor import Descriptor
 
 DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
@@ -141,7 +141,7 @@ TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": l
 
 
 def _planned(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
-    return making.make(Task(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
+    return build.make(Task(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
 
 
 def gemm(context: Context, windows: list[Window], call: Call) -> Run:

@@ -14,10 +14,11 @@ import pytest
 
 import pdla
 from pdla import config
-from pdla.comm import circulant, node, relay, ring
-from pdla.comm.agree import agree
+from pdla.comm.agreement import agree
+from pdla.comm.collectives import circulant, pipeline, ring
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
+from pdla.comm.mpi import node
 from pdla.comm.threads import run
 from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
 
@@ -229,25 +230,25 @@ def test_send_and_recv_match_by_tag_and_leave_verbs_alone(comm):
 
 
 def test_messages_too_long_for_an_old_mpi(comm, monkeypatch):
-    from pdla.comm import rounds
+    from pdla.comm.mpi import messages
 
     monkeypatch.setattr(comm, "tree", True)
-    monkeypatch.setattr(rounds, "_INT_MAX", 1000)
-    monkeypatch.setattr(rounds.MPI, "Get_version", lambda: (3, 1))
+    monkeypatch.setattr(messages, "_INT_MAX", 1000)
+    monkeypatch.setattr(messages.MPI, "Get_version", lambda: (3, 1))
     for size in (1000, 1001, 5 << 20, (3 << 20) + 7):
         x, out = numbers(comm.rank, (size,), "int8"), np.zeros(size, "int8")
-        assert rounds.pieces(x, 0)[0][1] == (1 if size > 1000 else 1000)
+        assert messages.pieces(x, 0)[0][1] == (1 if size > 1000 else 1000)
         comm.shift(x, out).wait()
         np.testing.assert_array_equal(out, numbers((comm.rank - 1) % comm.size, (size,), "int8"))
         np.testing.assert_array_equal(comm.bcast(x, 0).wait(), numbers(0, (size,), "int8"))
 
 
 def test_mpi_is_given_bytes(comm):
-    from pdla.comm import rounds
+    from pdla.comm.mpi import messages
 
     for shape in ((), (0, 3), (5, 4)):
-        ((raw, count, kind),) = rounds.pieces(comm.xp.empty(shape, "float64"), 0)
-        assert (raw.dtype, raw.size, count, kind) == (np.uint8, raw.nbytes, 8 * int(np.prod(shape)), rounds.MPI.BYTE)
+        ((raw, count, kind),) = messages.pieces(comm.xp.empty(shape, "float64"), 0)
+        assert (raw.dtype, raw.size, count, kind) == (np.uint8, raw.nbytes, 8 * int(np.prod(shape)), messages.MPI.BYTE)
 
 
 @pytest.mark.skipif(config.settings.array != "numpy", reason="devices have no such dtypes")
@@ -476,7 +477,7 @@ def far_apart(comm, monkeypatch):
     ids=str,
 )
 def test_long_messages_have_sixteen_pieces_and_a_rest_at_most(size, lengths):
-    from pdla.comm.rounds import pieces
+    from pdla.comm.mpi.messages import pieces
 
     assert [length for _, length, _ in pieces(np.empty(size, np.int8), PIECE)] == lengths
     assert [length for _, length, _ in pieces(np.empty(size, np.int8), 0)] == [size]
@@ -503,9 +504,9 @@ every_place = pytest.mark.parametrize(
 @pytest.mark.parametrize("empty", [False, True], ids=["all", "rank 0 has nothing"])
 def test_where_each_sends_to_each_few_messages_are_on_their_way_at_once(far_apart, monkeypatch, empty):
     """What is left is sent on as others' come, by a rank that waits for something else, too."""
-    from pdla.comm import mpi
+    from pdla.comm.mpi import communicator
 
-    monkeypatch.setattr(mpi, "AT_ONCE", 1)
+    monkeypatch.setattr(communicator, "AT_ONCE", 1)
     comm = far_apart
     sizes = [0 if empty and r == 0 else 3 for r in range(comm.size)]
     parts = [[comm.xp.asarray(np.full(n, turn + 10.0 * comm.rank + r)) for r, n in enumerate(sizes)] for turn in range(2)]
@@ -590,8 +591,8 @@ def test_long_messages_around_nodes_under_way_together(placed, place):
 @pytest.mark.parametrize("length", [0, 5, 3 * PIECE // 8 + 1], ids=["empty", "short", "in pieces"])
 def test_sums_from_node_to_node(placed, monkeypatch, length):
     """Of random addends: the same bits as sent directly; other verbs are under way meanwhile."""
-    monkeypatch.setattr(relay, "STEP", -inf)
-    monkeypatch.setattr(relay, "CHUNK", 64)
+    monkeypatch.setattr(pipeline, "STEP", -inf)
+    monkeypatch.setattr(pipeline, "CHUNK", 64)
     direct, comm = placed(lambda r: 0), placed(lambda r: r // 2)
     rng = np.random.default_rng(comm.rank)
     parts = [comm.xp.asarray(rng.standard_normal((length + r, 2))) for r in range(comm.size)]
@@ -748,9 +749,9 @@ def test_long_messages_of_another_length(far_apart, pieces, says):
 @pytest.fixture
 def progress(comm, monkeypatch):
     """The thread that otherwise runs only where ranks are on several nodes."""
-    from pdla.comm import rounds
+    from pdla.comm.mpi import messages
 
-    thread = rounds.Progress(comm.node)
+    thread = messages.Progress(comm.node)
     monkeypatch.setattr(comm, "_progress", thread)
     yield thread
     thread.end()
@@ -818,7 +819,7 @@ def test_progress_rests_while_a_rank_waits(comm, progress):
 def test_progress_leaves_the_looking_to_a_rank_that_waits(comm, progress, monkeypatch):
     if comm.size == 1:
         pytest.skip("no message")
-    from pdla.comm.rounds import Round
+    from pdla.comm.mpi.messages import Round
 
     looked, advance = [], Round.advance
     monkeypatch.setattr(Round, "advance", lambda self: (looked.append(threading.current_thread()), advance(self))[1])
@@ -836,8 +837,8 @@ def test_progress_leaves_the_looking_to_a_rank_that_waits(comm, progress, monkey
 
 def test_what_came_while_own_data_was_packed_is_sent_on_then(comm):
     """A message from this rank to itself, to be sent on behind another that is still packed when it comes."""
-    from pdla.comm.libmpi import MPI
-    from pdla.comm.rounds import Round
+    from pdla.comm.mpi.libmpi import MPI
+    from pdla.comm.mpi.messages import Round
 
     class Packing:
         done = False
@@ -860,8 +861,8 @@ def test_what_came_while_own_data_was_packed_is_sent_on_then(comm):
 
 def test_what_has_been_sent_on_is_let_go_of(comm):
     """Also while somebody still looks at the round, as the thread that lets MPI work may."""
-    from pdla.comm.libmpi import MPI
-    from pdla.comm.rounds import Round
+    from pdla.comm.mpi.libmpi import MPI
+    from pdla.comm.mpi.messages import Round
 
     mpi, me = comm.mpi, comm.rank
     came, after = np.zeros(3), np.zeros(3)

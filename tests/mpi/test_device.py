@@ -8,8 +8,8 @@ import pytest
 
 import pdla
 from pdla import config
-from pdla.comm import device
 from pdla.comm.ledger import record
+from pdla.comm.mpi import staging
 from pdla.errors import AgreementError, PlanError
 
 pytestmark = pytest.mark.mpi
@@ -19,7 +19,7 @@ PIECE = 1000  # bytes
 @pytest.fixture
 def xp(comm, monkeypatch):
     """The namespace of all arrays; messages of some thousand bytes are long."""
-    monkeypatch.setattr(device, "PIECE", PIECE)
+    monkeypatch.setattr(staging, "PIECE", PIECE)
     return comm.xp
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import pdla
 from pdla import config
-from pdla.comm import futex
-from pdla.comm.agree import agree, amid
-from pdla.comm.board import HALF
-from pdla.comm.gate import Gate, room
+from pdla.comm.agreement import agree, amid
+from pdla.comm.mpi import futex
+from pdla.comm.mpi.barrier import Gate, room
+from pdla.comm.shared_buffer import HALF
 from pdla.errors import AgreementError, PdlaError, ShapeError
 
 pytestmark = [

@@ -16,8 +16,8 @@ from mpi4py import MPI
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.array import numpy
-from pdla.comm import window
-from pdla.matmul import shared
+from pdla.comm.mpi import shared_buffer
+from pdla.matmul.schedules import shared
 
 pytestmark = pytest.mark.mpi
 
@@ -115,10 +115,10 @@ def test_memory_that_others_have_taken_is_an_error_on_every_rank(comm, monkeypat
     A, B = (exact((700, 700), grid, LAYOUT, "float64", seed) for seed in (1, 2))
     plan = pdla.plan_matmul(A, B, schedule="shared")
     with monkeypatch.context() as full:
-        full.setattr(window, "least_room", lambda _: 1000)
+        full.setattr(shared_buffer, "least_room", lambda _: 1000)
         with pytest.raises(pdla.errors.PdlaError, match="bytes are wanted, 1000 are free in /dev/shm"):
             grid.comm.board().open(2**24)
-        full.setattr(window, "SHARED", "/nowhere")  # then nobody knows how much is free where MPI's memory lies
+        full.setattr(shared_buffer, "SHARED", "/nowhere")  # then nobody knows how much is free where MPI's memory lies
         board = grid.comm.board()
         assert len(board.open(2**24)) == 2**24
         board.seal()
@@ -310,7 +310,7 @@ def test_message_schedules_where_nothing_is_shared(comm):
 
 @needs_a_board
 def test_ranks_that_came_last_and_overlooked_each_other_go_on(comm, monkeypatch):
-    from pdla.comm import futex
+    from pdla.comm.mpi import futex
 
     with config.override(crowded=2):
         grid = pdla.ProcessGrid(pdla.balanced_shape(comm.size))

@@ -20,7 +20,7 @@ from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.errors import AgreementError, PdlaError
 from pdla.linalg import rank_k, stay
 from pdla.linalg import script as triangle
-from pdla.matmul import shared
+from pdla.matmul.schedules import shared
 
 pytestmark = [
     pytest.mark.mpi,

@@ -19,7 +19,7 @@ from property.test_redistribute import grids, layouts, spread
 import pdla
 from pdla import ProcessGrid
 from pdla.array.dtypes import sum_alike
-from pdla.comm import ring
+from pdla.comm.collectives import ring
 from pdla.errors import LayoutError
 
 DTYPES = (complex, float, np.complex64, np.float32, np.int64)

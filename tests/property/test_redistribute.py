@@ -9,7 +9,7 @@ from hypothesis import given
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
-from pdla.redistribute import _nearest
+from pdla.matrix.redistribute import _nearest
 
 NAMES = ("x", "y", "z")
 VIEWS = {"A": lambda A: A, "T": lambda A: A.T, "H": lambda A: A.conj().T}

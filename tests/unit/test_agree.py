@@ -11,7 +11,7 @@ import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agree import agree, agreed, amid, in_words, lost, name
+from pdla.comm.agreement import agree, agreed, amid, in_words, lost, name
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 

@@ -18,7 +18,7 @@ from pdla.bench.networks import SCHEMES, Net
 from pdla.bench.products import Product
 from pdla.bench.search import Candidate, Found, search
 from pdla.bench.stop import Stop
-from pdla.comm import ring
+from pdla.comm.collectives import ring
 from pdla.model.machine import Machine
 
 SMALL = Net(hidden=64, heads=8, sequence=8, batch=16, layers=2)

@@ -17,14 +17,15 @@ from unit.test_harness import LONGEST
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.layout import shares
-from pdla.matmul import boxes, cannon, making, planner
-from pdla.matmul.boxes import Box
-from pdla.matmul.making import Wish
-from pdla.matmul.placing import Place
+from pdla.matmul.algorithms.table import boxed
+from pdla.matmul.choose import boxes, build, candidates
+from pdla.matmul.choose.boxes import Box
+from pdla.matmul.choose.build import Wish
+from pdla.matmul.choose.mapping import Place
+from pdla.matmul.choose.problem import Lying, Operand, Question, Sizes
 from pdla.matmul.plan import Plan
-from pdla.matmul.question import Lying, Operand, Question, Sizes
-from pdla.matmul.tables import boxed
-from pdla.matmul.walk import choose
+from pdla.matmul.schedules import cannon
+from pdla.matmul.schedules.walk import choose
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
@@ -106,7 +107,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize("elsewhere", ELSEWHERE)
 @pytest.mark.parametrize("moved", "ABC")
 def test_a_boxs_own_layout_on_another_grid_is_not_its_own(moved, elsewhere):
-    table = next(iter(planner.NAMED["3d"].tables((2, 2, 2))))
+    table = next(iter(candidates.NAMED["3d"].tables((2, 2, 2))))
 
     def program(comm):
         here, there = ProcessGrid(table.shape, table.axes), ProcessGrid(**ELSEWHERE[elsewhere])
@@ -127,7 +128,7 @@ def test_relabelled_ranks_keep_more_in_place(monkeypatch):
         return made.moved
 
     plain = pdla.run(8, program)[0]
-    monkeypatch.setattr(planner, "WORTH", 0)
+    monkeypatch.setattr(candidates, "WORTH", 0)
     forget_ways()
     relabelled = pdla.run(8, program)[0]
     forget_ways()
@@ -145,7 +146,7 @@ def test_of_two_ways_to_place_ranks_that_by_which_no_rank_receives_more_in_all(m
             made(A, B, out=C)
         return ledger.bytes_received / 8
 
-    monkeypatch.setattr(planner, "WORTH", 0)
+    monkeypatch.setattr(candidates, "WORTH", 0)
     forget_ways()
     assert max(pdla.run(12, program)) == 288
     forget_ways()
@@ -153,9 +154,9 @@ def test_of_two_ways_to_place_ranks_that_by_which_no_rank_receives_more_in_all(m
 
 def test_faces_that_come_straight_from_the_users_layouts(monkeypatch):
     """In one round: a rank receives of A and B what its faces have and it has not, and nothing is gathered after that."""
-    monkeypatch.setattr(planner, "direct", lambda *asked: [])
-    tables = planner._tables
-    monkeypatch.setattr(planner, "_tables", lambda *asked: planner._straight(list(tables(*asked))))
+    monkeypatch.setattr(candidates, "direct", lambda *asked: [])
+    tables = candidates._tables
+    monkeypatch.setattr(candidates, "_tables", lambda *asked: candidates._straight(list(tables(*asked))))
     forget_ways()
 
     def program(comm):
@@ -190,7 +191,7 @@ TURNED = [("3d", (1, 4, 1), (100, 8, 3)), ("3d", (4, 1, 1), (8, 100, 3)), ("3d",
 def test_words_recorded_copied_dry_and_by_formula(algorithm, box, mnk):
     """From the algorithm's own layouts: nothing is converted, and every rank receives what the formula says."""
     m, n, k = mnk
-    table = next(iter(planner.NAMED[algorithm].tables(box))).evened(m, n, k)
+    table = next(iter(candidates.NAMED[algorithm].tables(box))).evened(m, n, k)
 
     def program(comm):
         grid = ProcessGrid(table.shape, table.axes)
@@ -411,8 +412,8 @@ def test_a_memory_limit_is_kept_by_a_grid_of_fewer_layers():
 
 def test_within_a_limit_a_grid_of_one_layer_is_looked_at_however_many_are_cheaper():
     q = Sizes((1000, 1000, 1000), 1728, 8, Machine(), 0, ())
-    few, all_of_them = ([table.shape[2] for table, _ in planner.native_tables(q, "2.5d", lean)] for lean in (False, True))
-    assert 1 not in few and len({*few}) == planner.BOXES and 1 in all_of_them
+    few, all_of_them = ([table.shape[2] for table, _ in candidates.native_tables(q, "2.5d", lean)] for lean in (False, True))
+    assert 1 not in few and len({*few}) == candidates.BOXES and 1 in all_of_them
 
 
 @pytest.mark.parametrize("ranks", [64, 5000, 720720, 10**6])
@@ -456,7 +457,7 @@ def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whethe
 
 def test_what_lies_in_a_boxs_own_layouts_is_not_compared_with_them(monkeypatch):
     """That took most of the time, and a gigabyte of memory, for 4096 ranks and a limit."""
-    monkeypatch.setattr(planner.KeptOf, "words", lambda *args: pytest.fail("compared"))
+    monkeypatch.setattr(candidates.KeptOf, "words", lambda *args: pytest.fail("compared"))
     assert pdla.predict_matmul(1001, 999, 1003, 63).ranks_used > 60
 
 
@@ -506,8 +507,8 @@ def test_memory_limit_is_kept_or_says_what_is_missing():
 def test_each_plan_is_followed_by_panels_on_its_own_grid():
     def program(comm, wish):
         side = Operand((64, 64), LAYOUT, ProcessGrid((2, 2), comm=comm))
-        task = making.Task(side, side, None, np.dtype(float), wish, Machine())
-        return [(plan.named, plan.walk.dimension) for plan in making.lean(task)]
+        task = build.Task(side, side, None, np.dtype(float), wish, Machine())
+        return [(plan.named, plan.walk.dimension) for plan in build.lean(task)]
 
     own = pdla.dry_run(4, program, Wish(memory_limit=1))[0]
     assert [name for name, _ in own[:2]] == ["gather", "summa"]
@@ -666,8 +667,8 @@ def test_a_plan_allocates_once():
 
 
 def test_repeated_products_find_their_plan(monkeypatch):
-    made, make = [], making.make
-    monkeypatch.setattr(making, "make", lambda *args: made.append(1) or make(*args))
+    made, make = [], build.make
+    monkeypatch.setattr(build, "make", lambda *args: made.append(1) or make(*args))
 
     def program(comm):
         grid = ProcessGrid((1, 2))

@@ -7,7 +7,7 @@ import pytest
 
 import pdla
 from pdla import dry_run, record, run
-from pdla.comm import circulant
+from pdla.comm.collectives import circulant
 from pdla.model.machine import Machine
 
 LAYOUT = pdla.Layout()

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import pdla
 from pdla import Layout, ProcessGrid, config, matmul, random, record, run
 from pdla.array import blas
-from pdla.comm import broadcast
+from pdla.comm.collectives import broadcast
 from pdla.comm.pending import done
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError, ShapeError
 

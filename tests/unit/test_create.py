@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, create
+from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
 from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
+from pdla.matrix import create
 
 PLACES = [
     (1, (1, 1), Layout()),

@@ -727,7 +727,7 @@ def test_namespaces(monkeypatch):
 def test_the_thread_that_lets_mpi_work_uses_its_ranks_device(monkeypatch):
     import cupy
 
-    from pdla.comm import rounds
+    from pdla.comm.mpi import messages
 
     monkeypatch.setattr(cupy, "DEVICES", 2)
     seen, looked = [], threading.Event()
@@ -737,7 +737,7 @@ def test_the_thread_that_lets_mpi_work_uses_its_ranks_device(monkeypatch):
         looked.set()
 
     xp.use(1)
-    progress = rounds.Progress(SimpleNamespace(crowding=1), xp)
+    progress = messages.Progress(SimpleNamespace(crowding=1), xp)
     progress.begin(SimpleNamespace(advance=look))
     assert looked.wait(60)
     progress.end()

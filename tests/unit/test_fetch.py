@@ -11,8 +11,9 @@ from matmuls import LAYOUT, exact, lacks
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
-from pdla.matmul import fetch, making, planner
-from pdla.matmul.question import Operand, Question
+from pdla.matmul.choose import build, candidates
+from pdla.matmul.choose.problem import Operand, Question
+from pdla.matmul.schedules import fetch
 from pdla.model.machine import Machine
 
 LYING = (
@@ -119,7 +120,7 @@ def test_large_blocks_are_fetched_where_that_receives_less_than_converting():
 
     def program(comm):
         lies = [Operand((32768, 32768), LAYOUT, ProcessGrid((8, 12))) for _ in "ABC"]
-        found = planner.ways(Question.about(*lies, 8, Machine()), "auto", None, None)
+        found = candidates.ways(Question.about(*lies, 8, Machine()), "auto", None, None)
         others = min(way.words + way.moved for way in found if way.schedule == "summa" and way.table)
         return found[0].schedule, (found[0].words + found[0].moved) / others
 
@@ -131,14 +132,14 @@ def test_large_blocks_are_fetched_where_that_receives_less_than_converting():
 @pytest.mark.parametrize("large", [64, 10])
 def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
     """One rank that holds A would send it to 4 places for each word, fetched, and once to the box's own layouts."""
-    monkeypatch.setattr(planner, "LARGE", large)
+    monkeypatch.setattr(candidates, "LARGE", large)
 
     def program(comm):
         lies = [Operand((64, 64), Layout(), ProcessGrid((1, 1))), *[Operand((64, 64), LAYOUT, ProcessGrid((8, 8)))] * 2]
         q = Question.about(*lies, 8, Machine())
-        first, *_, last = planner.NAMED["3d"].tables((4, 4, 4))
+        first, *_, last = candidates.NAMED["3d"].tables((4, 4, 4))
         for table, copies in ((first, 1), (last, 4)):
-            way = planner._way(q, planner.KeptOf(q), table, np.arange(64))
+            way = candidates._way(q, candidates.KeptOf(q), table, np.arange(64))
             sent = copies * 64 * 64 - 16 * 16  # but for its own face
             assert way.price >= q.priced(way.schedule, table.box, sent + way.words, 0)
             assert way.moved < sent or large < 64
@@ -149,7 +150,7 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
 def test_where_faces_come_at_once_they_can_come_in_panels_within_less_memory():
     def program(comm):
         A, B = exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=1), exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=2)
-        ways = making.lean(making.Task(*(Operand.of(X) for X in (A, B)), None, A.dtype, making.Wish(box=(2, 2, 2)), Machine()))
+        ways = build.lean(build.Task(*(Operand.of(X) for X in (A, B)), None, A.dtype, build.Wish(box=(2, 2, 2)), Machine()))
         plans = [(plan.schedule, plan.native[:2] == plan.roles.layouts[:2]) for plan in ways]
         return plans[plans.index(("gather", True)) + 1]
 
@@ -166,7 +167,7 @@ def test_copies_of_c_are_not_fetched():
         A, B = pdla.random((40, 30), grid, Layout("row"), seed=1), pdla.random((30, 20), grid, Layout(cols="row"), seed=2)
         plan = pdla.plan_matmul(A, B, schedule="fetch", layout=Layout("row"), panel=3)
         assert plan(A, B).check_copies()
-        assert all(way.table for way in planner.ways(Question.about(Operand.of(A), Operand.of(B), None, 8, Machine()), *asked))
+        assert all(way.table for way in candidates.ways(Question.about(Operand.of(A), Operand.of(B), None, 8, Machine()), *asked))
 
     pdla.run(4, program)
 

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from pdla.comm import futex
+from pdla.comm.mpi import futex
 
 
 def address(word):

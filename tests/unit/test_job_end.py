@@ -17,7 +17,7 @@ import sys
 import numpy as np
 from pdla import config
 from pdla.comm import job, libmpi, world
-from pdla.comm.wrap import wrap
+from pdla.comm.mpi.attach import wrap
 comm = world()
 
 def patience(seconds):  # PDLA_TIMEOUT from here on: before, ranks may be slow to start and to import

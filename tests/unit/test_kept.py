@@ -3,9 +3,10 @@
 import pytest
 
 import pdla
-from pdla import Cyclic, Layout, ProcessGrid, config, redistribute
-from pdla.comm.kept import kept
+from pdla import Cyclic, Layout, ProcessGrid, config
+from pdla.comm.cache import kept
 from pdla.linalg import script
+from pdla.matrix import redistribute
 
 BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
 

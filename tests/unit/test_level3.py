@@ -15,7 +15,7 @@ from property.test_redistribute import grids, layouts
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, errors
 from pdla.array import numpy as xp
-from pdla.comm.base import Communicator
+from pdla.comm.communicator import Communicator
 from pdla.indices import IndexSet
 from pdla.linalg import chain, stay, travel
 from pdla.linalg import script as triangle

@@ -12,13 +12,14 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
-from pdla.comm import ring
+from pdla.comm.collectives import ring
 from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
-from pdla.matmul import gather, making, operands, summa, walk
-from pdla.matmul.operands import Memo, Sink
-from pdla.matmul.question import Operand
+from pdla.matmul.choose import build
+from pdla.matmul.choose.problem import Operand
 from pdla.matmul.roles import Roles, choose
+from pdla.matmul.schedules import gather, streams, summa, walk
+from pdla.matmul.schedules.streams import Memo, Sink
 from pdla.model.machine import Machine
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
@@ -595,7 +596,7 @@ def test_what_has_gaps_is_known_without_strides(rows, cols):
     """A dry run foresees the memory through which messages into parts with gaps go."""
     whole = np.zeros((6, 4))
     views = isinstance(rows, slice) and isinstance(cols, slice)
-    assert operands._gapless(whole.shape, rows, cols) == (views and whole[rows, cols].flags.c_contiguous)
+    assert streams._gapless(whole.shape, rows, cols) == (views and whole[rows, cols].flags.c_contiguous)
 
 
 # ---------------------------------------------------------------------------------------------- bytes
@@ -1059,8 +1060,8 @@ def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
     def program(comm):
         grid, shapes = ProcessGrid((2, 3), comm=comm), ((m, k), (k, n), (m, n))
         sides = [Operand(shape, layout.summed, grid) for shape, layout in zip(shapes, layouts, strict=True)]
-        plans = list(making.lean(making.Task(*sides, np.dtype(float), making.Wish(memory_limit=1), Machine())))
-        return [(making._least(plan), plan.predicted.peak_workspace) for plan in plans]
+        plans = list(build.lean(build.Task(*sides, np.dtype(float), build.Wish(memory_limit=1), Machine())))
+        return [(build._least(plan), plan.predicted.peak_workspace) for plan in plans]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found)
@@ -1077,8 +1078,8 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
         for shape, mnk in ((2, 3), (60, 50, 70)), ((1, 6), (30, 30, 300)):
             grid, (m, n, k) = ProcessGrid(shape, comm=comm), mnk
             sides = [Operand(size, LAYOUT, grid) for size in ((m, k), (k, n), (m, n))]
-            plans += making.lean(making.Task(*sides, np.dtype(float), making.Wish(memory_limit=1), Machine()))
-        return [(making._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
+            plans += build.lean(build.Task(*sides, np.dtype(float), build.Wish(memory_limit=1), Machine()))
+        return [(build._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found) and any(bound > peak / 3 for bound, peak in found)

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, nn, redistribute, reductions
+from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, nn
 from pdla.errors import LayoutError, ShapeError
+from pdla.matrix import redistribute, reductions
 
 LAYOUT = Layout("row", "col")
 LAYOUTS = [

@@ -8,8 +8,8 @@ import pytest
 from unit.test_harness import LONGEST, mpirun
 
 from pdla import config
-from pdla.comm import node
-from pdla.comm.node import Node, Patience
+from pdla.comm.mpi import node
+from pdla.comm.mpi.node import Node, Patience
 
 PROGRAM = """
 import os, sys

@@ -12,10 +12,11 @@ import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.indices import runs
 from pdla.layout import shares as layout_shares
-from pdla.matmul import boxes, making, placing, planner, roles
-from pdla.matmul.placing import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
-from pdla.matmul.planner import ways
-from pdla.matmul.question import Lying, Operand, Question
+from pdla.matmul import roles
+from pdla.matmul.choose import boxes, build, candidates, mapping
+from pdla.matmul.choose.candidates import ways
+from pdla.matmul.choose.mapping import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
+from pdla.matmul.choose.problem import Lying, Operand, Question
 from pdla.model.machine import Machine
 
 USERS = {
@@ -61,7 +62,7 @@ WAYS = {  # what lies in the table's own layouts, or as blocks, or elsewhere; wh
 
 
 def weighed(q, table, order):
-    return planner._table_weighed(q, table, order, table.words(*q.mnk))
+    return candidates._table_weighed(q, table, order, table.words(*q.mnk))
 
 
 @pytest.mark.parametrize("homes", [(), (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 0, 1, 2, 2, 0, 1)], ids=str)
@@ -72,7 +73,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     what a rank writes there and reads, and what C's conversion brings."""
     order, (m, n, k) = np.array([3, 1, 7, 5, 0, 2, 6, 4]), (12, 8, 16)
     (where, stays), shapes = WAYS[lying], ((m, k), (k, n), (m, n))
-    table = replace(next(iter(planner.NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
+    table = replace(next(iter(candidates.NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
     in_place = schedule == "shared" and where != "hhh"
     layouts = table.straight.layouts if in_place else table.layouts
 
@@ -84,7 +85,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         operands = [pdla.zeros(shape, *end) for shape, end in zip(shapes, ends, strict=False)]
         asked = [*map(Operand.of, operands), None][:3]
         q = Question.about(*asked, 8, Machine(bandwidth=4.0, network=1.0))
-        way, brought = planner._way(q, planner.KeptOf(q), table, order), []
+        way, brought = candidates._way(q, candidates.KeptOf(q), table, order), []
         for i, (X, layout) in enumerate(zip(operands, layouts, strict=False)):
             new = (layout, there) if i < 2 else (X.layout, X.grid)
             with pdla.record() as ledger:
@@ -104,7 +105,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         for seen in (False, True):  # whether all ranks see A as it is
             asked = replace(q, A=replace(q.A, shared=seen))
             brought = (own[0] * (not seen) + own[1] + roles.READ * read) / 2 + moved
-            price = planner._way(asked, planner.KeptOf(asked), table, order).price
+            price = candidates._way(asked, candidates.KeptOf(asked), table, order).price
             assert price == q.priced(schedule, table.box, straight + brought, max(each[2][3] for *_, each in every))
     else:
         assert way.moved == max(sum(come for come, *_ in each) for *_, each in every)
@@ -117,7 +118,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
 @pytest.mark.parametrize("layout", [Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))], ids=repr)
 @pytest.mark.parametrize("box", [(1, 1, 1), (2, 1, 3), (3, 2, 1)])
 def test_messages_of_conversions_are_those_that_a_redistribution_brings(shape, layout, box):
-    table, order = next(iter(planner.NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
+    table, order = next(iter(candidates.NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
 
     def program(comm):
         grid, there = ProcessGrid((2, 3)), ProcessGrid(box, table.axes, order=order)
@@ -147,14 +148,14 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
         grid = ProcessGrid((2, 3))
         for lying in itertools.product(layouts, repeat=3):
             A, B, C = (pdla.zeros((12, size), grid, layout) for size, layout in zip((12, n, n), lying, strict=True))
-            task = making.Task(*map(Operand.of, (A, B, C)), A.dtype, making.Wish(), Machine())
+            task = build.Task(*map(Operand.of, (A, B, C)), A.dtype, build.Wish(), Machine())
             for schedule in ("gather", "shared") if C.layout == LAYOUT and layouts is CUT else ("gather",):
-                [way] = planner.direct(task.question, "auto", schedule)
+                [way] = candidates.direct(task.question, "auto", schedule)
                 used = boxes.of(way.roles.carries, grid.sizes)
                 with pdla.record() as ledger:
                     task.plan(way)(A, B, out=C)
                 more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
-                words = planner._weighed(task.question, schedule, way.words, lying, way.roles, grid.sizes, None)
+                words = candidates._weighed(task.question, schedule, way.words, lying, way.roles, grid.sizes, None)
                 assert way.price == task.question.priced(schedule, used, words, more), (schedule, lying)
 
     pdla.run(6, program)
@@ -164,14 +165,14 @@ def test_without_a_message_the_price_counts_none_though_a_boxs_own_gather_would_
     place = Place(("row",), (512,), np.arange(512), 512, b"")
     A, B, C = (Lying((4096, 64), Layout(rows), place) for rows in ("row", (), "row"))
     q = Question((4096, 64, 64), 512, 8, Machine(), 0, (0,) * 512, A=A, B=replace(B, shape=(64, 64)), C=C)
-    [way] = planner.direct(q, "auto", "gather")
+    [way] = candidates.direct(q, "auto", "gather")
     used = boxes.Box(512, 1, 1)
     assert 0 < q.messages("gather", used)[1] < 511 and way.price == q.priced("gather", used, 0, -sum(q.messages("gather", used)))
 
 
 def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes(monkeypatch):
     """An eighth of A, of B and of C moves; C whole on the way back, where all ranks hold it."""
-    monkeypatch.setattr(planner, "LARGE", 7)
+    monkeypatch.setattr(candidates, "LARGE", 7)
     forget_ways()
 
     def program(comm):
@@ -189,10 +190,10 @@ def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes
 
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
     q = cluster(1, 4, 64, 64, 64)
-    table = next(iter(planner.NAMED["3d"].tables((2, 2, 1)))).straight
+    table = next(iter(candidates.NAMED["3d"].tables((2, 2, 1)))).straight
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
-        assert planner._way(asked, planner.KeptOf(asked), table, np.arange(4)).stays[0] is stays
+        assert candidates._way(asked, candidates.KeptOf(asked), table, np.arange(4)).stays[0] is stays
 
 
 @pytest.mark.parametrize("mnk", [(0, 12, 8), (12, 0, 8), (12, 8, 0)], ids=str)
@@ -220,7 +221,7 @@ def test_places_that_share_a_node_share_one_again_and_keep_more_there():
     homes = q.homes
     [table] = {way.table for way in ways(q, "3d", (4, 4, 4), "summa")} - {None}
     order = np.arange(64)
-    kept = planner.KeptOf(q)(table)
+    kept = candidates.KeptOf(q)(table)
     held = kept_in_all(kept)
     placed = relabelled(held, order, homes)
     assert sorted(placed) == list(range(64))
@@ -261,7 +262,7 @@ def test_conversions_inside_nodes_count_less():
     q = cluster(8, 4, 16384, 1024, 4096)
     way = ways(q, "auto", None, None)[0]
     assert way.table is not None and way.table.shape == (16, 1, 2)
-    order, [A, _, _] = way.order, planner.KeptOf(q)(way.table)
+    order, [A, _, _] = way.order, candidates.KeptOf(q)(way.table)
     assert A.arriving(order).min() > 0 and not A.far(order, q.homes)[0].any()
     apart = ways(replace(q, nodes=tuple(range(32))), "auto", None, None)[0]
     assert apart.table is None or apart.table.shape != (16, 1, 2)
@@ -270,19 +271,19 @@ def test_conversions_inside_nodes_count_less():
 @pytest.mark.parametrize("box", [(2, 2, 2), (1, 3, 2), (3, 2, 1)], ids=str)
 def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(box):
     """Of A and B on the way there, of C on the way back."""
-    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(planner.NAMED["3d"].tables(box))), np.arange(np.prod(box))
+    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(candidates.NAMED["3d"].tables(box))), np.arange(np.prod(box))
     other = table.turned(*"ABC")
     for layout in (LAYOUT, Layout("row"), Layout(("row", "col")), Layout(cols=("row", "col")), Layout(Cyclic("col", 2)), Layout()):
         asked = replace(q, **{name: replace(getattr(q, name), layout=layout) for name in "ABC"})
-        kept = planner.KeptOf(asked)
-        turned = kept(planner._turned(asked, kept, table, order))
+        kept = candidates.KeptOf(asked)
+        turned = kept(candidates._turned(asked, kept, table, order))
         for name, *faces in zip("ABC", turned, kept(table), kept(other), strict=True):
             chosen, *both = (int(kept.words(face, order, name == "C").max()) for face in faces)
             assert chosen == min(both), (layout, name)
 
 
 def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_ranks_are():
-    table = next(iter(planner.NAMED["3d"].tables((2, 2, 2))))
+    table = next(iter(candidates.NAMED["3d"].tables((2, 2, 2))))
     place = Place(table.axes, table.shape, np.array([7, 2, 5, 0, 3, 6, 1, 4]), 8, b"")
     q = cluster(1, 8, 16, 16, 16)
     q = replace(q, **{name: Lying((16, 16), getattr(table, name), place) for name in "ABC"})
@@ -292,9 +293,9 @@ def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_rank
 
 def priced(q, tables):
     """The ways by these tables, with ranks in each order that is tried."""
-    kept = planner.KeptOf(q)
-    each = [(table, order) for table in tables for order in planner._orders(q, table)]
-    return [planner._way(q, kept, planner._turned(q, kept, table, order), order) for table, order in each]
+    kept = candidates.KeptOf(q)
+    each = [(table, order) for table in tables for order in candidates._orders(q, table)]
+    return [candidates._way(q, kept, candidates._turned(q, kept, table, order), order) for table, order in each]
 
 
 @pytest.mark.parametrize(("ranks", "worth"), [(64, 2**16), (256, 2**16), (512, 2**18)])
@@ -303,8 +304,8 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
     way = ways(q, "3d", (8, 8, 1), "gather")[0]
     for moved in (worth - 1, worth):
         asked = []
-        monkeypatch.setattr(planner, "relabelled", lambda total, order, homes, asked=asked: asked.append(order) or order)
-        planner._relabelled(q, planner.KeptOf(q), [replace(way, moved=moved, price=1e9)])
+        monkeypatch.setattr(candidates, "relabelled", lambda total, order, homes, asked=asked: asked.append(order) or order)
+        candidates._relabelled(q, candidates.KeptOf(q), [replace(way, moved=moved, price=1e9)])
         assert bool(asked) is (moved >= worth)
 
 
@@ -313,30 +314,30 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
 @pytest.mark.parametrize("mnk", [(256, 256, 256), (64, 64, 8192), (4096, 512, 32), (97, 211, 131)], ids=str)
 def test_no_table_with_ranks_placed_anew_has_a_lower_price_than_hoped(nodes, shared, mnk):
     q = replace(cluster(*nodes, *mnk), shared=shared)
-    kept, tables = planner.KeptOf(q), list(planner._tables(q, "auto", None, None))
-    for way in priced(q, [*tables, *planner._read_in_place(q, tables), *planner._straight(tables)]):
-        one = planner._Hoped.of(q, kept, way.table, way.order)
+    kept, tables = candidates.KeptOf(q), list(candidates._tables(q, "auto", None, None))
+    for way in priced(q, [*tables, *candidates._read_in_place(q, tables), *candidates._straight(tables)]):
+        one = candidates._Hoped.of(q, kept, way.table, way.order)
         placed = relabelled(one.total, way.order, q.homes)
         assert one.total[placed, np.arange(len(placed))].sum() <= most_kept(one.total)
-        assert one.price <= planner._way(q, kept, way.table, placed).price * (1 + 1e-12)
+        assert one.price <= candidates._way(q, kept, way.table, placed).price * (1 + 1e-12)
 
 
 def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
     """Of the others the one of which most is hoped comes first."""
     q = cluster(1, 343, 4096, 4096, 4096)
-    tables = list(planner._tables(q, "auto", None, None))
-    found = sorted(priced(q, [*tables, *planner._straight(tables)]), key=lambda way: way.price)
-    again = planner._relabelled(q, planner.KeptOf(q), found)
-    hoped = [planner._Hoped.of(q, planner.KeptOf(q), way.table, way.order).price for way in again]
-    assert 1 <= len(again) < sum(way.moved >= planner.WORTH for way in found[: planner.RELABELLED])
+    tables = list(candidates._tables(q, "auto", None, None))
+    found = sorted(priced(q, [*tables, *candidates._straight(tables)]), key=lambda way: way.price)
+    again = candidates._relabelled(q, candidates.KeptOf(q), found)
+    hoped = [candidates._Hoped.of(q, candidates.KeptOf(q), way.table, way.order).price for way in again]
+    assert 1 <= len(again) < sum(way.moved >= candidates.WORTH for way in found[: candidates.RELABELLED])
     assert hoped == sorted(hoped)
     assert all(least < min(way.price for way in (found[0], *again[:i])) for i, least in enumerate(hoped))
 
 
 def test_of_the_ways_the_cheapest_are_tried_with_ranks_placed_anew(monkeypatch):
     given = []
-    monkeypatch.setattr(planner, "_relabelled", lambda q, kept, found: given.extend(found) or [])
-    planner._ways.__wrapped__(cluster(1, 12, 64, 64, 64), "auto", None, None)
+    monkeypatch.setattr(candidates, "_relabelled", lambda q, kept, found: given.extend(found) or [])
+    candidates._ways.__wrapped__(cluster(1, 12, 64, 64, 64), "auto", None, None)
     assert all(one.price <= another.price for one, another in itertools.pairwise(given))
 
 
@@ -354,7 +355,7 @@ def test_the_cheapest_way_is_the_first_of_all_ways(nodes, mnk, shared):
         q = replace(q, **{name: replace(getattr(q, name), layout=draw.choice(LYING)) for name in "ABC"})
         q = replace(q, C=None) if draw.random() < 0.3 else q
         forget_ways()
-        cheapest, found = planner.cheapest(q, algorithm, None, None), ways(q, algorithm, None, None)
+        cheapest, found = candidates.cheapest(q, algorithm, None, None), ways(q, algorithm, None, None)
         same = cheapest == found[0] and np.array_equal(cheapest.order, found[0].order)
         assert same, (algorithm, q, cheapest.in_words(8), found[0].in_words(8))
 
@@ -362,7 +363,7 @@ def test_the_cheapest_way_is_the_first_of_all_ways(nodes, mnk, shared):
 @pytest.mark.parametrize("mnk", [(97, 131, 64), (1000, 3, 5)], ids=str)
 @pytest.mark.parametrize("box", [(4, 3, 5), (2, 1, 30), (60, 1, 1)], ids=str)
 def test_no_table_receives_less_than_its_least_words(box, mnk):
-    for table in planner.NAMED["3d"].tables(box):
+    for table in candidates.NAMED["3d"].tables(box):
         for each in (table, table.turned(*"ABC"), table.evened(*mnk)):
             assert all(least <= words for least, words in zip(table.least_faces(*mnk), each.faces(*mnk), strict=True))
 
@@ -375,16 +376,16 @@ def test_the_runs_of_all_shares_are_those_of_each(n, nest):
     if n > 64 and not layout.contiguous:
         return
     rows, _ = Side((n, 1), layout, ("p", "q"), (3, 5)).nests
-    found = [*map(list, placing._runs(rows))]
+    found = [*map(list, mapping._runs(rows))]
     cuts = layout.rows
     each = layout_shares(n, cuts, sizes, tuple(cut.axis for cut in cuts), {})
-    assert found == [*map(list, runs(each))] and list(placing._lengths(rows)) == [len(share) for share in each]
+    assert found == [*map(list, runs(each))] and list(mapping._lengths(rows)) == [len(share) for share in each]
 
 
 def test_ranks_that_are_placed_anew_share_their_nodes_again():
     q = cluster(6, 2, 1600, 6400, 1600)
     way = next(way for way in ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
     way = replace(way, order=np.arange(12), price=1e9)
-    [again] = planner._relabelled(q, planner.KeptOf(q), [way])
+    [again] = candidates._relabelled(q, candidates.KeptOf(q), [way])
     first, second = again.order.reshape(6, 2).T
     assert {*again.order} == {*range(12)} and (q.homes[first] == q.homes[second]).all()

@@ -7,8 +7,8 @@ import pytest
 
 import pdla
 from pdla import record, run
-from pdla.comm import relay, ring
-from pdla.comm.ring import Nodes
+from pdla.comm.collectives import pipeline, ring
+from pdla.comm.collectives.ring import Nodes
 from pdla.model.machine import Machine
 
 HOMES = {
@@ -25,8 +25,8 @@ SHAPES = [(5, 7), (0, 3), (1, 40), (37, 2), (2, 0), (40, 1)]  # of the pieces of
 def always(monkeypatch):
     """However short they are, and in chunks of a few rows."""
     monkeypatch.setattr(ring, "LONG", 0)
-    monkeypatch.setattr(relay, "STEP", -inf)
-    monkeypatch.setattr(relay, "CHUNK", 64)
+    monkeypatch.setattr(pipeline, "STEP", -inf)
+    monkeypatch.setattr(pipeline, "CHUNK", 64)
 
 
 def summing(comm, homes, op="add", turned=False, dtype="float64"):
@@ -97,18 +97,18 @@ def test_nodes_that_do_not_follow_each_other_are_sent_to_directly(always, homes)
 
 
 def test_it_is_for_long_sums_on_nodes_of_several_ranks():
-    assert not relay.pays(2**30, 2, 2) and not relay.pays(2**30, 64, 1) and not relay.pays(2**16, 4, 4)
-    assert relay.pays(2**21, 4, 4) and relay.pays(2**21, 16, 4) and relay.pays(2**30, 64, 16)
-    even = 3 * relay.STEP  # n bytes: 12 n directly; or 5 n in turn, and 12 steps, each of 4 pieces, which are n / 16, and STEP
-    assert relay.pays(even + 16, 4, 4) and not relay.pays(even, 4, 4)
-    assert relay.pays(2**30, 4, 4, growth=2) and relay.pays(2**30, 4, 2) and not relay.pays(2**30, 4, 2, growth=2)
+    assert not pipeline.pays(2**30, 2, 2) and not pipeline.pays(2**30, 64, 1) and not pipeline.pays(2**16, 4, 4)
+    assert pipeline.pays(2**21, 4, 4) and pipeline.pays(2**21, 16, 4) and pipeline.pays(2**30, 64, 16)
+    even = 3 * pipeline.STEP  # n bytes: 12 n directly; or 5 n in turn, and 12 steps, each of 4 pieces, which are n / 16, and STEP
+    assert pipeline.pays(even + 16, 4, 4) and not pipeline.pays(even, 4, 4)
+    assert pipeline.pays(2**30, 4, 4, growth=2) and pipeline.pays(2**30, 4, 2) and not pipeline.pays(2**30, 4, 2, growth=2)
 
 
 @pytest.mark.parametrize(
     ("nbytes", "chunks"), [(0, 0), (1, 1), (2**16, 1), (2**16 + 99, 2), (2**17, 2), (2**18, 4), (2**18 + 1, 4), (2**22, 4)]
 )
 def test_a_long_piece_goes_in_four_chunks_and_a_shorter_one_in_fewer(nbytes, chunks):
-    rows = relay.cut(1000, nbytes)
+    rows = pipeline.cut(1000, nbytes)
     assert len(rows) == chunks and [row for chunk in rows for row in range(1000)[chunk]] == [*range(1000)] * bool(nbytes)
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import pdla
 from pdla import record, run
-from pdla.comm import ring
+from pdla.comm.collectives import ring
 from pdla.grid import usual_order
-from pdla.matmul.nodes import fillings, outside
-from pdla.matmul.planner import native_tables
-from pdla.matmul.question import Sizes
+from pdla.matmul.choose.candidates import native_tables
+from pdla.matmul.choose.nodes import fillings, outside
+from pdla.matmul.choose.problem import Sizes
 from pdla.model.machine import Machine
 
 HOMES = {

@@ -9,14 +9,15 @@ from matmuls import DTYPES, LAYOUT, exact, lacks, op
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
-from pdla.comm.board import HALF, Turns
+from pdla.comm.shared_buffer import HALF, Turns
 from pdla.errors import PdlaError
-from pdla.matmul import checks, operands, shared
-from pdla.matmul.boxes import Box
-from pdla.matmul.placing import Place
+from pdla.matmul import checks
+from pdla.matmul.choose.boxes import Box
+from pdla.matmul.choose.candidates import direct, native_tables, ways
+from pdla.matmul.choose.mapping import Place
+from pdla.matmul.choose.problem import Lying, Question, Sizes
 from pdla.matmul.plan import Plan
-from pdla.matmul.planner import direct, native_tables, ways
-from pdla.matmul.question import Lying, Question, Sizes
+from pdla.matmul.schedules import shared, streams
 from pdla.model.machine import Machine
 
 SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))
@@ -139,8 +140,8 @@ def test_factors_that_lie_right_on_another_grid_are_not_written_to_the_board():
 
 
 def test_a_part_of_a_factor_is_copied_once_a_call(monkeypatch):
-    taken, part = [], operands._part
-    monkeypatch.setattr(operands, "_part", lambda X, layout: (taken.append(X), part(X, layout))[1])
+    taken, part = [], streams._part
+    monkeypatch.setattr(streams, "_part", lambda X, layout: (taken.append(X), part(X, layout))[1])
 
     def program(comm):
         grid = ProcessGrid((2, 1))

@@ -10,7 +10,7 @@ from matmuls import DTYPES, LAYOUT, exact, lacks, op
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
 from pdla.errors import LayoutError, PlanError
-from pdla.matmul import shared
+from pdla.matmul.schedules import shared
 
 SIZES = ((13, 4, 17), (0, 3, 2), (3, 2, 0), (1, 1, 1), (24, 12, 36))
 

@@ -1,11 +1,11 @@
 """The schedules: of those that suit a product the first is taken, where the caller leaves the choice."""
 
-from pdla.matmul.cannon import Cannon
-from pdla.matmul.fetch import Fetch
-from pdla.matmul.gather import Gather
 from pdla.matmul.schedules.base import Schedule, Traffic
-from pdla.matmul.shared import Shared
-from pdla.matmul.summa import Summa
+from pdla.matmul.schedules.cannon import Cannon
+from pdla.matmul.schedules.fetch import Fetch
+from pdla.matmul.schedules.gather import Gather
+from pdla.matmul.schedules.shared import Shared
+from pdla.matmul.schedules.summa import Summa
 
 BY_PREFERENCE: tuple[Schedule, ...] = (Shared(), Gather(), Summa(), Cannon(), Fetch())
 SCHEDULES = {schedule.name: schedule for schedule in sorted(BY_PREFERENCE, key=lambda schedule: not schedule.is_algorithm)}

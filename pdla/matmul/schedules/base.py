@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from pdla.comm.base import Communicator
+from pdla.comm.communicator import Communicator
 from pdla.grid import ProcessGrid
-from pdla.matmul import walk
-from pdla.matmul.operands import Memo, Sink
 from pdla.matmul.roles import Roles
-from pdla.matmul.walk import Walk
-from pdla.matrix import DistMatrix
+from pdla.matmul.schedules import walk
+from pdla.matmul.schedules.streams import Memo, Sink
+from pdla.matmul.schedules.walk import Walk
+from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
 AHEAD = 3  # panels under way beside the one that is multiplied: a message may take as long as three products of panels

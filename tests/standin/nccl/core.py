@@ -1,4 +1,4 @@
-"""What pdla/comm/nccl.py asks of nccl4py, between processes of one machine: messages are files.
+"""What pdla/comm/mpi/nccl.py asks of nccl4py, between processes of one machine: messages are files.
 
 As NCCL's, calls are work on a stream; those of a group go on together, the next group's begin when all of them have ended, and
 a send ends when its message has been taken. Messages from one rank to another come in order, and have no tags. A thread sees to it

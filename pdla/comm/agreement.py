@@ -1,0 +1,219 @@
+"""Agreement: the ranks of a collective call make the same call, or all of them raise the same error.
+
+with agreed(comm, "matmul"): each rank checks its own arguments; an error on one rank is an error on all.
+agree(comm, call): one small reduction over a digest of the call; where ranks differ, all raise an error that quotes each call.
+
+With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank alone.
+
+note(comm, done): local; what is done without a message and must be the same on all ranks is compared in the next agreement.
+
+with amid(comm, "a product"): ranks exchange messages. A rank that leaves it by an error and goes on would take messages of this
+call for those of the next. So before its next agreement or message it asks whether all ranks have failed at the same place of this
+call; if not, the next one is an error, too, and so are all that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pdla import config, errors
+from pdla.array.dtypes import COMPLEX, is_number
+from pdla.comm.communicator import Communicator, begun
+from pdla.errors import AgreementError, PdlaError
+
+_ERROR = "error: "
+_moments = count()  # numbers of moments in this process: a later one has a larger number
+_LONG = 2**63  # integers from here on are written as floats if they are equal to one
+_OTHERS = (UnicodeError, BaseExceptionGroup, StopIteration)
+
+
+def agree(comm: Communicator, call: str, error: Exception | None = None) -> None:
+    """Collective: raise on every rank unless all give the same `call` and no rank gives an error.
+
+    One rank's error is raised on every rank, with the numbers of the ranks that gave it, as the nearest of its classes that is
+    pdla's or Python's own and is made from a text alone; calls that differ raise AgreementError.
+    """
+    if (verbs := begun.get()) is not None:
+        verbs[0] = 0
+    if not config.settings.check:
+        comm.in_step(call)
+        if error is not None:
+            raise error
+        return
+    call = "; then ".join([*comm.noted, call])
+    text = call if error is None else f"{_ERROR}{error}"
+    before = comm.enter(call)
+    try:
+        alike = comm.same(text)
+    except BaseException as interruption:  # raised by a signal's handler: the others, who may agree, go on with this call
+        failed(comm, f"the agreement on {call}", interruption)
+        raise
+    finally:
+        comm.user = before
+    if alike:
+        if error is not None:
+            raise _on_all(comm, error)
+        comm.noted.clear()
+        return
+    tell(comm, call, error)
+
+
+def note(comm: Communicator, done: str) -> None:
+    """Local: have the next agreement compare this, too, in words: it takes no message of its own."""
+    if config.settings.check:
+        comm.noted.append(done)
+
+
+def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
+    """Collective, once all ranks know that they differ: raise the errors of all ranks or, where there are none, AgreementError,
+    which quotes their calls."""
+    kind, text = (None, None) if error is None else (_plain(type(error)), str(error) or type(error).__name__)
+    others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
+    if failures := who_said(texts):
+        told = "; ".join(f"{name(ranks)}: {failure}" for failure, ranks in failures.items())
+        raise _on_all(comm, next(filter(None, kinds))(told))
+    comm.noted.clear()
+    calls = who_said(others)
+    raise _known(comm, AgreementError("ranks disagree: " + "; ".join(f"{name(ranks)}: {other}" for other, ranks in calls.items())))
+
+
+def _on_all(comm: Communicator, error: Exception) -> Exception:
+    """An error that all ranks are about to raise: if it ends the job, one traceback is enough (job.py)."""
+    error.repeated = comm.rank > 0  # type: ignore[attr-defined]
+    return _known(comm, error)
+
+
+def _known(comm: Communicator, error: Exception) -> Exception:
+    """An error that all ranks of the communicator raise now: `agreed`, around what raises it, does not tell it to them again."""
+    error.known_to = comm.identity, next(_moments)  # type: ignore[attr-defined]
+    return error
+
+
+def in_words(given: Any) -> str:
+    """An argument as a text to be compared: its repr, but the same for equal numbers, and sequences of them, of which one rank may
+    give an int, another a float, or NumPy's."""
+    kind = type(given)
+    if given is None or (kind in (int, float) and abs(given) < _LONG):  # what most calls are made with
+        return repr(int(given) if kind is float and given.is_integer() else given)
+    if kind in (tuple, list):
+        inside = ", ".join(map(in_words, given)) + "," * (kind is tuple and len(given) == 1)
+        return f"({inside})" if kind is tuple else f"[{inside}]"
+    return _number(given) if is_number(given) else repr(given)
+
+
+def _number(given: Any) -> str:
+    number = given.item() if isinstance(given, np.generic) else given
+    if isinstance(number, COMPLEX) and number.imag == 0:
+        number = number.real
+    for kind in (complex,) if isinstance(number, COMPLEX) else (int, float):
+        with suppress(TypeError, ValueError, OverflowError):
+            if kind(number) == number and (kind is not int or abs(number) < _LONG):
+                return repr(kind(number))
+    try:
+        return repr(number)
+    except ValueError:  # more digits than Python writes
+        return hex(number)
+
+
+def who_said(texts: Sequence[str | None]) -> dict[str, list[int]]:
+    """For each text the ranks that said it, in the order of the first of them. texts: by rank; None: this one said nothing."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in enumerate(texts):
+        if text is not None:
+            ranks.setdefault(text, []).append(rank)
+    return ranks
+
+
+def _plain(kind: type[Exception]) -> type[Exception]:
+    """The nearest base class that can be pickled and is made from a text alone, as NumPy's and users' errors may not be.
+
+    Never StopIteration, which would mean something else when raised in the generator `agreed`.
+    """
+    return next(
+        base
+        for base in kind.__mro__
+        if base.__module__ == errors.__name__ or (base.__module__ == "builtins" and not issubclass(base, _OTHERS))
+    )
+
+
+def name(ranks: list[int]) -> str:
+    """Ranks in words, at most eight of them by number."""
+    some = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {some}" if len(ranks) == 1 else f"ranks {some}"
+
+
+@contextmanager
+def agreed(comm: Communicator, call: str) -> Iterator[None]:
+    """Collective: a with-block of a rank's own checks or local work: an error in it on any rank is raised on every rank."""
+    error, entered = None, next(_moments)
+    try:
+        yield
+    except Exception as raised:
+        ranks, when = getattr(raised, "known_to", ("", -1))
+        if ranks == comm.identity and when > entered:
+            raise  # a function of the user's has made another call, in which the other ranks, here or elsewhere, raise it, too
+        error = raised
+    agree(comm, call, error)
+
+
+# ---------------------------------------------------------------------------------------------- errors amid messages
+
+
+class amid:
+    """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank."""
+
+    __slots__ = ("before", "comm", "token", "verbs", "what")
+
+    def __init__(self, comm: Communicator, what: str) -> None:
+        self.comm, self.what = comm, what
+
+    def __enter__(self) -> None:
+        self.comm.in_step(self.what)
+        self.before = self.comm.enter(self.what)
+        outer = begun.get()
+        self.verbs = [0] if outer is None else outer
+        self.token = begun.set(self.verbs)
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        begun.reset(self.token)
+        self.comm.user = self.before
+        if error is not None:
+            failed(self.comm, self.what, error, self.verbs[0])
+
+
+def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -> None:
+    """Local: remember that this rank failed amid the call, in its verb of this number; for `amid`, and what is too short for it."""
+    if comm.failed is None:
+        told = PdlaError(
+            f"went on after an error amid {what} that other ranks did not have, or had elsewhere "
+            f"({type(error).__name__}: {error}): what they sent since is lost, so let an exception end the job"
+        )
+        comm.failed = partial(_all_have_failed, comm, f"going on after an error amid {what}, in verb {verb}", told)
+
+
+def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
+    """Called by a rank that has failed amid messages: raise `error` unless all ranks have, in the same verb of the same call. Ranks
+    that are in another call meanwhile get an error, too."""
+    if not comm.same(place):
+        tell(comm, place, error)
+
+
+def lost(comm: Communicator, fault: str) -> NoReturn:
+    """Local: raise this now, and at every further call, as ranks are in different calls and have left both half done."""
+    astray(comm, fault)()
+
+
+def astray(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
+    """Local: raise this at every further call; gives what raises it."""
+    comm.failed = raises = partial(_raise, f"{fault}; they cannot find together again, so let an exception end the job")
+    return raises
+
+
+def _raise(fault: str) -> NoReturn:
+    raise AgreementError(fault)

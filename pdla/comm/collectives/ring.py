@@ -1,0 +1,117 @@
+"""An all-gather around the nodes: over the link of each node every piece goes once.
+
+ring  the nodes lie in a circle: a piece goes from its owner to one rank of the next node, from there to one of the node after, ...
+fan   a piece goes from its owner to one rank of every other node at once, in one step instead of many
+
+On its own node the owner sends its piece to all ranks; on another node the rank to which it came, its *carrier*, does. A node's
+ranks carry pieces in turn, by the place of the owner on its node. If a piece were sent to every rank directly, it would go over a
+node's link once for each of its ranks.
+
+Either way a rank receives every other rank's piece once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from pdla.comm.collectives.broadcast import Messages
+
+LONG = 256 << 10  # bytes of all pieces together from which this is faster than sending them directly
+CALM = 512 << 10  # such bytes up to which it is a fan, if nodes have several ranks: more at once overflows the queues of links
+
+
+def way(nbytes: int, ranks: int, nodes: int) -> str:
+    """How pieces of `nbytes` in all are gathered: "ring", "fan", or empty: every rank sends to every other. As bench/exchanges.py
+    found."""
+    if nodes == 1 or ranks == 2 or nbytes < LONG:
+        return ""
+    return "fan" if nodes < ranks and nbytes <= CALM else "ring"
+
+
+class Hop(NamedTuple):
+    """A piece's stop at a rank: the piece's owner, the rank that sends it here, whether that is on another node, and the ranks of
+    other nodes to which it is sent on."""
+
+    owner: int
+    source: int
+    far: bool
+    onward: Sequence[int]
+
+
+class Route(NamedTuple):
+    """A rank's part: `to` are the ranks of other nodes to which it sends its own piece; `near` the other ranks of its node, to
+    which it sends that and every piece that comes from another node; `hops` the others' pieces in the order in which they come.
+    """
+
+    to: Sequence[int]
+    near: Sequence[int]
+    hops: Sequence[Hop]
+
+
+class Nodes:
+    """The circle of nodes, in the order of their first ranks: ranks[i] are those of node i; rank r is number place[r] of the ranks
+    of node node[r]."""
+
+    def __init__(self, homes: Sequence[int]) -> None:
+        ranks: dict[int, list[int]] = {}
+        self.place: list[int] = []
+        for rank, home in enumerate(homes):
+            mates = ranks.setdefault(home, [])
+            self.place.append(len(mates))
+            mates.append(rank)
+        number = {home: i for i, home in enumerate(ranks)}
+        self.ranks, self.node = [*ranks.values()], [number[home] for home in homes]
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether all nodes have the same number of ranks, and rank numbers ascend from node to node."""
+        return len(set(map(len, self.ranks))) == 1 and self.node == sorted(self.node)
+
+    def column(self, rank: int) -> list[int]:
+        """The rank of every node that has this one's place there; for nodes with the same number of ranks."""
+        return [ranks[self.place[rank]] for ranks in self.ranks]
+
+    def carrier(self, owner: int, node: int) -> int:
+        """The rank of a node to which a piece comes first; on the owner's node that is the owner."""
+        ranks = self.ranks[node % len(self.ranks)]
+        return ranks[self.place[owner] % len(ranks)]
+
+    def carried(self, rank: int) -> int:
+        """How many pieces of other nodes' ranks have this rank as their carrier on its node."""
+        own = self.node[rank]
+        step = len(self.ranks[own])
+        return sum(len(range(self.place[rank], len(ranks), step)) for node, ranks in enumerate(self.ranks) if node != own)
+
+    def route(self, rank: int, way: str) -> Route:
+        """A rank's part. Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in which they
+        come: so any two ranks agree on the order of the messages between them."""
+        node, count = self.node[rank], len(self.ranks)
+        reach = count - 1 if way == "fan" else 1  # how many nodes on a rank sends
+        hops = []
+        for steps in range(count):
+            for owner in self.ranks[(node - steps) % count]:
+                carrier = self.carrier(owner, node)
+                if carrier != rank:
+                    hops.append(Hop(owner, carrier, False, ()))
+                elif owner != rank:
+                    onward = [self.carrier(owner, node + 1)] if reach <= steps < count - 1 else []
+                    hops.append(Hop(owner, self.carrier(owner, node - min(steps, reach)), True, onward))
+        to = [self.carrier(rank, node + steps) for steps in range(1, reach + 1)]
+        return Route(to, [r for r in self.ranks[node] if r != rank], hops)
+
+
+def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
+    """A rank's part in gathering x of each rank r into outs[r], by messages alone. hops: those of the route whose pieces have
+    elements."""
+    onward = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.onward, *route.near])}
+    sends = [(r, x) for r in (*route.to, *route.near)] if x.size else []
+    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], onward)
+
+
+def landings(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
+    """The same where outs lie in memory that the ranks of a node share: then only messages between nodes are needed."""
+    far = [hop for hop in hops if hop.far]
+    sends = [(r, x) for r in route.to] if x.size else []
+    return Messages(sends, [(hop.source, outs[hop.owner]) for hop in far], {i: hop.onward for i, hop in enumerate(far)})

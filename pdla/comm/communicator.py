@@ -1,0 +1,322 @@
+"""The communicator: ten verbs on arrays, the same in every world.
+
+A verb starts when it is called and returns a `Pending`; `wait()` gives its result. Overlap is the order of the lines:
+start the next panel, multiply this one, wait. Pieces may differ in size from rank to rank and may be empty; arrays may be
+strided views. Every verb but send and recv is collective: all ranks of the communicator call the same verbs in the same
+order. 16-bit floats are added up in float32, and rounded once at the end where `out` is of 16 bits, too. A world (MPI, threads,
+dry) provides one round of messages, `_exchange` (group.py), and overrides a verb where it has a better way.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.array import namespace
+from pdla.array.composed import summed_in
+from pdla.comm.collectives import broadcast, circulant, ring
+from pdla.comm.collectives.broadcast import Messages
+from pdla.comm.collectives.pipeline import Relay
+from pdla.comm.collectives.shared_gather import Hall
+from pdla.comm.group import Array, Group, Pieces
+from pdla.comm.ledger import buffer, buffers, current
+from pdla.comm.pending import Pending, done
+from pdla.cuts import block_bounds
+from pdla.errors import AgreementError, GridError, PdlaError, ShapeError, kind_of
+
+# Users' tags lie below this one, those of verbs from here up to 2^15 - 1, which every MPI allows. A verb's tag tells the number of
+# its call, so that ranks out of step wait instead of taking one verb's data for another's.
+VERB_TAGS = 1 << 14
+
+begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # [how many verbs] this rank's present call began
+
+
+class Communicator(Group):
+    """A group of ranks that send each other arrays. A verb raises ShapeError, on this rank, for what is no array; `share` takes it.
+
+    rank, size  this rank's number, and how many ranks there are
+    axis        the axis of a grid along which the ranks differ, or another name of the group; "all" for a whole world
+    """
+
+    def __init__(self, rank: int, size: int, axis: str = "all") -> None:
+        super().__init__(rank, size, axis)
+        self._calls = count()
+        self._numbered: int | None = None
+
+    def _number(self) -> int:
+        """The number of the verb that begins now: the next one, or the one that was set aside for it."""
+        self.in_step()
+        if (verbs := begun.get()) is not None:
+            verbs[0] += 1
+        number, self._numbered = self._numbered, None
+        return next(self._calls) if number is None else number
+
+    def _one_of(self, verb: str, **rank: int) -> None:
+        """GridError unless a rank is one of this communicator's: some negative numbers mean any rank, or none, to MPI."""
+        ((name, value),) = rank.items()
+        if not 0 <= value < self.size:
+            raise GridError(f"{verb} on {self.axis!r}: {name}={value}: the communicator has ranks 0 to {self.size - 1}")
+
+    def _one_each(self, verb: str, pieces: Sequence[Any]) -> None:
+        if len(pieces) != self.size:
+            raise ShapeError(f"{verb} on {self.axis!r}: {len(pieces)} arrays: give one for each of {self.size} ranks")
+
+    def _arrays(self, verb: str, *given: Any) -> None:
+        """ShapeError unless all are arrays. NumPy's numbers have an array's attributes, but nothing can be written to them."""
+        for x in given:
+            if isinstance(x, np.generic) or not hasattr(x, "nbytes"):
+                raise ShapeError(
+                    f"{verb} on {self.axis!r}: {reprlib.repr(x)} is {kind_of(x)}: give an array, of a number np.array([x]); "
+                    "share(x) takes any small object, and gives every rank's"
+                )
+
+    def _round(
+        self, verb: str, sends: Mapping[int, Array], recvs: Mapping[int, Array], result: Callable[[], Any]
+    ) -> Pending:
+        coming = [*recvs.items()]
+        return self._pending(verb, self._exchange(verb, [*sends.items()], coming, {}), coming, result)
+
+    def _pending(
+        self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
+        owners: Sequence[int] = (),
+    ) -> Pending:
+        """A Pending for a round that has been started, with its event if a ledger is open. owners[i]: the rank whose piece recvs[i]
+        is, where pieces come by way of other ranks."""
+        whose = owners or [source for source, _ in recvs]
+        ranks = map(whose.__getitem__, arrivals)
+        if current() is None:
+            return Pending(ranks, result)
+        received, far = sum(x.nbytes for _, x in recvs), sum(x.nbytes for source, x in recvs if self._far(source))
+        return Pending(ranks, result, (verb, self.axis, received, len(recvs), way, far))
+
+    def bcast(self, x: Array, root: int) -> Pending:
+        """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
+        self._arrays("bcast", x)
+        self._one_of("bcast", root=root)
+        way, chunk = self._way(x.nbytes), config.settings.bcast_chunk
+        m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
+        return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
+
+    def asked_way(self, nbytes: int) -> str:
+        """How `nbytes` bytes are to be broadcast here: as PDLA_BCAST says, for "auto" the way that suits their number."""
+        asked = config.settings.bcast
+        return broadcast.best(nbytes, self.size, self.nodes) if asked == "auto" else asked
+
+    def _way(self, nbytes: int) -> str:
+        """The same, of the ways that this world has."""
+        way = self.asked_way(nbytes)
+        return "flat" if way == "mpi" else way
+
+    def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
+        """The sum over ranks of x, in rank order, into out (x itself by default) on `root`, which receives size - 1 addends."""
+        self._arrays("reduce", x)
+        self._one_of("reduce", root=root)
+        if self.rank != root:
+            return self._round("reduce", {root: x} if x.size else {}, {}, lambda: None)
+        return self._sum("reduce", {}, x, x if out is None else out)
+
+    def allreduce(self, x: Array, out: Array | None = None) -> Pending:
+        """The sum over ranks of x, into out (x itself by default) on every rank; both C-contiguous.
+
+        It is a balanced reduce-scatter, then an all-gather, which begins when the result is waited for: so all ranks must wait for
+        their all-reduces in the same order. Where sums are sent directly, a rank receives size - 1 times its own part of x, and
+        then the other parts.
+        """
+        out = x if out is None else out
+        self._arrays("allreduce", x, out)
+        halves = self.halves(x, out)
+        first, second = next(halves), next(self._calls)
+
+        def steps() -> Iterator[int]:
+            first.wait()
+            self._numbered = second  # by now some ranks may have begun other verbs, which took the next numbers
+            yield from next(halves)
+
+        return Pending(steps(), lambda: out)
+
+    def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
+        """The two verbs of an all-reduce, for callers that compute in between: ask for the second when the first has ended.
+
+        op  "add" or "maximum".  ShapeError, on this rank, for an `out` with gaps, of which only a copy can be cut into flat parts.
+        """
+        self._gapless(out)
+        flat, target = x.reshape(-1), out.reshape(-1)
+        if self._stepwise(x.nbytes):
+            for row in circulant.summed_everywhere(self.xp, self.rank, self.size, flat, target, op):
+                yield self._in_steps("allreduce", row, out)
+            return
+        bounds = [block_bounds(flat.size, self.size, r) for r in range(self.size)]
+        parts = [flat[lo:hi] for lo, hi in bounds]
+        mine = target[slice(*bounds[self.rank])]
+        yield self.reduce_scatter(parts, mine, "allreduce", op)
+        yield self.allgather(mine, [None if r == self.rank else target[lo:hi] for r, (lo, hi) in enumerate(bounds)], "allreduce")
+
+    def _in_steps(self, verb: str, row: circulant.Row, result: Any, owners: Sequence[int] = ()) -> Pending:
+        """A verb by steps along a row, which is waited for as a whole: then the pieces of `owners` are there."""
+        number = self._number()
+
+        def arrivals() -> Iterator[int]:
+            for messages in row.steps():
+                self._numbered = number  # of all steps, as in each of them the ranks of a message are others
+                for _ in self._exchange(verb, *messages):
+                    pass
+            yield from owners
+
+        sizes = row.coming
+        received, far = sum(size for _, size in sizes), sum(size for source, size in sizes if self._far(source))
+        return Pending(arrivals(), lambda: result, (verb, self.axis, received, len(sizes), "circulant", far))
+
+    def _gapless(self, out: Array) -> None:
+        if not self.xp.contiguous(out):
+            raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
+
+    def allgather(
+        self, x: Array, outs: Sequence[Array | None] | Mapping[int, Array], verb: str = "allgather", hall: Hall | None = None
+    ) -> Pending:
+        """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is. A mapping may leave out
+        ranks whose x is empty.
+
+        Where there are several nodes, long pieces go around them (pdla/comm/collectives/ring.py). Short pieces of many ranks go step by step
+        (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same order. In any way a rank receives every other
+        rank's piece once.
+        hall  the hall in which all of outs lie, taken from it by all ranks in the same order
+        """
+        if not isinstance(outs, Mapping):
+            self._one_each(verb, outs)
+        into = outs if isinstance(outs, Mapping) else dict(enumerate(outs))
+        own = into.get(self.rank)
+        if own is not None and own is not x:
+            namespace(own).copy(own, x)
+        coming, size = {}, x.nbytes
+        for r, out in into.items():
+            if r != self.rank and out.size:  # type: ignore[union-attr]
+                coming[r], size = out, size + out.nbytes  # type: ignore[union-attr]
+        if self._stepwise(size):
+            order = sorted(coming, key=lambda r: (r - self.rank) % self.size)
+            return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, order)
+        if self.nodes > 1 and (way := self._around(size)):
+            route = self._route(way)
+            hops = [hop for hop in route.hops if hop.owner in coming]
+            recvs, owners = [(hop.source, coming[hop.owner]) for hop in hops], [hop.owner for hop in hops]
+            if hall is None:
+                arrivals = self._exchange(verb, *ring.messages(route, x, hops, coming))
+            else:
+                arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, hall)
+            return self._pending(verb, arrivals, recvs, lambda: outs, way, owners)
+        sends = {r: x for r in range(self.size) if r != self.rank} if x.size else {}
+        return self._round(verb, sends, {r: coming[r] for r in sorted(coming)}, lambda: outs)
+
+    def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], hall: Hall) -> Iterator[int]:
+        """The numbers of the hops whose pieces have come. Pieces that other ranks of this node bring come without a message: they
+        are waited for in the hall."""
+        own = 1 if x.size else 0
+        hall.tell(own)
+        ours = self._exchange(verb, *m, lambda landed: hall.tell(own + landed))
+        return hall.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
+
+    def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
+        """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
+
+        Where there are several nodes of several ranks, long sums go from node to node (pdla/comm/collectives/pipeline.py). Then a rank receives
+        about as many bytes (of 16-bit floats twice as many, in float32): see there. Short sums of many ranks go step by step, in an
+        order of their own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same order.
+        """
+        self._one_each(verb, parts)
+        wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
+        if self._stepwise(size):
+            return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
+        if self.nodes > 1 and self._relayed(size, wide.itemsize // parts[0].itemsize):
+            addends = [self._widened(part, wide) for part in parts]
+            total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
+            mine = Relay(self._circle, self.rank, addends, total, self.xp, op)
+            arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
+            return self._pending(verb, arrivals, mine.recvs, lambda: self._given(out, total), "relay")
+        sends = {r: part for r, part in enumerate(parts) if r != self.rank and part.size}
+        return self._sum(verb, sends, parts[self.rank], out, op)
+
+    def _sum(self, verb: str, sends: Mapping[int, Array], x: Array, out: Array, op: str = "add") -> Pending:
+        """Receive an addend from every other rank, and add them up in rank order, so that all worlds get the same bits."""
+        others = [r for r in range(self.size) if r != self.rank and x.size]
+        addends = dict(zip(others, buffers(self.xp, [x.shape] * len(others), x.dtype), strict=True))
+        wide, into = summed_in(out.dtype, op), getattr(self.xp, op)
+
+        def total() -> Array:
+            first = addends.get(0, x)
+            if first is not x and x.dtype == wide:
+                sum_ = first
+            else:
+                sum_ = out if out.dtype == wide else buffer(self.xp, x.shape, wide)
+                self.xp.copy(sum_, first)
+            for r in range(1, self.size if x.size else 0):
+                into(sum_, x if r == self.rank else addends[r])
+            addends.clear()
+            return self._given(out, sum_)
+
+        return self._round(verb, sends, dict(addends), total)
+
+    def _widened(self, x: Array, dtype: Any) -> Array:
+        """x itself, or a copy in another dtype."""
+        if x.dtype == dtype:
+            return x
+        made = buffer(self.xp, x.shape, dtype)
+        self.xp.copy(made, x)
+        return made
+
+    def _given(self, out: Array, total: Array) -> Array:
+        """`out`, with the total in it, rounded if its dtype is narrower."""
+        if total is not out:
+            self.xp.copy(out, total)
+        return out
+
+    def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
+        """One message to each rank of `sends`, and one from each rank of `recvs`. A message must be named by its sender and by its
+        receiver.
+
+        What is received must not share memory with what is sent.
+        """
+        return self._round("alltoall", sends, recvs, lambda: recvs)
+
+    def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
+        """Send x to the rank `step` further around the ring, and receive out from the rank `step` back.
+
+        ShapeError, on this rank, where they share memory.
+        """
+        self._arrays("shift", x, out)
+        if namespace(out).overlap(out, x):
+            raise ShapeError(f"shift on {self.axis!r}: x and out, of shape {out.shape}, share memory: what comes would overwrite x")
+        ahead, back = (self.rank + step) % self.size, (self.rank - step) % self.size
+        if ahead == self.rank:
+            namespace(out).copy(out, x)
+            return done(out)
+        return self._round("shift", {ahead: x} if x.size else {}, {back: out} if out.size else {}, lambda: out)
+
+    def send(self, x: Array, to: int, tag: int = 0) -> Pending:
+        """Send x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        self._arrays("send", x)
+        self._one_of("send", to=to)
+        return self._pending("send", self._tagged("send", _checked(tag), [(to, x)], []), [], lambda: x)
+
+    def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
+        """Receive out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        self._arrays("recv", out)
+        self._one_of("recv", source=source)
+        coming = [(source, out)]
+        return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, lambda: out)
+
+    def barrier(self) -> None:
+        """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""
+        if not self.same("barrier"):
+            raise AgreementError(f"barrier on {self.axis!r}, {self.size} ranks: other ranks are in another call")
+
+
+def _checked(tag: int) -> int:
+    if not 0 <= tag < VERB_TAGS:
+        raise PdlaError(f"tag={tag}: give one from 0 to {VERB_TAGS - 1}")
+    return tag

@@ -1,0 +1,102 @@
+"""Ends an MPI job whose ranks cannot go on: after PDLA_TIMEOUT seconds, saying which rank waits where, or after an exception."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from pdla import config
+from pdla.comm.mpi import libmpi
+from pdla.comm.mpi.libmpi import MPI
+
+_HERE = str(Path(__file__).parents[1])  # pdla's own folder
+_HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
+_PATIENCE = 2.0  # seconds for other ranks to print where they wait, too
+
+
+def say(text: str) -> None:
+    """Print a line on the process's stderr, whatever sys.stderr is, with this rank's number in the job."""
+    line = f"[rank {MPI.COMM_WORLD.Get_rank()} of {MPI.COMM_WORLD.Get_size()}] {text}\n"
+    with suppress(OSError):  # when the job ends, stderr may be closed already
+        os.write(2, line.encode(errors="backslashreplace"))
+
+
+def give_up(call: str, passing: BaseException | None = None) -> None:
+    """End the job, since this rank has waited too long; prints its stack first.
+
+    passing  an exception of which the wait is a consequence, as at the end of a with-block: else nobody would see it
+    """
+    try:
+        say(f"has waited {config.settings.timeout:g} s (PDLA_TIMEOUT) for other ranks in {call}; its stack:")
+        faulthandler.dump_traceback(2)
+        if passing is not None:
+            say("it waits there after this error: " + "".join(traceback.format_exception(passing)))
+        time.sleep(_PATIENCE)
+    finally:
+        _abort()
+
+
+def _abort() -> NoReturn:
+    """End the job; to be called in a finally clause, as a signal's handler may raise before. MPICH's MPI_Abort may return where
+    another rank is in MPI_Finalize: then this rank would go on, and wait once more."""
+    MPI.COMM_WORLD.Abort(1)
+    os._exit(1)
+
+
+@contextmanager
+def watched(call: str) -> Iterator[None]:
+    """A with-block of blocking calls of MPI: `give_up` if they take longer than PDLA_TIMEOUT."""
+    timer = threading.Timer(min(config.settings.timeout, threading.TIMEOUT_MAX), give_up, [call, sys.exception()])
+    if config.settings.timeout:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback. Only
+    print it where MPI cannot end a job, as it is not running, and in a process that was forked from a rank, as that may go on."""
+    if libmpi.forked() or not libmpi.running():
+        sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
+        return
+    try:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        repeated = getattr(error, "repeated", False)
+        say(_in_a_line(error, trace) if repeated else "".join(traceback.format_exception(kind, error, trace)))
+        time.sleep(_HEARD)
+    finally:
+        _abort()
+
+
+def _in_a_line(error: BaseException | None, trace: TracebackType | None) -> str:
+    """An error that another rank prints in full, and the line of the program that raised it: the last one outside of pdla."""
+    frames = traceback.extract_tb(trace)
+    at = next((frame for frame in reversed(frames) if not frame.filename.startswith(_HERE)), frames[-1])
+    return f"{at.filename}:{at.lineno}: {type(error).__name__}, as on the other ranks: {error}"
+
+
+def abort_on_exception() -> None:
+    """From here on an uncaught exception on one rank, in any thread, ends the whole job, its traceback printed.
+
+    Without it the other ranks wait for that rank until PDLA_TIMEOUT. One line at the top of a program:
+    `pdla.abort_on_exception()`. sys.exit on one rank is no exception and ends no other.
+    """
+
+    def end_in_thread(args: threading.ExceptHookArgs) -> None:
+        if args.exc_type is not SystemExit:
+            end_job(args.exc_type, args.exc_value, args.exc_traceback)
+
+    sys.excepthook = end_job
+    threading.excepthook = end_in_thread

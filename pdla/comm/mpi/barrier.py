@@ -1,0 +1,105 @@
+"""A gate: words of shared memory at which the ranks of a node wait until all have come.
+
+A rank that comes writes how many times it has come, and looks at the numbers of all others. (A barrier of messages is a tree, of
+which each step would cost a rank its turn on a shared core.) Ranks that share cores sleep while they wait, as polling takes the
+core from the ranks that they wait for. The rank that finds that all have come wakes the others, but only if any has noted that it
+sleeps, as waking is a system call.
+
+Gates come in pairs. Ranks that make the same calls come to both in the same order. So if another rank has come to the second gate,
+where this rank has not been, but not to this one, the two are in different calls and would wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pdla.comm.agreement import lost, name
+from pdla.comm.mpi import futex
+from pdla.comm.mpi.libmpi import MPI
+from pdla.comm.mpi.node import NEAR
+
+if TYPE_CHECKING:
+    from pdla.comm.mpi.communicator import MPIComm
+
+_LINE = 64  # bytes from one rank's words to the next's: each rank has a cache line of its own
+_LETS_WORK = 8  # polls of shared memory for each call of MPI, which lets it work at messages that others wait for
+_POLLS = 50  # polls of a rank that shares its core, before it sleeps
+_SLEEP = 5e-3  # seconds that it sleeps at most, before it lets MPI work
+
+
+def room(ranks: int) -> int:
+    """Bytes that the gate of so many ranks takes."""
+    return _LINE * (ranks + 1)
+
+
+class Gate:
+    """A gate in memory of a window that all ranks of comm see.
+
+    spare   of each rank six 64-bit words, for what the ranks tell each other here: spare[i][rank]
+    beside  the other gate of the pair
+    """
+
+    beside: Gate
+
+    def __init__(self, comm: MPIComm, window: MPI.Win, memory: np.ndarray) -> None:
+        self.comm, self.window = comm, window
+        words, step = memory.data.cast("q"), _LINE // 8
+        self.turns, self.asleep, *self.spare = (words[i:-step:step] for i in range(step))
+        self.word, self.address = memory[-_LINE:].data.cast("I"), memory[-_LINE:].ctypes.data
+        self.turn = self.turns[comm.rank] = self.asleep[comm.rank] = self.word[0] = 0
+        for each in self.spare:
+            each[comm.rank] = 0
+
+    def come(self) -> None:
+        """The first half of a barrier: what this rank has written before, all see after it."""
+        self.turn += 1
+        self.window.Sync()
+        self.turns[self.comm.rank] = self.turn
+        if self.comm.node.crowded:
+            self.window.Sync()
+            if self._all_have_come():
+                self.word[0] = self.turn % 2**32
+                self.window.Sync()
+                if any(self.asleep):
+                    futex.wake(self.address)
+
+    def wait(self, call: str, sends: bool = False) -> None:
+        """The second half: wait until all ranks have come as often as this one. call: what for, in words.
+
+        sends  others may still wait for messages of this rank, which MPI moves in pieces, each when it is polled: no long sleeps
+        """
+        self.comm._until(call, self._all_have_come, partial(self._pause, call, sends), awaited=self._missing)
+        self.window.Sync()
+
+    def _all_have_come(self) -> bool:
+        return min(self.turns) >= self.turn
+
+    def _missing(self) -> list[int]:
+        return [rank for rank, turn in enumerate(self.turns) if turn < self.turn]
+
+    def _pause(self, call: str, sends: bool, polls: int) -> None:
+        """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
+        each overlook the other."""
+        if polls % _POLLS == 0 and (others := self._elsewhere()):
+            lost(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")
+        if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
+            self.asleep[self.comm.rank] = 1
+            self.window.Sync()
+            woken = futex.sleep(self.address, word, NEAR.after(polls) if sends else _SLEEP)
+            self.asleep[self.comm.rank] = 0
+        else:
+            woken = polls % _LETS_WORK != 0
+            os.sched_yield()
+        if not woken:
+            self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+
+    def _elsewhere(self) -> list[int]:
+        """The ranks that are in another call, as they have been at the other gate without this rank, and not here."""
+        beside = self.beside
+        ahead = [rank for rank, turn in enumerate(beside.turns) if turn > beside.turn]
+        self.window.Sync()  # a rank in step has come here before it came there: so it is looked for here afterwards
+        return [rank for rank in ahead if self.turns[rank] < self.turn]

@@ -1,0 +1,363 @@
+"""Ranks as processes, over MPI.
+
+A round of messages is posted when its verb is called, all receives first. Arrays travel as bytes in C order: contiguous ones
+without a copy, strided ones through a buffer. Waiting is a loop of tests, which lets other processes run where the ranks of a node
+outnumber its cores, and which after PDLA_TIMEOUT seconds prints stacks and ends the job. Where ranks are on several nodes a thread
+of each rank lets MPI work while the rank computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from threading import get_ident
+from types import ModuleType
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from pdla import config
+from pdla.array import numpy
+from pdla.comm.agreement import astray, name, tell
+from pdla.comm.communicator import VERB_TAGS, Communicator
+from pdla.comm.group import Array, Group, Landed, Onward, Pieces
+from pdla.comm.mpi import libmpi, staging
+from pdla.comm.mpi.abort import give_up, watched
+from pdla.comm.mpi.libmpi import MPI
+from pdla.comm.mpi.mapped import mapped
+from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, pieces, progress, send_on
+from pdla.comm.mpi.node import FAR, NEAR, Node
+from pdla.comm.mpi.shared_buffer import NodeBoard
+from pdla.comm.pending import Pending
+from pdla.comm.shared_buffer import Board
+from pdla.errors import AgreementError, GridError, PdlaError
+
+AT_ONCE = 512 << 10  # where each rank sends to each: bytes on their way to one rank at a time, but at least two messages
+_ARRAY = itemgetter(1)
+_LOOK = 1.0  # seconds from one look at the clock to the next that count as waiting: in longer ones the job was suspended
+
+
+class MPIComm(Communicator):
+    """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator on which nothing else is sent."""
+
+    aware = False  # whether MPI is given device memory
+
+    def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all", xp: ModuleType = numpy) -> None:
+        super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
+        self.xp, self.adds = xp, xp is numpy
+        self.mpi, self.node, self.homes = mpi, here, homes
+        self._progress = progress(here, xp) if self.nodes > 1 else None
+        # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its rank gets a core, and 8 ranks
+        # on 2 cores take 8 times as long.
+        self.tree = self.nodes > 1 or not here.crowded
+        self._board: NodeBoard | None = None
+        self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
+        self._waits: dict[int, Any] = {}  # the same of the requests that `_wait` waits for
+
+    @property
+    def identity(self) -> Any:
+        return self.mpi.handle
+
+    def _check_open(self) -> None:
+        libmpi.check_running()
+        if self.mpi == MPI.COMM_NULL:
+            raise GridError(f"the communicator of {self.size} ranks has been freed: its grids and matrices can no longer be used")
+
+    # ------------------------------------------------------------------ messages
+
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        return self._post(call, VERB_TAGS + self._number() % VERB_TAGS, sends, recvs, onward, landed)
+
+    def _tagged(self, verb: str, tag: int, sends: Pieces, recvs: Pieces) -> Iterator[int]:
+        self._check_open()
+        return self._post(f"{verb}(tag={tag})", tag, sends, recvs, {})
+
+    def _post(
+        self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0; where each
+        rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
+        """
+        landings = staging.landings([*map(_ARRAY, recvs)], self.aware)
+        least = staging.least(self.xp, self.aware)
+        # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
+        packed = staging.packed([*map(_ARRAY, sends)], self.aware)
+        coming, going, expected = [], [], []
+        for i, (source, _) in enumerate(recvs):
+            for number, piece in enumerate(pieces(landings[i].box, least or self._far_least(source))):
+                coming.append(self.mpi.Irecv(piece, source, tag))
+                expected.append((i, number, piece[0].nbytes))
+        packing: list[tuple[Any, Send]] = []
+        later: dict[int, list[Send]] = {}
+        for i in onward:
+            later[i] = [send for to in onward[i] for send in self._sends(landings[i].box, to, tag)]
+        turns = {} if onward or self.nodes == 1 else self._turns(sends, recvs)
+        for to, x in sorted(sends, key=lambda item: (item[0] - self.rank) % self.size):
+            box, events = packed[id(x)]
+            if events:
+                packing += zip(events, self._sends(box, to, tag), strict=True)
+            elif to in turns:
+                later[turns[to]] = self._sends(box, to, tag)
+            else:
+                for send in self._sends(box, to, tag):
+                    going.append(send())
+        by_piece = range(len(landings)) if landings and landings[0].by_piece else ()
+        return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
+
+    def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
+        """Where each rank sends to each other: for those ranks that are sent to only after a message has come, the number of that
+        message in `recvs`; otherwise empty.
+
+        Between nodes a link's queue overflows where all ranks send to one at once, and packets that are lost are sent again only
+        after 200 ms. No rank waits for ever: the message to the rank d places further on waits only for the one from d - at_once
+        places back, and so on, down to distances of at most at_once, whose messages are sent at once.
+        """
+        place = {source: i for i, (source, _) in enumerate(recvs)}
+        if not len(sends) == len(recvs) == len(dict(sends)) == len(place) == self.size - 1:
+            return {}
+        at_once = max(2, AT_ONCE // max(1, *(x.nbytes for _, x in recvs)))
+        further = range(1, self.size - at_once)
+        return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
+
+    def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
+        least = staging.least(self.xp, self.aware) or self._far_least(to)
+        return [partial(self.mpi.Isend, piece, to, tag) for piece in pieces(box, least)]
+
+    def _far_least(self, rank: int) -> int:
+        """Least bytes of a piece of long messages of the host from and to this rank; 0: messages travel whole."""
+        return FAR_PIECE if self._far(rank) else 0
+
+    def _arrivals(self, call: str, round_: Round, landings: Sequence[staging.Landing]) -> Iterator[int]:
+        """Begin to wait for a round that has been posted; gives the numbers of `landings` in order of arrival."""
+        arrivals = self._complete(call, round_, landings)
+        self._under_way[id(round_)] = round_, ref(arrivals)
+        if self._progress is not None:
+            self._progress.begin(round_)
+        self._let_go()
+        return arrivals
+
+    def _let_go(self) -> None:
+        """End the rounds that MPI is done with and nobody waits for, as their Pending was dropped: their memory would be kept."""
+        for round_, arrivals in [*self._under_way.values()]:
+            if arrivals() is None:
+                round_.advance()
+                if not round_.left:
+                    self._end(round_)
+
+    def _end(self, round_: Round) -> None:
+        del self._under_way[id(round_)]
+        if self._progress is not None:
+            self._progress.finish(round_)
+
+    def _complete(self, call: str, round_: Round, landings: Sequence[staging.Landing]) -> Iterator[int]:
+        while round_.left or round_.come:
+            self._until(call, round_.advance, round_=round_)
+            if round_.fault:
+                raise AgreementError(f"{call} on {self.axis!r}: {round_.fault} than rank {self.rank} expects")
+            while round_.come:
+                i, number = round_.come.popleft()
+                if landings[i].land(number):
+                    yield i
+        self._end(round_)
+
+    def bcast(self, x: Array, root: int) -> Pending:
+        """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
+        self._arrays("bcast", x)
+        if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
+            return super().bcast(x, root)
+        self._one_of("bcast", root=root)
+        self._number()
+        received = 0 if self.rank == root else x.nbytes
+        far = received if self._far(root) else 0  # as if straight from root: MPI does not say which way its bytes take
+        event = ("bcast", self.axis, received, int(self.rank != root), "mpi", far)
+        return Pending(self._broadcast(x, root), lambda: x, event)
+
+    def _broadcast(self, x: Array, root: int) -> Iterator[int]:
+        """By MPI's own broadcast, one for each piece. All ranks must begin collectives in the same order, so the root waits here
+        until its device has packed a piece."""
+        landings = [] if self.rank == root else staging.landings([x], self.aware)
+        box, events = (landings[0].box, []) if landings else staging.packed([x], self.aware)[id(x)]
+        parts = pieces(box, staging.least(self.xp, self.aware))
+        requests = []
+        for number, part in enumerate(parts):
+            if events:
+                self._until("bcast", partial(getattr, events[number], "done"))
+            requests.append(self.mpi.Ibcast(part, root))
+        if not landings:
+            return self._arrivals("bcast", Round([], [], requests, {}), [])
+        expected = [(0, number, -1) for number in range(len(parts))]
+        by_piece = [0 for landing in landings if landing.by_piece]
+        return self._arrivals("bcast", Round(requests, expected, [], {}, by_piece=by_piece), landings)
+
+    def _way(self, nbytes: int) -> str:
+        way = self.asked_way(nbytes)
+        return "flat" if way == "mpi" and config.settings.bcast == "auto" and not self.tree else way
+
+    # ------------------------------------------------------------------ waiting
+
+    def _until(
+        self, call: str, ready: Callable[[], bool], pause: Callable[[int], None] | None = None, round_: Round | None = None,
+        awaited: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
+        """Wait until `ready` is true; pause(polls) is called between polls, with the number of polls so far.
+
+        ready    also lets MPI work on round_, if one is given
+        awaited  gives the ranks that are waited for, where that is known
+        Where no message is waited for MPI is polled for one: other ranks may wait for what MPI is still sending for this rank.
+        """
+        if ready():
+            return
+        if (before := self.user) is None:
+            self.user = get_ident(), call
+        polls, waited, seen = 0, 0.0, time.monotonic()
+        pause = pause or (self._probe if round_ is None else self._pause)
+        if self._progress is not None:
+            self._progress.resting = True
+        try:
+            while True:
+                send_on(but=round_)
+                polls += 1
+                pause(polls)
+                if polls % 64 == 0:
+                    self._check_alone(call)
+                    waited, seen = waited + min(_LOOK, time.monotonic() - seen), time.monotonic()
+                    if 0 < config.settings.timeout < waited:
+                        late = [*awaited()]
+                        give_up(self._describe(call) + (f", for {name(late)}" if late else ""), sys.exception())
+                if ready():
+                    return
+        finally:
+            self.user = before
+            if self._progress is not None:
+                self._progress.resting = False
+
+    def _check_alone(self, call: str) -> None:
+        """As `alone`, of the communicators above, too, whose rings this one's ranks are: while this thread waits."""
+        comm: Group | None = self
+        while comm is not None:
+            if comm.clash:
+                comm.alone(call)
+            comm = comm.above
+
+    def _pause(self, polls: int) -> None:
+        self.node.pause(polls, NEAR if self.nodes == 1 else FAR)
+
+    def _probe(self, polls: int) -> None:
+        self.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        self._pause(polls)
+
+    def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
+        """Wait for one request. Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler raises
+        meanwhile; mpi4py's Iallreduce does not keep it."""
+        self._waits[id(request)] = request, memory
+        self._until(call, request.Test, self._pause)
+        del self._waits[id(request)]
+
+    def _describe(self, call: str) -> str:
+        return f"{call} on {self.axis!r} ({self.size} ranks, this is rank {self.rank} of them)"
+
+    # ------------------------------------------------------------------ agreement and groups
+
+    def share(self, value: Any) -> list[Any]:
+        payload = _pickled(value)
+        try:
+            everyone = self._gathered(payload)
+        except PdlaError:
+            raise
+        except BaseException as error:  # raised by a signal's handler: the others are in either half, which no agreement meets
+            astray(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({type(error).__name__}: {error})")
+            raise
+        said = [pickle.loads(row.data) for row in everyone]  # which ignores the zeros behind the end of a pickle
+        if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
+            raise PdlaError("; ".join(f"share: rank {rank}'s object: {text}" for rank, text in faults))
+        return said
+
+    def _gathered(self, payload: bytes) -> np.ndarray:
+        """Collective: the bytes of every rank, by rank, with zeros behind those that are shorter than the longest."""
+        longest = self._together("share", len(payload))
+        mine, everyone = np.zeros(longest, np.uint8), np.empty((self.size, longest), np.uint8)
+        mine[: len(payload)] = np.frombuffer(payload, np.uint8)
+        self._wait("share", self.mpi.Iallgather([mine, MPI.BYTE], [everyone, MPI.BYTE]), mine, everyone)
+        return everyone
+
+    def same(self, text: str) -> bool:
+        return self._meet(text, text)[0]
+
+    def barrier(self) -> None:
+        self._together("barrier")
+
+    def _together(self, call: str, size: int = 0) -> int:
+        """Collective: the largest of the ranks' sizes, once all have come to this verb; AgreementError if some are in another call,
+        which compares as well."""
+        alike, largest = self._meet(f"the verb {call.partition('(')[0]}", call, size)
+        if not alike:
+            tell(self, call)
+        return largest
+
+    def _meet(self, text: str, call: str, size: int = 0) -> tuple[bool, int]:
+        """Collective: whether all ranks gave the same text, and the largest of their sizes. It is the only way in which ranks meet,
+        so that ranks in different calls find it out.
+
+        By messages, the minimum of the digests is the complement of the minimum of their complements only if all are equal.
+        """
+        self.in_step()
+        digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
+        if self._board is not None and self._board.window is not None:
+            *digests, sizes = self._board.meet(call, (*digest.tolist(), size))
+            return all(min(part) == max(part) for part in digests), max(sizes)
+        mine = np.concatenate([digest, ~digest, [-size]])
+        least = np.empty_like(mine)
+        self._wait(call, self.mpi.Iallreduce([mine, MPI.INT64_T], [least, MPI.INT64_T], MPI.MIN), mine, least)
+        return bool((least[:2] == ~least[2:4]).all()), -int(least[4])
+
+    def split(self, ranks: Sequence[int] | None, axis: str) -> MPIComm | None:
+        self._until(f"split({axis!r})", send_on)
+        # All ranks come first: a rank that waits in MPI's own call sends nothing on, for which another may wait on its way here.
+        self._together(f"split({axis!r})")
+        with watched(self._describe(f"split({axis!r})")):
+            group = self.mpi.Split(*((MPI.UNDEFINED, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
+        if ranks is None:
+            return None
+        made = type(self)(group, self.node, [self.homes[r] for r in ranks], axis, self.xp)
+        made.aware, made.shared_limit = self.aware, self.shared_limit
+        return made
+
+    def board(self) -> Board | None:
+        if self.nodes > 1 or self.xp is not numpy:
+            return None
+        self._board = self._board or NodeBoard(self)
+        return self._board
+
+    def common(self, size: int) -> Any:
+        return mapped(self, size) if self.shared_limit and self.nodes == 1 else None
+
+    def close(self) -> None:
+        if self.mpi != MPI.COMM_NULL and not MPI.Is_finalized():
+            super().close()
+            if "near" in vars(self):
+                self.near.close()
+            if self._board is not None:
+                with watched(self._describe("freeing a communicator")):  # it hangs if other ranks free another one first
+                    self._board.free()
+            self.mpi.Free()
+
+
+class _Fault(NamedTuple):
+    """Shared by a rank whose object cannot be pickled, as the others wait for something from it."""
+
+    text: str
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    except Exception as error:  # pickle's, and whatever an object's own methods raise
+        return pickle.dumps(_Fault(str(error)), pickle.HIGHEST_PROTOCOL)

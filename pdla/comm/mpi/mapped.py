@@ -1,0 +1,76 @@
+"""Memory that the ranks of one node have in common: each rank maps the same file, whose name has been removed.
+
+Unlike an MPI window it need not be freed by all ranks together: a rank's map ends with the last array over it, and the memory is
+freed with the last map.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from errno import EMFILE, ENOSPC
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from pdla.comm.communicator import Communicator
+from pdla.comm.mpi.node import SHARED, room
+from pdla.cuts import block_bounds
+from pdla.errors import PdlaError
+
+T = TypeVar("T")
+_ALONE = os.O_RDWR | os.O_CREAT | os.O_EXCL
+
+
+def mapped(comm: Communicator, size: int) -> np.ndarray:
+    """Collective over comm, whose ranks are on one node: `size` bytes that all of them see; PdlaError, on every rank, if there is
+    not enough memory.
+
+    The ranks reserve one part of it each: so pages lie near the rank that will use them, and a lack of memory is an error now, not
+    a signal at the first write. The file has lost its name by then: so a rank that is killed leaves nothing behind.
+    """
+    size = max(size, 1)  # an empty file cannot be mapped
+    first, path = comm.rank == 0, comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]
+    with ExitStack() as ends:
+        try:
+            _together(comm, size, lambda: os.close(os.open(path, _ALONE, 0o600)) if first else None)
+            file = _together(comm, size, lambda: _opened(path, size, ends))
+        finally:
+            if first:  # by now every rank has opened it, or has failed, as this one may have before there was a file
+                Path(path).unlink(missing_ok=True)
+        _together(comm, size, lambda: _take(file, *block_bounds(size, comm.size, comm.rank)))
+        return _together(comm, size, lambda: np.frombuffer(mmap.mmap(file, size), np.uint8))
+
+
+def _opened(path: str, size: int, ends: ExitStack) -> int:
+    """The file, opened, if there is room for all of it: else ranks would take what memory there is before they fail."""
+    file = os.open(path, os.O_RDWR)
+    ends.callback(os.close, file)
+    if room() < size:
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
+    return file
+
+
+def _take(file: int, start: int, stop: int) -> None:
+    if start < stop:
+        os.posix_fallocate(file, start, stop - start)
+
+
+def _together(comm: Communicator, size: int, step: Callable[[], T]) -> T:
+    """Collective: the result of `step` on this rank; an OSError on one rank is a PdlaError on all."""
+    fault, made = "", None
+    try:
+        made = step()
+    except OSError as error:
+        kept = ": each such matrix keeps one open, up to `ulimit -n`" if error.errno == EMFILE else ""
+        fault = f"{error.strerror} (rank {comm.rank}){kept}"
+    if faults := [said for said in comm.share(fault) if said]:
+        raise PdlaError(
+            f"{size} bytes of memory in common: {faults[0]}; it comes from {SHARED}: make that larger, leave out .shared(), or "
+            "set PDLA_SHARED=0"
+        )
+    return made  # type: ignore[return-value]

@@ -1,0 +1,212 @@
+"""Ranks with a GPU each: devices' arrays travel by NCCL, from device to device; everything else by MPI: the host's arrays, and the
+verbs send and recv.
+
+A round of messages is one group of NCCL's sends and receives, or several where a rank sends on what it receives. It is on a stream
+of its own, which begins when the work that was asked for before the verb is done. NCCL's reductions are not used: sums are added up
+in rank order, as over MPI, so that they are equal bit by bit (but for short sums of many ranks, which over MPI have another order).
+
+The binding is nccl4py, which NCCL's developers maintain; CuPy is to drop its own for it (github.com/cupy/cupy/issues/9575).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.mpi import staging
+from pdla.comm.mpi.abort import watched
+from pdla.comm.mpi.communicator import MPIComm
+from pdla.comm.pending import Pending
+
+Call = tuple[str, int, Array]  # one of NCCL: ("send", "recv" or "broadcast", the other rank or the root, memory without gaps)
+
+
+class Group(NamedTuple):
+    """Calls that NCCL makes together, and the numbers of the messages that have come when they are done."""
+
+    calls: list[Call]
+    there: list[int]
+
+
+class NCCLComm(MPIComm):
+    """MPI's communicator, and beside it NCCL's over the same ranks."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.nccl: Any = None
+        self._met: set[tuple[str, int]] = set()
+        self._held: dict[int, Any] = {}
+
+    def _around(self, nbytes: int) -> str:
+        return ""  # each rank's device has a way of its own to other nodes
+
+    def _stepwise(self, nbytes: int) -> bool:
+        return False  # steps begin when they are waited for, and NCCL's calls must be made in one order on all ranks
+
+    def _exchange(
+        self, call: str, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        if not _on_device(x for _, x in (*sends, *recvs)):
+            return super()._exchange(call, sends, recvs, onward, landed)
+        self._number()  # counted as among MPI's verbs: so it is on a rank that has no messages in this one
+        landings = [staging.Landing(self.xp, out) for _, out in recvs]
+        boxes = {id(x): (staging.gapless(self.xp, x), x) for _, x in sends}
+        self.xp.copies([(box, x) for box, x in boxes.values() if box is not x])
+        going = [(to, boxes[id(x)][0]) for to, x in sends]
+        coming = [(source, landing.box) for (source, _), landing in zip(recvs, landings, strict=True)]
+        return self._launch(call, groups(going, coming, onward), landings)
+
+    def _broadcast(self, x: Array, root: int) -> Iterator[int]:
+        if not _on_device([x]):
+            return super()._broadcast(x, root)
+        landing, mine = staging.Landing(self.xp, x), self.rank == root
+        if mine and landing.box is not x:
+            self.xp.copies([(landing.box, x)])
+        return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])
+
+    def allreduce(self, x: Array, out: Array | None = None) -> Pending:
+        """As over MPI, but the second half begins here, not when the result is waited for: some ranks may wait before another verb,
+        some after it, and NCCL's calls must be made in one order on all ranks."""
+        if not _on_device([x]):
+            return super().allreduce(x, out)
+        out = x if out is None else out
+        halves = self.halves(x, out)
+        next(halves).wait()
+        return Pending(iter(next(halves)), lambda: out)
+
+    def _launch(self, call: str, groups: Sequence[Group], landings: Sequence[staging.Landing]) -> Iterator[int]:
+        events, new = [], {(what, rank) for group in groups for what, rank, _ in group.calls} - self._met
+        self._met |= new
+        meeting = watched(self._describe(call)) if new else nullcontext()  # a first call with a rank blocks until that makes it
+        with self.xp.beside("messages", self.xp.mark()) as stream, meeting:
+            for group in groups:
+                self._make(group.calls, stream)
+                events.append(self.xp.mark())
+        self._held[id(events)] = events, groups, landings  # events too: while they live no other list has their id
+        return self._arrive(call, events, groups, landings)
+
+    def _make(self, calls: Sequence[Call], stream: Any) -> None:
+        with _core().group():
+            for what, rank, box in calls:
+                raw = box.reshape(-1).view(np.uint8)
+                both = (raw, raw) if what == "broadcast" else (raw,)
+                getattr(self.nccl, what)(*both, rank, stream=stream.ptr)
+
+    def _arrive(
+        self, call: str, events: Sequence[Any], groups: Sequence[Group], landings: Sequence[staging.Landing]
+    ) -> Iterator[int]:
+        for event, group in zip(events, groups, strict=True):
+            self._until(call, partial(getattr, event, "done"))
+            for i in group.there:
+                landings[i].land(0)
+                yield i
+        del self._held[id(events)]
+
+    def split(self, ranks: Sequence[int] | None, axis: str) -> NCCLComm | None:
+        self._check_open()
+        with self.xp.beside("messages", self.xp.mark()):
+            idle = self.xp.mark()
+        self._until(f"split({axis!r})", partial(getattr, idle, "done"))  # a NCCL communicator can be split only when it is idle
+        made = super().split(ranks, axis)
+        with watched(self._describe(f"split({axis!r})")):
+            group = self.nccl.split(*((None, 0) if ranks is None else (min(ranks), list(ranks).index(self.rank))))
+        if not isinstance(made, NCCLComm):
+            return None
+        made.nccl = group
+        return made
+
+    def close(self) -> None:
+        with watched(self._describe("freeing a communicator")):  # NCCL waits for the other ranks of the node
+            self.nccl.destroy()
+        super().close()
+
+
+def groups(sends: Pieces, recvs: Pieces, onward: Onward) -> list[Group]:
+    """A round as groups that NCCL makes one after another: in each, at most one message to each rank and one from it.
+
+    A message that is sent on is sent in the group after the one in which it is received, and what is received after it is received
+    in that group or a later one. So in the ways of broadcasting (broadcast.py) no rank waits in a group for what another sends
+    in a later one. Empty messages are left out.
+    """
+    made: dict[int, Group] = {0: Group([], [])}
+    taken = Counter[tuple[str, int]]()
+
+    def put(what: str, rank: int, box: Array, first: int) -> int:
+        if not box.size:
+            return 0
+        at = max(first, taken[what, rank])
+        taken[what, rank] = at + 1
+        made.setdefault(at, Group([], [])).calls.append((what, rank, box))
+        return at
+
+    for to, box in sends:
+        put("send", to, box, 0)
+    first, came = 0, []
+    for i, (source, box) in enumerate(recvs):
+        came.append(put("recv", source, box, first))
+        made[came[i]].there.append(i)
+        first = came[i] + 1 if i in onward else first
+    for i, ranks in onward.items():
+        for to in ranks:
+            put("send", to, recvs[i][1], came[i] + 1)
+    return [made[at] for at in sorted(made)]
+
+
+def _on_device(arrays: Iterable[Array]) -> bool:
+    return any(namespace(x).name == "cupy" for x in arrays)
+
+
+# ---------------------------------------------------------------------------------------------- where it begins
+
+
+def _core() -> Any:
+    from nccl import core
+
+    return core
+
+
+def over(comm: MPIComm) -> tuple[NCCLComm | None, str]:
+    """Collective: a communicator over comm's ranks that uses NCCL, and ""; or None and why, the same on every rank."""
+    if fault := _unfit(comm):
+        return None, fault
+    made = NCCLComm(comm.mpi, comm.node, comm.homes, comm.axis, comm.xp)
+    name, fault = comm.share(tried(comm, lambda: bytes(_core().get_unique_id()) if comm.rank == 0 else b""))[0]
+    if not fault:
+        with watched("NCCL's first meeting"):
+            init, named = _core().Communicator.init, _core().UniqueId.from_bytes
+            made.nccl, fault = tried(comm, lambda: init(comm.size, comm.rank, named(name)))
+        fault = next(filter(None, comm.share(fault)), "")
+    return (None if fault else made), fault
+
+
+def tried(comm: MPIComm, call: Callable[[], Any]) -> tuple[Any, str]:
+    """The result of call() and ""; if it raises, None and the error in words."""
+    try:
+        return call(), ""
+    except Exception as error:  # NCCL's and CUDA's errors have no common base
+        return None, f"NCCL on rank {comm.rank}: {error}"
+
+
+def _unfit(comm: MPIComm) -> str:
+    """Collective: why NCCL cannot run on comm's ranks, the same on every rank; empty: it can."""
+    if comm.size == 1:
+        return "there is one rank only"
+    places, lacks = zip(*comm.share(((comm.homes[comm.rank], comm.xp.bus()), _lacks())), strict=True)
+    twice = [(places.index(place), rank) for rank, place in enumerate(places) if places.index(place) < rank]
+    return next(filter(None, lacks), "") or (f"ranks {twice[0][0]} and {twice[0][1]} share a GPU" if twice else "")
+
+
+def _lacks() -> str:
+    """What this rank lacks to run NCCL; empty: nothing."""
+    try:
+        found = _core().get_version().libnccl
+    except Exception as error:  # not ImportError alone: without CUDA the import raises others
+        return f"nccl4py is not there ({error})"
+    return "" if found else "nccl4py finds no libnccl"

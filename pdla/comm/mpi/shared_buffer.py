@@ -1,0 +1,115 @@
+"""The board of ranks on one node under MPI: a window of memory that all of them see, behind two gates.
+
+At one gate ranks wait for what others write to the board. At the other they meet: they compare their calls, in a fraction of the
+time that messages take. Each has its own, so that of ranks in different calls none takes the other's coming for what it waits for.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pdla.comm.mpi import barrier
+from pdla.comm.mpi.abort import watched
+from pdla.comm.mpi.barrier import Gate
+from pdla.comm.mpi.libmpi import MPI
+from pdla.comm.mpi.node import SHARED, least_room
+from pdla.comm.shared_buffer import Turns
+from pdla.errors import PdlaError
+
+if TYPE_CHECKING:
+    from pdla.comm.mpi.communicator import MPIComm
+
+_MOST = 2**32  # more than the pieces of any turn
+
+
+class NodeBoard(Turns):
+    """A board over an MPI window that the ranks of one node share; its memory is allocated by the first rank."""
+
+    def __init__(self, comm: MPIComm) -> None:
+        super().__init__()
+        self.comm = comm
+        self.window: MPI.Win | None = None
+        self.opened = 0
+
+    def _grow(self, size: int) -> np.ndarray:
+        apart = barrier.room(self.comm.size)
+        self.comm.barrier()  # pdla's own, in which ranks send on what others wait for; in MPI's calls below they do not
+        with watched(self.comm._describe("sharing memory")):
+            self.free()
+            room = least_room(self.comm.mpi)  # asked again: less may be free now than when sharing was chosen
+            wanted = 2 * apart + size
+            if room < wanted and os.path.isdir(SHARED):
+                raise PdlaError(
+                    f"sharing memory: {wanted} bytes are wanted, {room} are free in {SHARED}; PDLA_SHARED=0 sends messages"
+                )
+            window = self._window(wanted)
+            window.Lock_all(MPI.MODE_NOCHECK)
+            shared: Any = window.Shared_query(0)[0]
+            memory = np.frombuffer(shared, np.uint8)
+            self.gate, self.meeting = (Gate(self.comm, window, memory[at : at + apart]) for at in (0, apart))
+            self.gate.beside, self.meeting.beside = self.meeting, self.gate
+            window.Sync()
+            self.comm.mpi.Barrier()
+        self.window = window
+        return memory[2 * apart :]
+
+    def _window(self, size: int) -> MPI.Win:
+        try:
+            return MPI.Win.Allocate_shared(size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
+        except MPI.Exception as error:  # on every rank, whichever lacks the memory
+            raise PdlaError(
+                f"sharing memory: MPI could not map {size} bytes on every rank, which may lie at a limit of a rank's memory or at "
+                f"{SHARED}; PDLA_SHARED=0 sends messages"
+            ) from error
+
+    def _come(self) -> None:
+        self.gate.come()
+
+    def _await(self) -> None:
+        self.gate.wait("sharing memory")
+
+    def open(self, size: int) -> Any:
+        memory = super().open(size)
+        self.opened += 1
+        return memory
+
+    def tell(self, pieces: int) -> None:
+        self.gate.window.Sync()
+        self.gate.spare[0][self.comm.rank] = self.opened * _MOST + pieces
+
+    def told(self, rank: int) -> int:
+        """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
+        count = self.gate.spare[0][rank]
+        self.gate.window.Sync()
+        return count - self.opened * _MOST
+
+    def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
+        """Collective: the first of the three numbers that each rank says, by rank, then the second, and the third.
+
+        They are written to one half of the spare words in turn: when a rank comes to the next meeting but one, all have left this.
+        """
+        meeting = self.meeting
+        words = meeting.spare[3:] if meeting.turn % 2 else meeting.spare[:3]
+        for each, mine in zip(words, said, strict=True):
+            each[self.comm.rank] = mine
+        meeting.come()
+        meeting.wait(call, sends=True)
+        return [each.tolist() for each in words]
+
+    def trim(self, most: int) -> None:
+        if self.size > most * self.comm.size:
+            self.comm.barrier()  # pdla's own, as in `_grow`
+            with watched(self.comm._describe("giving back shared memory")):
+                self.free()
+            self.size = 0
+
+    def free(self) -> None:
+        """Collective: free the window."""
+        if self.window is not None:
+            window, self.window, self.memory = self.window, None, None
+            del self.gate, self.meeting
+            window.Unlock_all()
+            window.Free()

@@ -1,0 +1,259 @@
+"""How arrays travel over MPI: from and into memory without gaps, the host's or, if MPI takes device memory, a device's.
+
+If it does not, a device's arrays go through pinned memory of the host, which the device reads and writes itself: one launch packs
+all short messages of a round; long ones go piece by piece, so that packing, sending and unpacking overlap. MPI is never given
+memory that a device may still write to: a piece is sent once the event that was recorded after its packing has passed. So no rank
+has to wait for all the work of its device.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.array import namespace
+from pdla.comm.group import Array
+from pdla.comm.ledger import buffer
+from pdla.comm.mpi.messages import step
+from pdla.errors import DeviceError
+
+PIECE = 1 << 20  # bytes of a piece through pinned memory, at least: each is a launch
+SIZES = (1, 1 << 20)  # elements of the probe's messages, float64: some MPIs get only long ones wrong
+PATIENCE = 120.0  # seconds after which a probe, which imports CuPy and starts MPI, is given up
+
+
+def least(xp: ModuleType, aware: bool) -> int:
+    """Least bytes of a piece of long messages, on a communicator of such arrays; 0: messages travel whole. aware: whether MPI takes
+    device memory."""
+    return PIECE if xp.name == "cupy" and not aware else 0
+
+
+def gapless(xp: ModuleType, x: Array) -> Array:
+    """x itself if it has no gaps, else a new array of its shape, contents undefined."""
+    return x if xp.contiguous(x) else buffer(xp, x.shape, x.dtype)
+
+
+# ---------------------------------------------------------------------------------------------- where messages arrive
+
+
+class Landing:
+    """Receives a message for `out` in `box`: `out` itself, or memory without gaps, from which it is copied when it is complete."""
+
+    by_piece = False
+
+    def __init__(self, xp: ModuleType, out: Array) -> None:
+        self.xp, self.out, self.box = xp, out, gapless(xp, out)
+
+    def land(self, number: int) -> bool:
+        """To be called when piece `number` is in the box (by_piece False: only for the last to come); whether all of the message is
+        in `out` now."""
+        if self.box is not self.out:
+            self.xp.land(self.out, self.box)
+        return True
+
+
+class Staged(Landing):
+    """The same for a device's array, through pinned memory: rows go on to the device while later ones arrive."""
+
+    by_piece = True
+
+    def __init__(self, xp: ModuleType, out: Array, after: Any) -> None:
+        """after: the event after which nothing on the device uses `out` any more."""
+        self.xp, self.after = xp, after
+        self.box = self.xp.pinned(out.shape, out.dtype)
+        self.parts = _parts(out, self.box, whole=False)
+        self.come: set[int] = set()
+        self.landed = 0
+
+    def land(self, number: int) -> bool:
+        self.come.add(number)
+        while self.landed in self.come:  # pieces may come out of order
+            target, box = self.parts[self.landed]
+            self.landed += 1
+            self.xp.land(target, box, self.after, self.landed == len(self.parts))
+        return self.landed == len(self.parts)
+
+
+def landings(outs: Sequence[Array], aware: bool) -> list[Landing]:
+    """Landings for messages into these arrays, all the host's or all of one device, which has done all that was asked so far before
+    anything is written to them."""
+    if not outs:
+        return []
+    xp = namespace(outs[0])
+    if least(xp, aware):
+        after = xp.mark()
+        return [Staged(xp, out, after) for out in outs]
+    xp.finish()
+    return [Landing(xp, out) for out in outs]
+
+
+def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
+    """Rows of x and of its box, for each piece of the message those that can be copied with it: those that are complete when it has
+    come or, if `whole`, those that must be packed before it can be sent."""
+    if namespace(x).contiguous(x):
+        x, box = x.reshape(-1), box.reshape(-1)
+    length = step(box.nbytes, PIECE)
+    if not length:
+        return [(x, box)]
+    ends = [min(end, box.nbytes) * len(box) for end in range(length, box.nbytes + length + 1, length)]
+    rows = [-(-end // box.nbytes) if whole else end // box.nbytes for end in ends]
+    return [(x[lo:hi], box[lo:hi]) for lo, hi in pairwise([0, *rows])]
+
+
+# ---------------------------------------------------------------------------------------------- what is sent
+
+
+# Memory without gaps for MPI to read: each piece once its event has passed; no events: at once.
+Packed = tuple[Array, Sequence[Any]]
+
+
+def packed(arrays: Sequence[Array], aware: bool) -> dict[int, Packed]:
+    """The arrays, all the host's or all of one device, in memory without gaps, by their ids: one that is sent to many ranks is
+    packed once."""
+    if not arrays:
+        return {}
+    xp = namespace(arrays[0])
+    if least(xp, aware):
+        return _through_host(xp, {id(x): x for x in arrays})
+    boxes: dict[int, Packed] = {}
+    copied = []
+    for x in arrays:
+        if id(x) not in boxes:
+            box = gapless(xp, x)
+            boxes[id(x)] = box, ()
+            if box is not x:
+                copied.append((box, x))
+    xp.copies(copied)
+    xp.finish()
+    return boxes
+
+
+def _through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packed]:
+    arrays = [*named.values()]
+    boxes = [xp.pinned(x.shape, x.dtype) for x in arrays]
+    parts = [_parts(x, box, whole=True) for x, box in zip(arrays, boxes, strict=True)]
+    xp.copies([(box, x) for first, *more in parts if not more for x, box in [first]])
+    short = xp.mark()
+
+    def event(x: Array, box: np.ndarray) -> Any:
+        xp.copies([(box, x)])
+        return xp.mark()
+
+    events = [[event(*part) for part in each] if len(each) > 1 else [short] for each in parts]
+    return dict(zip(named, zip(boxes, events, strict=True), strict=True))
+
+
+# ---------------------------------------------------------------------------------------------- whether MPI takes device memory
+
+
+def connected(comm: Any) -> Any:
+    """Collective: the communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says: comm itself, or one over
+    its ranks that uses NCCL.
+
+    DeviceError, on every rank, where NCCL is asked for and does not work.
+    """
+    if comm.xp.name != "cupy":
+        return comm
+    if config.settings.gpu_mpi in ("auto", "nccl"):
+        from pdla.comm.mpi import nccl
+
+        made, fault = nccl.over(comm)
+        if made is not None:
+            wrong, fault = nccl.tried(comm, partial(_together, made))
+            fault = next(filter(None, comm.share(wrong or fault)), "")
+        if not fault:
+            _tell(comm, "arrays go by NCCL")
+            return made
+        if config.settings.gpu_mpi == "nccl":
+            raise DeviceError(f"PDLA_GPU_MPI=nccl, but {fault}: auto goes without it where it must")
+        _tell(comm, f"no NCCL here ({fault})")
+    comm.aware = aware(comm)
+    return comm
+
+
+def _tell(comm: Any, verdict: str) -> None:
+    if comm.rank == 0:
+        logging.getLogger("pdla").info("%s", verdict)
+
+
+def aware(comm: Any) -> bool:
+    """Collective: whether to give MPI device memory: as PDLA_GPU_MPI says or, with "auto", as a probe finds.
+
+    A new process on each node sends device arrays to itself: if it crashes nothing else does. Then all ranks broadcast, sum,
+    gather and shift some, and check what has come: some MPIs bring zeros.
+    """
+    if config.settings.gpu_mpi != "auto":
+        return config.settings.gpu_mpi == "on"
+    first = comm.homes.index(comm.homes[comm.rank]) == comm.rank
+    fault = next(filter(None, comm.share(_alone() if first else "")), "")
+    if not fault:
+        comm.aware = True
+        fault = next(filter(None, comm.share(_together(comm))), "")
+    verdict = f"takes no device memory ({fault}): arrays go through the host" if fault else "takes device memory"
+    _tell(comm, f"this MPI {verdict}")
+    return not fault
+
+
+@cache
+def _alone() -> str:
+    """Why a new process that sends device arrays to itself has failed; empty: it has not. Run once in a job's process, as it takes
+    seconds."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
+    command = [sys.executable, "-m", "pdla.comm.mpi.staging"]
+    try:
+        done = subprocess.run(command, env=environ | {"PDLA_GPU_MPI": "on"}, timeout=PATIENCE, text=True, capture_output=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the probe: {error}"
+    return f"the probe ended with {done.returncode}: {' '.join(done.stderr.split()[-8:])}" if done.returncode else ""
+
+
+def _together(comm: Any) -> str:
+    """Collective: which verbs have brought this rank something else than was sent, in words; empty: none."""
+    wrong, rank, ranks = [], comm.rank, range(comm.size)
+    for size in SIZES:
+        sent = [np.arange(size) * 3.0 + 1 + r for r in ranks]
+        x, total, shifted, all_ = (comm.xp.asarray(sent[rank]) for _ in range(4))
+        parts = [all_ if r == rank else comm.xp.asarray(0 * sent[r]) for r in ranks]
+        expected = {  # shift first: in it every rank sends, so a rank that cannot fails before any rank waits for it
+            "shift": (comm.shift(comm.xp.asarray(sent[rank]), shifted), sent[rank - 1]),
+            "bcast": (comm.bcast(x, comm.size - 1), sent[-1]),
+            "allreduce": (comm.allreduce(total), sum(sent)),
+        }
+        found = {verb: (pending.wait(), wanted) for verb, (pending, wanted) in expected.items()}
+        found |= {f"allgather from {r}": (part, sent[r]) for r, part in enumerate(comm.allgather(all_, parts).wait())}
+        wrong += [f"{verb} of {size}" for verb, (came, wanted) in found.items() if not _same(came, wanted)]
+    return ", ".join(wrong)
+
+
+def _same(came: Any, wanted: np.ndarray) -> bool:
+    return bool((came == namespace(came).asarray(wanted)).all())
+
+
+def _probe() -> int:
+    """The probe's process: sends device arrays to itself; gives the exit status."""
+    from pdla.comm import world
+
+    comm: Any = world()
+    for size in SIZES:
+        sent = np.arange(size) + 1.0
+        x, out = comm.xp.asarray(sent), comm.xp.asarray(0 * sent)
+        coming, going = comm.recv(out, comm.rank), comm.send(x, comm.rank)
+        coming.wait()
+        going.wait()
+        if not _same(out, sent):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_probe())

@@ -1,0 +1,22 @@
+"""3-D: the m x n x k multiplications are cut into boxes, one a rank; A and B are gathered along n and m, C summed along k.
+
+Agarwal et al. 1995 for cubes, Kwasniewski et al. 2019 for any sides; `boxes.words` has the formula, with any P.
+"""
+
+from __future__ import annotations
+
+from pdla.matmul.algorithms.table import Algorithm, Table, boxed
+from pdla.matmul.choose.boxes import Box, cheapest
+from pdla.model.machine import Machine
+
+
+def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
+    return cheapest(m, n, k, ranks, machine, 4)
+
+
+def tables(shape: tuple[int, int, int]) -> list[Table]:
+    own = [boxed("3d", shape, schedule) for schedule in ("gather", "summa", "cannon", "shared")]
+    return [*own, boxed("3d", shape, "fetch").straight]
+
+
+ALGORITHM = Algorithm("3d", shapes, tables)

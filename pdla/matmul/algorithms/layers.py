@@ -1,0 +1,32 @@
+"""2.5-D: c layers of q x q ranks; each layer walks a c-th of k, and C is summed over the layers.
+
+With A and B spread over all q^2 c ranks, each nested within its layer's part of k, a rank receives
+
+    (mk + kn) (q - 1) / P + (mn / q^2) (1 - 1/c)  words,   P = q^2 c.
+
+c = 1 is Cannon or SUMMA, c = q the cube. Solomonik and Demmel, Euro-Par 2011, start from one layer that has A and B and copy
+them to every layer, which costs (mk + kn)(c - 1)/P more. c is any number of layers, q the largest for which there are ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isqrt
+
+from pdla.matmul.algorithms.table import Algorithm, Table, boxed
+from pdla.model.machine import Machine
+
+
+def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> Iterator[tuple[int, int, int]]:
+    layers = 1
+    while layers <= isqrt(ranks // layers):
+        q = isqrt(ranks // layers)
+        yield q, q, layers
+        layers += 1
+
+
+def tables(shape: tuple[int, int, int]) -> list[Table]:
+    return [boxed("2.5d", shape, schedule) for schedule in ("summa", "cannon")]
+
+
+ALGORITHM = Algorithm("2.5d", shapes, tables)

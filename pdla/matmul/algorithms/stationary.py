@@ -1,0 +1,27 @@
+"""A-, B- and C-stationary: one matrix stays where it is, panels of the other two move past it.
+
+The matrix that stays should be the largest: C stays while k is walked, A while n is, B while m is. Each is a box with one rank
+along the walked dimension, which the matrix that stays does not have. Schatz, van de Geijn and Poulson, SIAM J. Sci. Comput. 38
+(2016).
+"""
+
+from __future__ import annotations
+
+from pdla.matmul.algorithms.table import Algorithm, Table, boxed
+from pdla.matmul.choose.boxes import Box, cheapest
+from pdla.model.machine import Machine
+
+
+def stationary(name: str, walked: str) -> Algorithm:
+    """The algorithm of this name, whose boxes have one rank along the walked dimension."""
+
+    def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
+        return cheapest(m, n, k, ranks, machine, 4, Box(ranks, ranks, ranks)._replace(**{walked: 1}))
+
+    def tables(shape: tuple[int, int, int]) -> list[Table]:
+        return [boxed(name, shape, "summa", walked)]
+
+    return Algorithm(name, shapes, tables)
+
+
+ALGORITHMS = (stationary("a-stationary", "n"), stationary("b-stationary", "m"), stationary("c-stationary", "k"))

@@ -1,0 +1,218 @@
+"""An algorithm as a table: a grid, what each axis carries, the layouts of A, B and C, and how panels move.
+
+Everything else follows by the rule: A and B are gathered along axes that cut them but carry no dimension of theirs, and C's
+addends are summed to C's layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, prod
+from typing import NamedTuple
+
+from pdla.comm.collectives import circulant
+from pdla.cuts import Block, Cut
+from pdla.layout import Layout
+from pdla.matmul.choose import boxes
+from pdla.matmul.choose.boxes import Box
+from pdla.matmul.roles import Roles
+from pdla.matmul.schedules import SCHEDULES
+from pdla.matrix.redistribute import addends
+from pdla.model.machine import Machine
+
+Carries = tuple[tuple[str, str], ...]
+BOXED = (("m", "m"), ("n", "n"), ("k", "k"))  # what the axes of a box carry
+# So many times the words is much less: shares of A and B along columns have to be copied, and C then lies by columns.
+MUCH = {"A": 0.9, "B": 0.9, "C": 0.98}
+DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
+
+
+class Further(NamedTuple):
+    """Axes that cut one dimension of a matrix's faces, and their sizes."""
+
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def parts(self) -> int:
+        return prod(self.sizes)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One way to multiply: `shape` ranks along the axes that carry m, n and k; native layouts of A, B, C; a schedule.
+
+    schedule  "gather" (all at once), "summa" (panels) or "cannon" (shifts);  walked: the dimension that panels cut
+    box       the ranks along m, n and k in all
+    """
+
+    algorithm: str
+    shape: tuple[int, ...]
+    carries: Carries
+    A: Layout
+    B: Layout
+    C: Layout
+    schedule: str
+    walked: str = "k"
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        return tuple([axis for axis, _ in self.carries])
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        return dict(zip(self.axes, self.shape, strict=True))
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout, Layout]:
+        return self.A, self.B, self.C
+
+    @cached_property
+    def box(self) -> Box:
+        return boxes.of(self.carries, self.sizes)
+
+    @property
+    def asked(self) -> tuple[int, int, int]:
+        """The grid's shape as matmul's `box` names it: ranks along k that are split over two axes are one number."""
+        first, second, *rest = self.shape
+        return first, second, prod(rest)
+
+    def words(self, m: int, n: int, k: int) -> float:
+        """Words a rank receives, starting from native layouts: of each face all but its own share; exact where sizes divide."""
+        return float(sum(self.faces(m, n, k)))
+
+    def faces(self, m: int, n: int, k: int) -> tuple[int, int, int]:
+        """The same for each of A, B and C. Where sizes do not divide: the rank with the largest faces, whose shares of A and B are
+        the smallest, and whose share of C is the largest."""
+        box = self.box
+        bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
+        return self._gathered("A", bm, bk), self._gathered("B", bk, bn), self._summed(bm, bn)
+
+    def least_faces(self, m: int, n: int, k: int) -> list[float]:
+        """A lower bound on `faces`, whichever dimension each is cut along: they are not rounded."""
+        bm, bn, bk = m / self.box.m, n / self.box.n, k / self.box.k
+        words = []
+        for face, (rows, cols) in zip((bm * bk, bk * bn, bm * bn), self._further.values(), strict=True):
+            words.append(face * (1 - 1 / (rows.parts * cols.parts)))
+        return words
+
+    def _gathered(self, name: str, rows: int, cols: int) -> int:
+        by_rows, by_cols = self._further[name]
+        return rows * cols - (rows // by_rows.parts) * (cols // by_cols.parts)
+
+    def _summed(self, rows: int, cols: int) -> int:
+        """Words of C's addends: they are summed along one axis after another, in the better of two orders (redistribute.sums)."""
+        by_rows, by_cols = self._further["C"]
+        first, then = [(True, p) for p in by_rows.sizes], [(False, p) for p in by_cols.sizes]
+        words = addends((rows, cols), (*first, *then))
+        return min(words, addends((rows, cols), (*then, *first))) if first and then else words
+
+    @cached_property
+    def _further(self) -> dict[str, tuple[Further, Further]]:
+        """By what axes the rows and the columns of each matrix's faces are cut: those that carry another dimension."""
+        role, found = dict(self.carries), {}
+        for name, X in zip("ABC", self.layouts, strict=True):
+            axes = [
+                tuple([cut.axis for cut in nest if role[cut.axis] != own])
+                for nest, own in zip((X.rows, X.cols), DIMENSIONS[name], strict=True)
+            ]
+            by_rows, by_cols = (Further(each, tuple(map(self.sizes.__getitem__, each))) for each in axes)
+            found[name] = by_rows, by_cols
+        return found
+
+    @cached_property
+    def roles(self) -> Roles:
+        """The roles of the axes: A, B and C are multiplied in the native layouts, without the cuts along axes that carry another
+        dimension than the one that they cut."""
+        role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
+
+        def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
+            return tuple([cut for cut in nest if role.get(cut.axis) == dimension])
+
+        partial = tuple([axis for axis, carried in role.items() if carried == "k"])
+        a = Layout.trusted(along("m", self.A.rows), along("k", self.A.cols))
+        b = Layout.trusted(along("k", self.B.rows), along("n", self.B.cols))
+        c = Layout.trusted(along("m", self.C.rows), along("n", self.C.cols), partial)
+        return Roles(tuple(role.items()), a, b, c)
+
+    def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
+        """A box's table, with the third cut of a face along its other dimension where a rank then receives much less: 3 x 1000
+        can be cut into ten even shares along its columns only. If many ranks sum C's faces, these are cut along both dimensions
+        where that is as even: in two sums fewer messages come.
+
+        Faces of which panels are walked stay as they are; so do the tables of other grids.
+        in_two: whether there may be two sums (Question.in_two)
+        """
+        if self.carries != BOXED:
+            return self
+        how = SCHEDULES[self.schedule]
+        free = [X for X, dimensions in DIMENSIONS.items() if how.turns_faces or self.walked not in dimensions]
+        enough = [MUCH[X] * words for X, words in zip(DIMENSIONS, self.faces(m, n, k), strict=True)]
+        best = self
+        if any(least < words for least, words in zip(self.least_faces(m, n, k), enough, strict=True)):
+            turned = zip(DIMENSIONS, self.turned(*free).faces(m, n, k), enough, strict=True)
+            best = self.turned(*[X for X, words, most in turned if words < most])
+        if not (in_two and how.splits_sums) or "C" not in free or self.box.k < circulant.MANY:
+            return best
+        parts = boxes.split(ceil(m / self.box.m), ceil(n / self.box.n), self.box.k)
+        split = best if 1 in parts else best._split(*parts)
+        pays = boxes.Boxes.of(m, n, k, *self.box).twice_pays(best.words(m, n, k), split.words(m, n, k))
+        return split if pays else best
+
+    def _split(self, rows: int, cols: int) -> Table:
+        """The table of a box whose ranks along k are a grid of rows x cols: so C's faces are cut along both dimensions."""
+        (pm, pn, _), k = self.shape, (Block("k"), Block("l"))
+        A, B = (Layout(*(_put(nest, "k", k) for nest in (X.rows, X.cols))) for X in (self.A, self.B))
+        C = Layout(("m", "k"), ("n", "l"))
+        return replace(self, shape=(pm, pn, rows, cols), carries=(*BOXED, ("l", "k")), A=A, B=B, C=C)
+
+    def turned(self, *names: str) -> Table:
+        """The table with the third cut of the faces of these matrices moved to the other dimension, where there is one such cut."""
+        found = {name: self._turned(name) for name in names}
+        return replace(self, **found) if found else self  # type: ignore[arg-type]
+
+    def _turned(self, name: str) -> Layout:
+        layout, further = getattr(self, name), self._further[name]
+        if len(further[0].axes) + len(further[1].axes) != 1:
+            return layout
+        nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0].axes else 1
+        moved = next(cut for cut in nests[at] if cut.axis == further[at].axes[0])
+        nests[at].remove(moved)
+        nests[1 - at].append(moved)
+        return Layout.trusted(*map(tuple, nests))
+
+    @property
+    def straight(self) -> Table:
+        """The same table, where A and B are brought to the layouts in which they are multiplied, so that none is gathered there."""
+        roles = self.roles
+        return replace(self, A=roles.A, B=roles.B)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A named algorithm: the grid shapes worth a look for a product's m, n, k, ranks and machine; and the tables for one shape."""
+
+    name: str
+    shapes: Callable[[int, int, int, int, Machine], Iterable[tuple[int, int, int]]]
+    tables: Callable[[tuple[int, int, int]], Iterable[Table]]
+
+
+# The layouts of a box, by the dimension that its panels walk: each of A, B and C is cut by the axes of its own two dimensions, and
+# by the third axis, too: along the walked dimension if it has that, else along its rows.
+BOXES = {
+    "k": (Layout("m", ("k", "n")), Layout(("k", "m"), "n"), Layout(("m", "k"), "n")),
+    "n": (Layout(("m", "n"), "k"), Layout("k", ("n", "m")), Layout("m", ("n", "k"))),
+    "m": (Layout(("m", "n"), "k"), Layout(("k", "m"), "n"), Layout(("m", "k"), "n")),
+}
+
+
+def boxed(algorithm: str, box: tuple[int, int, int], schedule: str, walked: str = "k") -> Table:
+    """The table of a box."""
+    return Table(algorithm, tuple(box), BOXED, *BOXES[walked], schedule, walked)
+
+
+def _put(nest: tuple[Cut, ...], axis: str, cuts: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """The nest with these cuts in place of the one along an axis."""
+    return tuple(new for cut in nest for new in (cuts if cut.axis == axis else (cut,)))

@@ -1,0 +1,354 @@
+"""Boxes: the m x n x k multiplications cut into pm x pn x pk boxes, one a rank; any P, since a few ranks may stay idle.
+
+A rank needs its box's faces, (m/pm)(k/pk) of A, (k/pk)(n/pn) of B and (m/pm)(n/pn) of C, and holds its share of each; the
+pn ranks that need one face of A hold a pn-th of it each, and so on. So it receives
+
+    (m/pm)(k/pk)(1 - 1/pn) + (k/pk)(n/pn)(1 - 1/pm) + (m/pm)(n/pn)(1 - 1/pk)  words.
+
+Agarwal et al. 1995 (cubes), Demmel et al. 2013 and Kwasniewski et al. 2019 (boxes). Searching all boxes with at most P ranks,
+not only those whose sides divide P, is what keeps primes near the lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import ceil, isqrt, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.comm.collectives import circulant
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+# Of `price`:
+WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
+SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxes that are alike otherwise
+NEAR_BOUND = 1.05  # times as many words as the bound: see `lean`
+BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
+# Of the search:
+LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
+EVERY = 4096  # ranks up to which all boxes are looked at
+CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
+ABOUT = 1.02  # so many times the fewest words are as good, if they come in fewer messages
+GAIN, TRIED = 0.995, 8  # the price that cutting C's faces evenly has to promise, and how many boxes are tried for it
+FINE, COARSE = (513, 256), (65, 128)  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
+
+
+class Box(NamedTuple):
+    """Ranks along m, n and k."""
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def ranks(self) -> int:
+        return self.m * self.n * self.k
+
+
+def of(carries: Iterable[tuple[str, str]], sizes: Mapping[str, int]) -> Box:
+    """The box of a grid whose axes carry m, n or k; an axis that carries a copy does not count."""
+    along = dict.fromkeys("mnk", 1)
+    for axis, role in carries:
+        if role != "-":
+            along[role] *= sizes[axis]
+    return Box(**along)
+
+
+def words(m: int, n: int, k: int, box: Box) -> float:
+    """Words that the rank with the largest box receives; exact where sizes divide."""
+    return float(_one(m, n, k, box).words)
+
+
+@lru_cache(maxsize=4096)
+def messages(m: int, n: int, k: int, box: Box, lean: float) -> tuple[float, float, float]:
+    """Messages of A, B and C that a rank receives, as they are priced. lean: see the function."""
+    A, B, C = map(float, _one(m, n, k, box).messages_of_each(lean))
+    return A, B, C
+
+
+def _one(m: int, n: int, k: int, box: Box) -> Boxes:
+    return Boxes.of(m, n, k, *box, first=split(ceil(m / box.m), ceil(n / box.n), box.k)[0])
+
+
+@lru_cache(maxsize=4096)
+def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
+    """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns: so that a rank receives
+    about the fewest words, and of such arrangements the one of fewest messages."""
+    small = np.arange(1, isqrt(pk) + 1)
+    small = small[pk % small == 0]
+    fits = pk // small <= LONGEST
+    small = small[fits] if fits.any() else small
+    rows = np.concatenate([small, pk // small])
+    words = Boxes(float(bm), float(bn), 0, 1, 1, pk, rows).in_two(rows, pk // rows)  # floats, as NumPy's integers end at 2^63
+    messages = np.where(words <= ABOUT * words.min(), rows + pk // rows, np.inf)
+    best = int(rows[np.lexsort((words, messages))[0]])
+    return best, pk // best
+
+
+def excess(m: int, n: int, k: int, box: Box, ranks: int) -> float:
+    """The multiplications of the largest box, as a multiple of 1/ranks of all: 1 where all ranks have the same work."""
+    return ceil(m / box.m) * ceil(n / box.n) * ceil(k / box.k) * ranks / max(m * n * k, 1)
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Arrays of boxes, bm x bn x bk each, on pm x pn x pk ranks; or one box. All that is found is elementwise.
+
+    first  of the pk ranks that sum a face of C, those along its rows, if it is summed along both dimensions, or along its columns
+    """
+
+    bm: Any
+    bn: Any
+    bk: Any
+    pm: Any
+    pn: Any
+    pk: Any
+    first: Any
+
+    @staticmethod
+    def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any, first: Any = None) -> Boxes:
+        """first=None: as nearly as many along rows as along columns."""
+        first = _roots(int(np.max(pk)).bit_length())[pk] if first is None else first
+        return Boxes(np.ceil(m / pm), np.ceil(n / pn), np.ceil(k / pk), pm, pn, pk, first)
+
+    @property
+    def words(self) -> Any:
+        return self.bm * self.bk * (1 - 1 / self.pn) + self.bk * self.bn * (1 - 1 / self.pm) + self._sums[0]
+
+    def messages(self, lean: float) -> Any:
+        return sum(self.messages_of_each(lean))
+
+    def messages_of_each(self, lean: float) -> tuple[Any, Any, Any]:
+        """Of A, B and C. All are sent at once. But where no more than `lean` words are received, or more ranks sum a face of C than
+        it has elements, short faces come in steps, and C may be summed twice."""
+        at_once = self.pn - 1, self.pm - 1, self.pk - 1
+        worth = (self.words <= lean) | (self.pk > self.bm * self.bn)
+        _, steps, longest = self._sums
+        stepwise = worth & (longest <= LONGEST)
+        if not np.any(stepwise):
+            return at_once
+        gathered = circulant.weight(8 * self.bm * self.bk, self.pn), circulant.weight(8 * self.bk * self.bn, self.pm)
+        A, B, C = (np.where(stepwise, few, many) for few, many in zip((*gathered, steps), at_once, strict=True))
+        return A, B, C
+
+    @property
+    def summed(self) -> Any:
+        """Words of C's addends."""
+        return self._sums[0]
+
+    @cached_property
+    def _sums(self) -> tuple[Any, Any, Any]:
+        """Words and messages of C's addends, and the most ranks that add up together. The smaller a face of C is, the more unevenly
+        it is cut, by rows or by columns. Many ranks may cut it along both, with two sums (Table.evened)."""
+        bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
+        once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))
+        many = (pk >= circulant.MANY) & (size > 0)
+        if not np.any(many):
+            return once, pk - 1, pk
+        second = pk // self.first
+        twice = np.minimum(self.in_two(self.first, second), self.in_two(second, self.first))
+        in_two = many & self.twice_pays(once, twice)
+        steps = circulant.weight(size, self.first) + circulant.weight(size, second)
+        longest = np.where(in_two, np.maximum(self.first, second), pk)
+        return np.where(in_two, twice, once), np.where(in_two, steps, circulant.weight(size, pk)), longest
+
+    def twice_pays(self, once: Any, twice: Any) -> Any:
+        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come. A row of
+        ranks that is longer than LONGEST is worth a few words more."""
+        return twice <= once * np.where(self.pk > LONGEST, ABOUT, 1)
+
+    def in_two(self, rows: Any, cols: Any) -> Any:
+        """Words of two sums, which leave a rank some of its face's rows, and some of their columns, in the better order."""
+        bm, bn = self.bm, self.bn
+        rows_first = self._along(bm, bn, rows) + self._along(bn, np.ceil(bm / rows), cols)
+        return np.minimum(rows_first, self._along(bn, bm, cols) + self._along(bm, np.ceil(bn / cols), rows))
+
+    def _along(self, size: Any, across: Any, ranks: Any) -> Any:
+        """Words of a sum over ranks that cut a dimension of this size; `across`: what is there of the other one."""
+        ranks, size = np.broadcast_arrays(ranks, size)
+        addends = np.array(ranks - 1.0)
+        crowded = (size < ranks) & (ranks >= circulant.MANY) & (8 * size * across < circulant.SHORT)
+        addends[crowded] = circulant.most_addends(ranks[crowded], size[crowded])
+        return np.ceil(size / ranks) * across * addends
+
+
+@lru_cache(maxsize=16)
+def _roots(bits: int) -> np.ndarray:
+    """Of each number of so many bits the largest divisor that is at most its square root."""
+    found = np.ones(1 << bits, np.int64)
+    for divisor in range(2, isqrt(1 << bits) + 1):
+        found[divisor * divisor :: divisor] = divisor
+    return found
+
+
+def price(
+    ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, work: float, machine: Machine
+) -> Any:
+    """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
+
+    work   multiplications of 1/ranks of the product. Where they take much longer than the bound's words, messages are set against
+           them instead: when a long matrix is multiplied by a small one hardly a word need be received, but idle ranks cost much.
+    sums   whether C is summed over ranks, which needs memory and additions: it decides between boxes that are alike otherwise.
+    It is no time: words, in multiples of the bound, weigh against `over` as 1 : WORK. Few ranks send little for the work that
+    they do, so with few of them `over`, which idle ranks raise, weighs more.
+    """
+    least = max(bound, 1.0)
+    messages = machine.message * begun / max(least, BUSY * machine.meanwhile(work))
+    return weight(ranks) * over + received / least + messages + SUMS * sums
+
+
+def weight(ranks: int) -> float:
+    """What `over` weighs in a price."""
+    return max(WORK, FEW / ranks)
+
+
+def cheapest(
+    m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
+    in_steps: bool = True, in_two: bool = True, looks: tuple[int, int] = FINE,
+) -> list[Box]:
+    """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
+    a half, a quarter and so on of them, or some less, where C is cut more evenly so.
+
+    most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
+    rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  in_two: whether C's faces may be cut, and
+    summed, along both dimensions.  looks: FINE or COARSE.
+    """
+    parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
+    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks, looks))
+    fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
+    pm, pn = pm[fits], pn[fits]
+    sides = pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1))
+    search = Search(m, n, k, ranks, machine, lean(m, n, k, ranks, machine) if in_steps else 0.0)
+    prices = search.all_prices(sides, in_two)
+    fewer = _fewer(*sides, search.ranks_at(np.sort(prices)[:count][-1]))
+    sides = tuple(np.concatenate(both) for both in zip(sides, fewer, strict=True))  # type: ignore[assignment]
+    prices = np.append(prices, search.all_prices(fewer, in_two))
+    if in_two:
+        for box, price_ in search.evened(sides, prices):
+            sides = tuple(np.append(side, new) for side, new in zip(sides, box, strict=True))  # type: ignore[assignment]
+            prices = np.append(prices, price_)
+    order = np.argsort(prices, kind="stable")[:count] if count > 1 else [int(np.argmin(prices))]
+    return [Box(*(int(side[i]) for side in sides)) for i in order]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search for the cheapest boxes of m x n x k on so many ranks. lean: see the function."""
+
+    m: int
+    n: int
+    k: int
+    ranks: int
+    machine: Machine
+    lean: float
+
+    def all_prices(self, sides: tuple[np.ndarray, np.ndarray, np.ndarray], in_two: bool) -> np.ndarray:
+        """The prices of any number of boxes: pm, pn and pk."""
+        pieces = ([side[i : i + CACHED] for side in sides] for i in range(0, len(sides[0]), CACHED))
+        return np.concatenate([[], *(self.prices(pm, pn, pk, None if in_two else pk) for pm, pn, pk in pieces)])
+
+    def ranks_at(self, price_: float) -> float:
+        """How many ranks a box of at most this price has at least: the fewer there are, the more each has to do, if anything."""
+        return weight(self.ranks) * self.ranks / price_ if self.m * self.n * self.k else 1.0
+
+    def prices(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
+        """The prices of boxes; see Boxes.of."""
+        boxes = Boxes.of(self.m, self.n, self.k, pm, pn, pk, first)
+        return self._priced(boxes, boxes.words, boxes.messages(self.lean))
+
+    def _priced(self, boxes: Boxes, received: Any, begun: Any) -> np.ndarray:
+        work, bound = self.m * self.n * self.k / self.ranks, received_lower_bound(self.m, self.n, self.k, self.ranks)
+        over = boxes.bm * boxes.bn * boxes.bk / max(work, 1 / self.ranks)
+        return price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
+
+    def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> Iterator[tuple[Box, float]]:
+        """Of the few boxes that might be cheapest if C's faces were cut evenly: the same with some ranks less along k, where they
+        are, and the price. A prime number of ranks, for instance, cuts faces along one dimension alone."""
+        many = np.flatnonzero(sides[2] >= circulant.MANY)
+        if not len(many):
+            return
+        boxes = Boxes.of(self.m, self.n, self.k, *(side[many] for side in sides))
+        least = self._priced(boxes, boxes.words - boxes.summed + boxes.bm * boxes.bn, 0)  # without a message
+        for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < GAIN * prices.min()))]]:
+            pm, pn, most = (int(side[i]) for side in sides)
+            rows = np.arange(1, min(most, LONGEST) + 1)
+            pk = rows * (most // rows)
+            found = self.prices(pm, pn, pk, rows)
+            best = int(np.argmin(found))
+            yield Box(pm, pn, int(pk[best])), float(found[best])
+
+
+def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, in_two: bool) -> list[Box]:
+    """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on: the fewer ranks sum C, the less memory
+    that needs."""
+    layers = (2**i for i in range(min(ranks, k).bit_length()))
+    return [
+        box
+        for c in layers
+        for box in cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, in_two=in_two, looks=COARSE)
+    ]
+
+
+@lru_cache(maxsize=256)
+def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
+    """The most words that a rank may receive in a box that is priced as if short faces came in steps (comm/collectives/circulant.py).
+
+    These are the words of the cheapest box if all messages are sent at once, or a little more than the bound: steps are to save
+    words. Else a lopsided box, which needs a few steps less than a cube, would be taken though it receives many times as much.
+    With few ranks it is 0.
+    """
+    if ranks < circulant.MANY:
+        return 0.0
+    at_once = cheapest(m, n, k, ranks, machine, in_steps=False)[0]
+    return max(words(m, n, k, at_once), NEAR_BOUND * received_lower_bound(m, n, k, ranks))
+
+
+def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Those of these boxes with a half, a quarter and so on of the ranks along k that have at least so many ranks in all."""
+    halves = [(pm, pn, pk >> i) for i in range(1, int(pk.max()).bit_length())]
+    pm, pn, pk = (np.concatenate(sides) for sides in zip((pm[:0], pn[:0], pk[:0]), *halves, strict=True))
+    some = pm * pn * pk >= least
+    return pm[some], pn[some], pk[some]
+
+
+def _sides(m: int, n: int, k: int, ranks: int, looks: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """All pairs (pm, pn) worth a look. Some are far from the ideal box's: where messages weigh most, such a box may be best."""
+    if ranks <= EVERY:
+        return _pairs(ranks)
+    pm, pn = (_near(ideal, min(size, ranks), *looks) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
+    all_m, all_n = np.repeat(pm, len(pn)), np.tile(pn, len(pm))
+    fits = all_m * all_n <= ranks
+    return all_m[fits], all_n[fits]
+
+
+def _near(ideal: float, size: int, near: int, far: int) -> np.ndarray:
+    """Some of the numbers 1 to `size`: `near` of them within a factor of two of the ideal one, and `far` of all."""
+    most = max(size, 1)
+    ends = (min(max(1, int(ideal / 2)), most), min(ceil(2 * ideal), most), near), (1, most, far)
+    return np.unique(np.concatenate([np.rint(np.geomspace(*between)).astype(np.int64) for between in ends]))
+
+
+@lru_cache(maxsize=16)
+def _pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    """All (pm, pn) with pm pn <= ranks."""
+    counts = ranks // np.arange(1, ranks + 1)
+    ends = np.cumsum(counts)
+    return np.repeat(np.arange(1, ranks + 1), counts), np.arange(ends[-1]) - np.repeat(ends - counts, counts) + 1
+
+
+def _ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
+    """pm and pn, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
+    parts = {"m": 1.0, "n": 1.0, "k": 1.0}
+    sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}
+    free = sorted(sizes, key=lambda d: sizes[d])
+    while free:
+        side = (prod(float(sizes[d]) for d in free) / ranks) ** (1 / len(free))
+        if sizes[free[0]] >= side:
+            parts.update({d: sizes[d] / side for d in free})
+            break
+        free = free[1:]
+    return parts["m"], parts["n"]

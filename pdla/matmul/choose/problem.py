@@ -1,0 +1,180 @@
+"""What the choice of a plan depends on: the product's sizes, the ranks and their machine, and how A, B and C lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, Shape, extra_axes
+from pdla.matmul import roles
+from pdla.matmul.choose import boxes
+from pdla.matmul.choose.mapping import Place
+from pdla.matmul.schedules import SCHEDULES, suited
+from pdla.matmul.schedules.base import Traffic
+from pdla.matrix.core import DistMatrix
+from pdla.model.bounds import received_lower_bound
+from pdla.model.machine import Machine
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What a plan knows of a matrix: everything but its elements. It is the same on every rank."""
+
+    shape: Shape
+    layout: Layout
+    grid: ProcessGrid
+    transposed: bool = False
+    conjugated: bool = False
+    dtype: np.dtype | None = None  # None: the product's
+    gaps: int = 0
+    shared: bool = False
+
+    @staticmethod
+    def of(X: DistMatrix) -> Operand:
+        return Operand(X.shape, X.layout, X.grid, X.transposed, X.conjugated, X.base.dtype, X.gaps, X.common is not None)
+
+    def __str__(self) -> str:
+        """In the words of DistMatrix.described, without the dtype, which may be the product's."""
+        lying = ", by columns" * self.transposed + ", shared" * self.shared
+        return f"{self.shape[0]} x {self.shape[1]}, {self.layout!r} on {self.grid!r}{lying}"
+
+    def like(self, X: DistMatrix) -> bool:
+        """Whether X is of this shape, and is cut and stored in this way."""
+        alike = X.transposed == self.transposed and (X.common is not None) == self.shared
+        return X.shape == self.shape and alike and self.cut_like(X)
+
+    def cut_like(self, X: DistMatrix) -> bool:
+        """Whether X has this layout on this grid. `is` comes first, as they are mostly the very same objects."""
+        return (X.layout is self.layout or X.layout == self.layout) and (X.grid is self.grid or X.grid == self.grid)
+
+    def lying(self) -> Lying:
+        return Lying(self.shape, self.layout, Place.of(self.grid), self.shared and not self.conjugated)
+
+
+@dataclass(frozen=True)
+class Lying:
+    """An operand as the choice sees it: the same value on every rank."""
+
+    shape: Shape
+    layout: Layout
+    place: Place
+    shared: bool = False
+
+
+def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...]:
+    """The layouts of A, B and C without the cuts along axes of one rank; None where there is none."""
+    return tuple([None if X is None else roles.cutting(X, sizes) for X in given])
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A product's m, n, k; how many ranks there are; bytes of an element; the machine; bytes that the ranks of a node may share;
+    the node of each rank (empty: all run on one)."""
+
+    mnk: tuple[int, int, int]
+    ranks: int
+    itemsize: int
+    machine: Machine
+    shared: int
+    nodes: tuple[int, ...]
+
+    @property
+    def readable(self) -> int:
+        """Bytes of memory that all ranks may share; 0 where they run on several nodes."""
+        return self.shared if self.homes is None else 0
+
+    @property
+    def seen(self) -> tuple[bool, bool]:
+        """Which of A and B lie in memory that all ranks see (DistMatrix.shared), and need not be copied to be read."""
+        return False, False
+
+    @property
+    def fits(self) -> bool:
+        """Whether A and B can be read in memory that all ranks share: what does not lie there already fits in."""
+        (m, n, k), (a, b) = self.mnk, self.seen
+        return (a and b) or 0 < self.readable >= (m * k * (not a) + k * n * (not b)) * self.itemsize
+
+    @cached_property
+    def bound(self) -> float:
+        return received_lower_bound(*self.mnk, self.ranks)
+
+    @cached_property
+    def _lean(self) -> float:
+        return boxes.lean(*self.mnk, self.ranks, self.machine)
+
+    def schedule(self, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
+        """The schedule that suits operands in the layouts `given`. What is redistributed before does not count: panels do not help
+        it."""
+        lying, layouts = lying_so(given, sizes), chosen.layouts
+        moves = roles.moves(lying, layouts, self.mnk, sizes)
+        in_panels, own = sum([move.words for move in moves if move.addends]), 0.0
+        for i, held in enumerate(roles.held(lying, self.mnk, sizes)):
+            if moves[i].words and extra_axes(lying[i], layouts[i], sizes):  # type: ignore[arg-type]
+                in_panels, own = in_panels + moves[i].words, own + (0 if self.seen[i] else held)
+        comes = moves[0].words > 0 or moves[1].words > 0
+        return suited(Traffic(in_panels * self.itemsize, own * self.itemsize, comes, self.fits))
+
+    @cached_property
+    def homes(self) -> np.ndarray | None:
+        """The node of each rank, numbered from 0 in order of ranks; None where there is one node only."""
+        return np.unique(self.nodes, return_inverse=True)[1] if len(set(self.nodes)) > 1 else None
+
+    @property
+    def in_two(self) -> bool:
+        """Whether C may be summed along two axes: not where nodes have several ranks, as one sum goes from node to node."""
+        return not 1 < len(set(self.nodes)) < self.ranks
+
+    def messages(self, schedule: str, used: boxes.Box) -> tuple[float, float, float]:
+        """Messages of A, B and C that a rank receives, as they are priced; what is read in place needs none."""
+        in_place = SCHEDULES[schedule].reads_in_place
+        return (0, 0, used.k - 1) if in_place else boxes.messages(*self.mnk, used, self._lean)
+
+    def priced(self, schedule: str, used: boxes.Box, words: float, more: float = 0) -> float:
+        """The price of a box that receives `words`, in the messages of the product and `more`."""
+        begun = more + sum(self.messages(schedule, used))
+        excess, work = boxes.excess(*self.mnk, used, self.ranks), prod(self.mnk) / self.ranks
+        return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
+
+    def anywhere(self, moved: float) -> float:
+        """Words that come from ranks anywhere, as they are priced: those from other nodes, by their share, count more."""
+        if self.homes is None:
+            return moved
+        return moved * (1 + (self.machine.distance - 1) * (1 - np.bincount(self.homes).max() / self.ranks))
+
+
+@dataclass(frozen=True)
+class Question(Sizes):
+    """A product to be planned, of A and B, into C where its layout is given."""
+
+    A: Lying
+    B: Lying
+    C: Lying | None
+
+    @staticmethod
+    def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Question:
+        mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
+        c = None if C is None else C.lying()
+        return Question(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.lying(), B.lying(), c)
+
+    @property
+    def seen(self) -> tuple[bool, bool]:
+        return self.A.shared, self.B.shared
+
+    @property
+    def in_two(self) -> bool:
+        """Nor where C has to be brought to another layout: from even shares all ranks would send to all."""
+        return super().in_two and (self.C is None or len(self.C.place.axes) == 4)
+
+    @property
+    def operands(self) -> tuple[Lying, ...]:
+        """A, B and, where its layout is given, C."""
+        return (self.A, self.B) if self.C is None else (self.A, self.B, self.C)
+
+    @property
+    def one_grid(self) -> bool:
+        return all(X.place == self.A.place for X in self.operands)

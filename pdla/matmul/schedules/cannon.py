@@ -1,0 +1,286 @@
+"""Cannon: panels are shifted from neighbour to neighbour, and while two are multiplied the next ones travel.
+
+On a pr x pc grid k is cut into L = lcm(pr, pc) fine pieces, and at step t rank (i, j) multiplies piece j L/pc + i L/pr + t
+(mod L): then all ranks of a grid row hold different parts of A and shift them together, and so do the columns with B. On a
+square grid this is Cannon's algorithm: a skew, then one shift in each step. Where m or n is walked instead, C's partial sums are
+passed from rank to rank, and go to their owners at the end. On a square grid a rank receives at most pc (mk/P) + pr (kn/P)
+words, one block of A and one of B more than SUMMA, for the skew; `matmul_words` has the formula for rectangles. All shifts but
+the skew, and the last one of C, are between neighbours. Cannon 1969; Lee, Robertson, Fortes 1997 for rectangles.
+
+Wide parts go round in slices, one after the other, each with a skew of its own. So a rank needs two panels of A and of B, not
+two blocks, and only the first slice's skew has no product to travel behind.
+
+Where the cuts of two operands do not line up (ragged sizes on a rectangle), one is gathered first: A, or B where n is walked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import lcm, prod
+from typing import Any
+
+from pdla.comm.ledger import take
+from pdla.comm.pending import Pending, done
+from pdla.cuts import block_bounds
+from pdla.indices import IndexSet, Selection, counted, joined, overlapping
+from pdla.layout import axes_of, points, shares
+from pdla.matmul.schedules.base import Planned, Schedule, sink, walked
+from pdla.matmul.schedules.streams import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matmul.schedules.walk import Walk, streams
+from pdla.matrix.core import DistMatrix
+
+ROOMS = 2  # panels of each operand: the one that is multiplied, and the one that comes
+
+
+@lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
+def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
+    """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks: any two parts with
+    indices in common meet at one of the steps of `schedule`. Their rings share no axis: A moves along axes that carry n, B along
+    those that carry m, C along those that carry k. sides: of the grid.
+    """
+    sizes = dict(sides)
+    (x, along_x), (y, along_y) = walked.sides
+    if not (along_x and along_y):
+        return True
+    gx, gy = (prod(sizes[axis] for axis in along) for along in (along_x, along_y))
+    steps = lcm(gx, gy)
+    planned = {(s * gx // steps, s * gy // steps) for s in range(steps)}
+    apart = dict.fromkeys(axis for nest, along in ((x, along_x), (y, along_y)) for axis in axes_of(nest) if axis not in along)
+    for where in points(sizes, tuple(apart), {}):
+        parts = [shares(n, nest, sizes, along, where) for nest, along in ((x, along_x), (y, along_y))]
+        if not planned.issuperset((meeting.x, meeting.y) for meeting in meetings(*parts)):
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Share:
+    """What the parts of a stream have of a slice; and the positions, in this rank's own block, of what its own part has."""
+
+    parts: list[IndexSet]
+    mine: Selection
+
+    @staticmethod
+    def of(stream: Stream, some: IndexSet) -> Share:
+        """some: the indices of the slice. What does not move stays whole."""
+        if not stream.moves:
+            return Share(stream.parts, ALL)
+        places = [some.within(part) for part in stream.parts]
+        parts = [part.select(place) for part, place in zip(stream.parts, places, strict=True)]
+        return Share(parts, places[stream.here].selection)
+
+
+def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]:
+    """The shares of x and y of each slice. There are as many slices as parts in common take panels of `width` indices, at most; all
+    are equally wide."""
+    common = [x.parts[p].select(y.parts[q].within(x.parts[p])) for p, q in overlapping(x.parts, y.parts)]
+    slices = -(-max(map(len, common), default=0) // width) if x.moves or y.moves else 1
+    if slices <= 1:
+        yield Share(x.parts, ALL), Share(y.parts, ALL)
+        return
+    for s in range(slices):
+        cuts = [IndexSet.interval(*block_bounds(len(part), slices, s)) for part in common]
+        some = joined([part.select(cut) for part, cut in zip(common, cuts, strict=True)])
+        yield Share.of(x, some), Share.of(y, some)
+
+
+def schedule(x: Stream, y: Stream) -> list[tuple[int, int]]:
+    """The numbers of the parts of x and y that are here at each step of a slice."""
+    gx, gy = len(x.parts), len(y.parts)
+    steps = lcm(gx, gy)
+    first = x.here * steps // gx + y.here * steps // gy
+    return [(s % steps * gx // steps, s % steps * gy // steps) for s in range(first, first + steps)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The slice and the parts of x and of y that are here, by number; where the parts meet (None: they do not, or have before)."""
+
+    slice: int
+    x: int
+    y: int
+    meeting: Meeting | None
+
+
+@dataclass(frozen=True)
+class Tour:
+    """How two streams go round: what they have of each slice, and all steps."""
+
+    x: list[Share]
+    y: list[Share]
+    steps: list[Step]
+
+    @staticmethod
+    def of(x: Stream, y: Stream, width: int) -> Tour:
+        tour, order = Tour([], [], []), schedule(x, y)
+        for number, (of_x, of_y) in enumerate(shares_of(x, y, width)):
+            met = {(meeting.x, meeting.y): meeting for meeting in meetings(of_x.parts, of_y.parts)}
+            tour.x.append(of_x)
+            tour.y.append(of_y)
+            tour.steps.extend(Step(number, *pair, met.pop(pair, None)) for pair in order)
+        return tour
+
+    def turns(self) -> Iterator[tuple[Step | None, Step | None]]:
+        """Each step, and the one after it, whose parts are to travel meanwhile; at first none, and the first one."""
+        return zip([None, *self.steps], [*self.steps, None], strict=True)
+
+
+class Ring:
+    """One operand on its ring of ranks: the slice and the number of the part that is here, and its elements as stored."""
+
+    def __init__(self, stream: Stream, shares: list[Share]) -> None:
+        self.stream, self.shares = stream, shares
+        widest = max(len(part) for share in shares for part in share.parts)
+        self.rooms = [stream.room(widest) for _ in range(ROOMS)] if stream.moves else []
+        self.slice, self.part, self.stored = -1, stream.here, stream.X.base
+        self.coming: tuple[Pending, int, int] | None = None
+
+    def ask(self, number: int, part: int) -> None:
+        """Start the shift that brings a part of a slice, of a new one from the ranks' own blocks; what is here is valid until
+        `arrive`."""
+        if (number, part) == (self.slice, self.part):
+            return
+        stream, share = self.stream, self.shares[number]
+        here, stored = (self.part, self.stored) if number == self.slice else (stream.here, stream.cut(share.mine))
+        pending = done(stored)
+        if part != here:
+            assert stream.comm is not None
+            room = stream.fitted(self.rooms[0], len(share.parts[part]))
+            pending = stream.comm.shift(stored, room, (here - part) % stream.comm.size)
+            self.rooms.reverse()
+        self.coming = pending, number, part
+
+    def arrive(self) -> None:
+        if self.coming is not None:
+            pending, self.slice, self.part = self.coming
+            self.stored, self.coming = pending.wait(), None
+
+    def panel(self, positions: Selection) -> Any:
+        return self.stream.of(self.stored, positions)
+
+
+class Carried:
+    """C on its ring of ranks: sums of a part of a slice, which are passed from rank to rank, and go home when the slice ends. They
+    travel while the next product is computed."""
+
+    def __init__(self, stream: Stream, shares: list[Share]) -> None:
+        self.stream, self.shares, self.xp = stream, shares, stream.X.xp
+        widest = max(len(part) for share in shares for part in share.parts)
+        self.product, *self.rooms = (stream.room(widest) for _ in range(3))
+        self.slice, self.part = -1, stream.here
+        self.coming: Callable[[], Any] | None = None
+
+    def go_to(self, number: int, part: int) -> None:
+        """Pass the sums on, and receive those of another part; those of a new slice begin here, as zeros."""
+        if (number, part) == (self.slice, self.part):
+            return
+        self.rooms.reverse()
+        taken = self.stream.fitted(self.rooms[0], len(self.shares[number].parts[part]))
+        if number == self.slice:
+            self.coming = self._sent(part, taken).wait
+        else:
+            self.go_home()
+            self.xp.scale(taken, 0)
+        self.slice, self.part, self.sums = number, part, taken
+
+    def go_home(self) -> None:
+        """Send the sums to the rank whose part they are; those of this rank's own are in C after `arrive`."""
+        if self.slice < 0:
+            return
+        block, place = self.stream.X.stored, self.stream.place(self.shares[self.slice].mine)
+        home = take(self.xp, block, *place)
+        pending = self._sent(self.stream.here, home)
+
+        def put() -> None:
+            pending.wait()
+            if not all(isinstance(positions, slice) for positions in place):
+                self.xp.put(block, *place, home)
+
+        self.coming = put
+
+    def _sent(self, part: int, out: Any) -> Pending:
+        """The shift that passes the sums on, and brings those of a part."""
+        self.arrive()
+        comm = self.stream.comm
+        assert comm is not None
+        return comm.shift(self.sums, out, (self.part - part) % comm.size)
+
+    def arrive(self) -> None:
+        if self.coming is not None:
+            self.coming()
+            self.coming = None
+
+    def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
+        """sums += alpha a b at these positions of the part."""
+        product = self.stream.fitted(self.product, counted(positions))
+        multiply(self.xp, a, b, product, alpha, 0)
+        self.arrive()
+        place = self.stream.place(positions)
+        target = take(self.xp, self.sums, *place)
+        self.xp.add(target, product)
+        if not isinstance(positions, slice):
+            self.xp.put(self.sums, *place, target)
+
+
+def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
+    """sink += a b, part by part of k."""
+    tour = memo.once("tour", lambda: Tour.of(a, b, width))
+    ring_a, ring_b = Ring(a, tour.x), Ring(b, tour.y)
+    for step, after in tour.turns():
+        if after is not None:
+            ring_a.ask(after.slice, after.x)
+            ring_b.ask(after.slice, after.y)
+        if step is not None and step.meeting is not None:
+            sink.add(ring_a.panel(step.meeting.in_x), ring_b.panel(step.meeting.in_y))
+        ring_a.arrive()
+        ring_b.arrive()
+    sink.end()
+
+
+def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: Memo) -> None:
+    """C = a b, part by part of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
+    tour = memo.once("tour", lambda: Tour.of(moving, c, width))
+    ring, carried = Ring(moving, tour.x), Carried(c, tour.y) if c.moves else None
+    for step, after in tour.turns():
+        if after is not None:
+            ring.ask(after.slice, after.x)
+        if step is not None and step.meeting is not None:
+            panel = ring.panel(step.meeting.in_x)
+            factors = (panel, other) if c.dimension == 0 else (other, panel)
+            if carried is not None:
+                carried.add(*factors, step.meeting.in_y, sink.alpha)
+            else:
+                sink.add(*factors, *c.place(step.meeting.in_y), part=(step.slice, step.x, step.y))
+        ring.arrive()
+        if carried is not None and after is not None:
+            carried.go_to(after.slice, after.y)
+    if carried is not None:
+        carried.go_home()
+        carried.arrive()
+
+
+class Cannon(Schedule):
+    """Cannon's algorithm as an entry of the registry."""
+
+    name = "cannon"
+    is_algorithm = walks = True
+    keeps_copies = splits_sums = False  # each rank adds in an order of its own; each dimension has one ring
+    in_panels = "summa"
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        going = streams(a, b, c, plan.walk, plan.memo)
+        if not in_step(plan.walk, plan.walk.length(plan.mnk), tuple(plan.grid.sizes.items())):
+            going = self._gathered(plan, going, a, b)
+        walked(walk_k, walk_mn, plan, going, sink(plan, c, alpha, beta))
+
+    def _gathered(self, plan: Planned, going: Any, a: DistMatrix, b: DistMatrix) -> Any:
+        """Collective: the streams with one operand gathered first, as their parts do not line up on some rank."""
+        way = plan.walk
+        still = replace(way, axes_b=(), B=plan.roles.B) if way.dimension == "n" else replace(way, axes_a=(), A=plan.roles.A)
+        c = going[2].X if going is not None else DistMatrix(a.xp.empty((0, 0), a.dtype), (0, 0), plan.grid, way.C)
+        return streams(a, b, c, still, plan.memo)
+
+    def width_under_way(self, plan: Planned, common: int) -> int:
+        return ROOMS * min(common, plan.panel // 2 + 1)  # another part, a little wider, may be cut in two

@@ -1,0 +1,125 @@
+"""Fetch: panels of A and B come straight from where they lie, in any layouts on any grids, while others are multiplied.
+
+A rank of a pm x pn x pk box receives of its faces of A and B, bm x bk and bk x bn, what it does not hold. By way of the box's own
+layouts it could receive more: words that it held at first, and gave away. Nothing has to be redistributed before the first
+product, and no block of another layout takes memory.
+Ranks that need the same panel begin with different ones, as by Cannon's skew: so not all of them hear from one rank at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer
+from pdla.cuts import Block
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, Shape, share_length
+from pdla.matmul.roles import Roles
+from pdla.matmul.schedules import walk
+from pdla.matmul.schedules.base import Planned, Schedule, at_once, sink
+from pdla.matmul.schedules.streams import Memo, Sink
+from pdla.matmul.schedules.summa import started
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import Piece, Route, received, sent, start
+
+PANEL = "panel"  # stands for an axis: panels cut the faces along k as ranks along one more axis would
+
+
+class Step(NamedTuple):
+    """One panel of A and one of B, which are multiplied: how they come, what is sent meanwhile, and their shapes."""
+
+    routes: tuple[Route, Route]
+    shapes: tuple[Shape, Shape]
+
+
+def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sink | None, width: int, memo: Memo) -> None:
+    """Collective: into += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
+    into=None on idle ranks, which may have parts of A and B to send."""
+    steps: list[Step] = memo.once("steps", lambda: [*script(A, B, roles, grid, width)])
+    sizes = [max(prod(step.shapes[i]) for step in steps) for i in (0, 1)]
+    feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
+
+    def begin(step: Step) -> list[tuple[Any, Any]]:
+        return [feed.start(route, shape) for feed, route, shape in zip(feeds, step.routes, step.shapes, strict=True)]
+
+    for _, coming in started(begin, steps):
+        for end, _ in coming:
+            end()
+        (_, a), (_, b) = coming
+        if into is not None and a.shape[1]:
+            into.add(a, b)
+    if into is not None:
+        into.end()
+
+
+class Feed:
+    """Panels of one operand: the one that is multiplied, and those under way."""
+
+    def __init__(self, X: DistMatrix, comm: Communicator, size: int, panels: int) -> None:
+        self.X, self.comm = X, comm
+        self.rooms = cycle([buffer(X.xp, (size,), X.dtype) for _ in range(at_once(panels))])
+
+    def start(self, route: Route, shape: Shape) -> tuple[Any, Any]:
+        """Start sending and receiving panels; gives a function that waits for this rank's, and the panel."""
+        panel = next(self.rooms)[: prod(shape)].reshape(*shape)
+        return start(self.X, route, self.comm, panel), panel
+
+
+def script(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, width: int) -> Iterator[Step]:
+    """What this rank does, step by step. All ranks have as many steps, in some of which a rank with a small face has no panel."""
+    longest = share_length(A.shape[1], roles.A.cols, grid.sizes, dict.fromkeys(grid.axes, 0))
+    panels = max(1, -(-longest // width))
+    sizes, first = {**grid.sizes, PANEL: panels}, first_panels(roles, grid, panels)
+    faces = Layout(roles.A.rows, (*roles.A.cols, Block(PANEL))), Layout((*roles.B.rows, Block(PANEL)), roles.B.cols)
+    sides = list(zip((A, B), faces, strict=True))
+    leaving = [_leaving(X, face, grid, sizes, first) for X, face in sides]
+    for step in range(panels):
+        panel = (first[grid.comm.rank] + step) % panels
+        here = None if grid.coords is None else {**grid.coords, PANEL: panel}
+        held = [face.indices(X.shape, sizes, here) for X, face in sides]
+        routes = [
+            Route(sends[step], received(X.shape, (X.layout, X.grid), part))
+            for (X, _), sends, part in zip(sides, leaving, held, strict=True)
+        ]
+        shapes = [(len(rows), len(cols)) for rows, cols in held]
+        yield Step((routes[0], routes[1]), (shapes[0], shapes[1]))
+
+
+def first_panels(roles: Roles, grid: ProcessGrid, panels: int) -> np.ndarray:
+    """The number of the panel with which each rank begins: those that need the same panels of A, or of B, begin evenly apart."""
+    where = np.indices(grid.shape).reshape(len(grid.shape), -1)
+    first = np.zeros(where.shape[1], np.int64)
+    for axis, role in roles.carries:
+        if role in "mn":
+            first += panels * where[grid.axes.index(axis)] // grid.sizes[axis]
+    begins = np.zeros(grid.comm.size, np.int64)
+    begins[grid.ranks.ravel()] = first % panels
+    return begins
+
+
+def _leaving(X: DistMatrix, face: Layout, grid: ProcessGrid, sizes: dict[str, int], first: np.ndarray) -> list[list[Piece]]:
+    """What this rank sends of X in each step: each panel to a rank in the step in which that rank multiplies it."""
+    steps: list[list[Piece]] = [[] for _ in range(sizes[PANEL])]
+    for piece, where in sent(X.shape, (X.layout, X.grid), face, grid, sizes):
+        steps[(where[PANEL] - first[piece.peer]) % len(steps)].append(piece)
+    return steps
+
+
+class Fetch(Schedule):
+    """Fetching panels from any layout as an entry of the registry."""
+
+    name = "fetch"
+    walks = takes_any_layout = True
+    needs_box = True  # elsewhere there may be copies of C: ranks begin with different panels, and would sum them in other orders
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        run(a, b, plan.roles, plan.grid, sink(plan, c, alpha, beta), plan.panel, plan.memo)
+
+    def panels(self, plan: Planned, width: int) -> int:
+        return -(-walk.first_common(plan.walk, plan.mnk, plan.grid.sizes) // width)

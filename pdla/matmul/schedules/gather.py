@@ -1,0 +1,291 @@
+"""Gather: every rank gathers all blocks of A and B that it needs at once, and multiplies each as soon as it has arrived.
+
+On a pr x pc grid with A, B and C in 2-D blocks a rank receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words in (pc - 1) + (pr - 1)
+messages, and needs as much workspace. Where thin tiles are joined it needs room for its own block in addition and, for A, for the
+whole gathered part once more.
+Agarwal, Balle, Gustavson, Joshi, Palkar, IBM J. Res. Dev. 39 (1995).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from math import inf, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.comm.collectives.shared_gather import Hall
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffers, take
+from pdla.indices import IndexSet, Selection, joined
+from pdla.layout import Layout, axes_of
+from pdla.matmul.roles import Roles
+from pdla.matmul.schedules.base import Planned, Schedule, Traffic, sink
+from pdla.matmul.schedules.streams import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
+from pdla.matrix.core import DistMatrix
+from pdla.model.machine import Machine
+
+LITTLE = 16 * 2**20  # bytes that a rank gathers and sums at once, at most: beyond, panels are faster, and need less memory
+THIN, FEW = 128, 2  # more than FEW tiles, each of at most THIN indices of k, are joined: each product reads and writes all of C
+
+
+class Product(NamedTuple):
+    """A product of a tile of A and a tile of B: the indices of k that they share, as positions in each, and its place in C.
+
+    part  the first row and column, which name the part of C
+    """
+
+    in_a: Selection
+    in_b: Selection
+    rows: Selection
+    cols: Selection
+    part: tuple[int, int]
+
+
+Blocks = dict[int, tuple[IndexSet, IndexSet]]
+Tiles = dict[int, Any]
+Groups = list[tuple[tuple[int, ...], IndexSet]]
+Room = tuple[int, int]
+Joined = tuple[tuple[tuple[int, ...], Selection], ...]
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a rank will do; of pairs the first is of A, the second of B. Tiles are numbered by the ranks from which they come, or by
+    groups, where they are joined; empty ones are left out.
+
+    axes      the axes along which they are gathered; empty: they are not gathered
+    shapes    the shapes of their tiles, as stored
+    products  (number of A's tile, of B's) -> their product, where they have indices of k in common
+    rooms     bytes and number of the blocks that are gathered, this rank's included
+    joined    of tiles that are joined: for each group its ranks, and its place along k; empty: no tiles are joined
+    """
+
+    axes: tuple[tuple[str, ...], tuple[str, ...]]
+    shapes: tuple[dict[int, tuple[int, int]], dict[int, tuple[int, int]]]
+    products: dict[tuple[int, int], Product]
+    rooms: tuple[Room, ...] = ((0, 0), (0, 0))
+    joined: tuple[Joined, ...] = ((), ())
+
+    @staticmethod
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, axes: tuple[tuple[str, ...], tuple[str, ...]], machine: Machine) -> Script:
+        grid = a.grid
+        if grid.coords is None:
+            return Script(axes, ({}, {}), {})
+        shape = a.shape[0], b.shape[1]
+        whole = [to.indices(X.shape, grid.sizes, grid.coords) for X, to in ((a, roles.A), (b, roles.B))]
+        held = roles.C.indices(shape, grid.sizes, grid.coords)
+        sides = zip((a, b), (roles.A, roles.B), axes, whole, strict=True)
+        tiles = [blocks(X, to, along) if along else {0: all_} for X, to, along, all_ in sides]
+        rooms = [(sum(len(r) * len(c) for r, c in there.values()) * a.dtype.itemsize, len(there)) for there in tiles]
+        places: list[Joined] = [(), ()]
+        for side, X in enumerate((a, b)):
+            if axes[side] and (together := _together(X, side, grid[axes[side]], tiles[side], whole[side], roles, shape, machine)):
+                along_k, kept = 1 - side, whole[side][side]
+                tiles[side] = {j: (kept, part) if along_k else (part, kept) for j, (_, part) in enumerate(together)}
+                places[side] = tuple((ranks, part.overlay(whole[side][along_k])[1]) for ranks, part in together)
+        shapes = [{i: as_stored(X, *tile) for i, tile in there.items()} for X, there in zip((a, b), tiles, strict=True)]
+        return Script(axes, (shapes[0], shapes[1]), _products(tiles[0], tiles[1], held), tuple(rooms), tuple(places))
+
+
+def _together(
+    X: DistMatrix, side: int, comm: Communicator | None, tiles: Blocks, whole: tuple[IndexSet, IndexSet], roles: Roles,
+    shape: tuple[int, int], machine: Machine,
+) -> Groups:
+    """The groups in which the tiles of A (side 0) or B (side 1), which are gathered over comm, are joined; empty: they are not.
+
+    shape  C's
+    """
+    along_k, grid = 1 - side, X.grid  # A's tiles pass over columns of C, B's over its rows
+    if comm is None or X.transposed:
+        return []
+    # By an even share of C, so that all ranks which gather it together decide alike: in a hall they share its memory.
+    passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
+    # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
+    # is multiplied (see run), so that one group loses nothing.
+    nodes = 1 if roles.copies else comm.nodes
+    # Columns of A take extra memory and a copy, which pays only where a network is slower.
+    if not _thin(tiles, whole, along_k, passes) or (side == 0 and nodes == 1):
+        return []
+    rows, cols = roles.C.indices(shape, grid.sizes, grid.coords)
+    pace = _pace(len(rows), len(cols), len(whole[side]), comm, X.dtype, machine)
+    return _groups({r: tile[along_k] for r, tile in tiles.items()}, nodes, pace)
+
+
+def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
+    """Whether there are more than FEW tiles, each as wide as `whole` across k, with at most THIN indices of k and at most `passes`,
+    the columns of C for tiles of A, or its rows for tiles of B, that a rank has if all have as many."""
+    across = len(whole[1 - along_k])
+    few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles.values())
+    return len(tiles) > FEW and len(whole[along_k]) > 0 and few
+
+
+def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, machine: Machine) -> float:
+    """How many indices of k come from other nodes, in tiles of length `across`, while one is multiplied with an m x n part of C."""
+    coming = across * dtype.itemsize / (machine.rate(far=True) * comm.size / comm.nodes)
+    return machine.gemm(m, n, THIN, dtype) / THIN / coming if coming else inf
+
+
+def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
+    """The tiles in groups to be joined, as (ranks, indices of k). On one node there is one group; between nodes several, so that
+    one is multiplied while others come.
+
+    The first group is thin, so that multiplying begins early. Each other one is as wide as what comes while the one before is
+    multiplied, since fewer groups pass over C fewer times. Where little comes meanwhile they stay thin, so that little is left to
+    be multiplied when the last has come.
+    """
+    in_order = sorted(tiles.items(), key=lambda tile: int(tile[1].starts[0]))
+    left = sum(len(part) for _, part in in_order)
+    width: float = THIN if nodes > 1 and all(len(part.starts) == 1 for _, part in in_order) else left
+    groups: list[list[tuple[int, IndexSet]]] = [[]]
+    size = 0
+    for rank, part in in_order:
+        if size >= width and left >= THIN:
+            groups.append([])
+            width, size = max(THIN, pace * size), 0
+        groups[-1].append((rank, part))
+        size, left = size + len(part), left - len(part)
+    return [(tuple(r for r, _ in group), joined([part for _, part in group])) for group in groups]
+
+
+def _products(tiles_a: Blocks, tiles_b: Blocks, held: tuple[IndexSet, IndexSet]) -> dict[tuple[int, int], Product]:
+    found = {}
+    for i, a in tiles_a.items():
+        for j, b in tiles_b.items():
+            if not _apart(a[1], b[0]) and (product := _product(a, b, held)) is not None:
+                found[i, j] = product
+    return found
+
+
+def _apart(cols: IndexSet, rows: IndexSet) -> bool:
+    """Whether all of one lie before or behind the other, or one is empty: a quick test, true of most pairs of many tiles."""
+    if not (len(cols.starts) and len(rows.starts)):
+        return True
+    return bool(cols.stops[-1] <= rows.starts[0] or rows.stops[-1] <= cols.starts[0])
+
+
+def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: tuple[IndexSet, IndexSet]) -> Product | None:
+    in_a, in_b, width = a[1].overlay(b[0])
+    if not (width and len(a[0]) and len(b[1])):
+        return None
+    rows, cols = held[0].overlay(a[0])[0], held[1].overlay(b[1])[0]
+    return Product(in_a, in_b, rows, cols, (int(a[0].starts[0]), int(b[1].starts[0])))
+
+
+def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Memo, machine: Machine) -> None:
+    """Collective: into += a b, with both in the layouts that the roles ask for. into=None on idle ranks."""
+
+    def script_of() -> Script:
+        return Script.of(a, b, roles, (gathered_axes(a, roles.A), gathered_axes(b, roles.B)), machine)
+
+    script: Script = memo.once("script", script_of)
+    along_a, along_b = script.axes
+    a = a if along_a else assemble(a, roles.A, memo)
+    b = b if along_b else assemble(b, roles.B, memo)
+    # Made by idle ranks, too, as that is collective.
+    comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]
+    if into is None:
+        return
+    halls = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
+    try:
+        here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
+        here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
+        if roles.copies:  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
+            for _ in chain(coming_a, coming_b):
+                pass
+            here_a, here_b = dict(sorted(here_a.items())), dict(sorted(here_b.items()))
+        _multiply(script, here_a, here_b, into)
+        for i in coming_a:
+            _multiply(script, {i: here_a[i]}, here_b, into)
+        for j in coming_b:
+            _multiply(script, here_a, {j: here_b[j]}, into)
+        into.end()
+    finally:
+        for hall in halls:
+            if hall is not None:
+                hall.leave()
+
+
+def _hall(comm: Communicator | None, room: Room) -> Hall | None:
+    """Memory that the ranks of a node share, for an operand that is gathered over comm; None: there is none."""
+    return None if comm is None else comm.hall(*room)
+
+
+def _operand(
+    X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None, hall: Hall | None
+) -> tuple[Tiles, Iterator[int]]:
+    """Start to gather an operand. Gives its tiles that are here, by number, and an iterator, which puts each further tile among
+    them when it has come, and yields its number."""
+    if script.joined[side]:
+        return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, hall)
+    return _tiles(X, comm, script.shapes[side], hall)
+
+
+def _tiles(
+    X: DistMatrix, comm: Communicator | None, shapes: dict[int, tuple[int, int]], hall: Hall | None
+) -> tuple[Tiles, Iterator[int]]:
+    """The same where tiles are not joined: each is multiplied in the memory in which it arrives."""
+    if comm is None:
+        return {0: X.stored}, iter(())
+    here = {comm.rank: X.stored}
+    if hall is None:
+        others = {r: shape for r, shape in shapes.items() if r != comm.rank}
+        outs = dict(zip(others, buffers(X.xp, [*others.values()], X.dtype), strict=True))
+    else:
+        outs = {r: hall.take(X.xp, shape, X.dtype) for r, shape in shapes.items()}
+    arrivals = comm.allgather(X.base, outs, hall=hall)
+
+    def coming() -> Iterator[int]:
+        for r in arrivals:
+            arrived: Any = outs[r]
+            here[r] = arrived.T if X.transposed else arrived
+            yield r
+
+    return here, coming()
+
+
+def _joined(
+    X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, hall: Hall | None
+) -> tuple[Tiles, Iterator[int]]:
+    """The same where tiles are joined: the iterator yields a group's number when the last of its tiles has come."""
+    whole, arrivals = arriving(X, layout, along, hall)
+    group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
+    missing = [len(ranks) for ranks, _ in places]
+    here: Tiles = {}
+
+    def coming() -> Iterator[int]:
+        for r in arrivals:
+            j = group_of[r]
+            missing[j] -= 1
+            if not missing[j]:
+                part = places[j][1]
+                here[j] = take(X.xp, whole.stored, *((ALL, part) if along_k else (part, ALL)))
+                yield j
+
+    return here, coming()
+
+
+def _multiply(script: Script, tiles_a: Tiles, tiles_b: Tiles, sink: Sink) -> None:
+    for i, a in tiles_a.items():
+        for j, b in tiles_b.items():
+            if (p := script.products.get((i, j))) is not None:
+                sink.add(take(sink.xp, a, ALL, p.in_a), take(sink.xp, b, p.in_b, ALL), p.rows, p.cols, p.part)
+
+
+class Gather(Schedule):
+    """Gathering at once as an entry of the registry."""
+
+    name = "gather"
+    is_algorithm = turns_faces = True
+    straight, in_panels, straight_in_panels = "gather", "summa", "fetch"
+
+    def suits(self, traffic: Traffic) -> bool:
+        return traffic.in_panels <= LITTLE
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        run(a, b, plan.roles, sink(plan, c, alpha, beta), plan.memo, plan.machine)
+
+    def gathers_in_common(self, nodes: int, ranks: int) -> bool:
+        return 1 < nodes < ranks

@@ -1,0 +1,295 @@
+"""Shared: ranks of one node write their blocks of A and B into memory that all of them read, and multiply there.
+
+Nothing of A and B is sent: a rank copies its own block once, where by messages each of the others would copy it. The part of a
+matrix that one rank multiplies is a *face*. In whatever layouts A and B come, on whatever grids, their blocks are written to
+the faces that need them. What a rank reads of others' blocks is counted as received: as many bytes as by messages. The workspace
+is the ranks' own blocks, whatever the grid. A matrix that all ranks see as it is (DistMatrix.shared) is not copied at all: the
+product begins when all ranks have come to it, and ends when all have read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import held, note_read, take
+from pdla.comm.shared_buffer import Board
+from pdla.comm.workspace import aligned
+from pdla.cuts import Cut
+from pdla.grid import ProcessGrid
+from pdla.indices import Selection
+from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays_of_blocks, shares
+from pdla.matmul.roles import Roles
+from pdla.matmul.schedules.base import Planned, Schedule, Traffic
+from pdla.matmul.schedules.streams import Memo, as_stored, assembler, multiply
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import incoming
+
+Place = tuple[Selection, Selection]
+Views = tuple[Any, Any, list[Callable[[], None]]]  # the two factors, and functions that write this rank's pieces
+MOST = 48 * 2**20  # bytes of A and B that a rank puts in shared memory, at most: beyond, panels need less memory
+KEPT = 2  # places of a board for which views are kept: small turns alternate between two
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of this rank's block, `here` (None: all of it), and where it goes: to the place `there` of the face of this shape, as
+    stored, that begins at byte `begin` of the board."""
+
+    begin: int
+    shape: Shape
+    there: Place
+    here: Place | None
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a rank reads of others' blocks: bytes, from how many ranks, and the axes along which these differ from it."""
+
+    size: int
+    peers: int
+    axes: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """An operand whose faces are written to the board: at which byte the face that this rank reads begins, its shape as stored, and
+    the pieces that this rank writes."""
+
+    begin: int
+    shape: Shape
+    pieces: tuple[Piece, ...]
+    read: Read
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An operand that all ranks see as it is: which rows and columns of it are this rank's face."""
+
+    there: Place
+    read: Read
+
+
+Faces = Written | Seen
+
+
+@dataclass(frozen=True)
+class Script:
+    """The faces of A and B (None: each rank's face is its block, or a part of it), the bytes that they take on the board, and what
+    makes of each operand the matrix whose blocks are read: the operand itself, or its parts where each rank has its face."""
+
+    A: Faces | None
+    B: Faces | None
+    size: int
+    own: tuple[Callable[[DistMatrix], DistMatrix], ...]
+
+    @staticmethod
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> Script:
+        faces_a, size_a = _faces(a, roles.A, grid, 0)
+        faces_b, size_b = _faces(b, roles.B, grid, size_a)
+        own = _own(faces_a, a, roles.A, memo), _own(faces_b, b, roles.B, memo)
+        return Script(faces_a, faces_b, size_b, own)
+
+    @staticmethod
+    def kept(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> Script:
+        """The same, worked out once."""
+        common = a.common is not None, b.common is not None
+        return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
+
+    @cached_property
+    def seen(self) -> bool:
+        """Whether ranks read another rank's matrix where it lies, so that it must not be written to before all have read."""
+        return any(isinstance(faces, Seen) for faces in (self.A, self.B))
+
+    @cached_property
+    def bound(self) -> bool:
+        """Whether the blocks of A and B themselves are read, and no copies of parts of them, which are of one call alone."""
+        return all(own is _as_it_is for own in self.own)
+
+
+def _own(faces: Faces | None, X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+    whole = faces is not None or X.layout.same_cuts(layout, X.shape, X.grid.sizes)
+    return _as_it_is if whole else assembler(X, layout, memo)
+
+
+def _as_it_is(X: DistMatrix) -> DistMatrix:
+    return X
+
+
+def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
+    """X's faces in the layout in which it is multiplied, one after another from byte `offset` of the board on, each with room for
+    the largest; and the byte where they end."""
+    if _at_hand(X, layout, grid):
+        return None, offset
+    read = _read(X, layout, grid)
+    rows, cols = layout.indices(X.shape, grid.sizes, grid.coords)
+    if X.common is not None and layout.contiguous:
+        return Seen((rows.selection, cols.selection), read), offset
+    longest = [_longest(n, nest, grid) for n, nest in zip(X.shape, (layout.rows, layout.cols), strict=True)]
+    size = aligned(prod(longest) * X.dtype.itemsize)
+
+    def begin(where: Mapping[str, int]) -> int:
+        number = 0
+        for axis in layout.axes:
+            number = number * grid.sizes[axis] + where[axis]
+        return offset + number * size
+
+    pieces = tuple(_pieces(X, layout, grid, begin))
+    end = offset + size * prod(grid.sizes[axis] for axis in layout.axes)
+    return Written(begin(grid.coords) if grid.coords else end, as_stored(X, rows, cols), pieces, read), end
+
+
+def _read(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> Read:
+    """What of its face this rank reads from other ranks' blocks."""
+    others = [p for p in incoming(X.shape, (X.layout, X.grid), (layout, grid)) if p.peer != grid.comm.rank]
+    gathered = extra_axes(X.layout, layout, grid.sizes) if X.grid == grid else None
+    axes = ",".join(gathered) if gathered else grid.comm.axis
+    return Read(sum(prod(p.shape) for p in others) * X.dtype.itemsize, len(others), axes)
+
+
+def _at_hand(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> bool:
+    """Whether each rank's face of X is its own block, or a part of it."""
+    if X.grid != grid:
+        return False
+    return X.layout.same_cuts(layout, X.shape, grid.sizes) or extra_axes(layout, X.layout, grid.sizes) is not None
+
+
+def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
+    return max(len(part) for part in shares(n, nest, grid.sizes, axes_of(nest), {}))
+
+
+def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
+    """The pieces that this rank writes; of ranks with the same block only the first writes. begin: the byte of the board at which
+    the face of the rank at given coordinates begins."""
+    if not X.first:
+        return
+    rows, cols = X.indices
+    for up, along in overlays_of_blocks(X.shape, layout, grid.sizes, X.indices):
+        here = None if _all(up.here, len(rows)) and _all(along.here, len(cols)) else (up.here, along.here)
+        face = as_stored(X, up.share, along.share)
+        yield Piece(begin(up.where | along.where), face, (up.there, along.there), here)
+
+
+def _all(selection: Selection, n: int) -> bool:
+    """Whether all of n positions are selected."""
+    return isinstance(selection, slice) and selection == slice(0, n)
+
+
+@dataclass(frozen=True)
+class Lying:
+    """A matrix's local block; the whole matrix where all ranks see it (else None); and whether they are stored transposed. A turn
+    keeps this and not the matrix, so that the matrix can be garbage-collected before it."""
+
+    xp: Any
+    block: Any
+    whole: Any
+    transposed: bool
+
+    @staticmethod
+    def of(X: DistMatrix) -> Lying:
+        whole = X.common.T if X.transposed and X.common is not None else X.common
+        return Lying(X.xp, X.stored, whole, X.transposed)
+
+    def face(self, faces: Faces | None, memory: Any, writes: list[Callable[[], None]]) -> Any:
+        """This rank's face, to be multiplied; functions that write this rank's pieces of all faces are appended to `writes`."""
+        if faces is None:
+            return self.block
+        if isinstance(faces, Seen):
+            return self.whole[faces.there]
+        mine = self._seen(memory, faces.begin, faces.shape)
+        for piece in faces.pieces:
+            face = mine if piece.begin == faces.begin else self._seen(memory, piece.begin, piece.shape)
+            writes.append(self._writing(face, piece))
+        return mine
+
+    def _writing(self, face: Any, piece: Piece) -> Callable[[], None]:
+        """A function that writes a piece, again and again."""
+        if all(isinstance(selection, slice) for selection in piece.here or ()):
+            return self.xp.putting(face, *piece.there, self._cut(piece))
+        return lambda: self.xp.put(face, *piece.there, self._cut(piece))
+
+    def _cut(self, piece: Piece) -> Any:
+        return self.block if piece.here is None else take(self.xp, self.block, *piece.here)
+
+    def _seen(self, memory: Any, begin: int, shape: Shape) -> Any:
+        face = self.xp.look(memory, begin, shape, self.block.dtype)
+        return face.T if self.transposed else face
+
+
+class Turn:
+    """The product of two given matrices at the board. When it is run again, which only a script that is bound allows, it uses the
+    same views of its memory."""
+
+    def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
+        self.script = Script.kept(a, b, roles, grid, memo)
+        self.board: Board = memo.once("board", grid.comm.board)
+        self.share = self.script.size // grid.comm.size
+        left, right = self.script.own[0](a), self.script.own[1](b)
+        self.left, self.right = Lying.of(left), Lying.of(right)
+        self.views: dict[Any, Views] = {}
+
+    def run(self, c: Any, alpha: complex, beta: complex) -> None:
+        """Collective: c = alpha a b + beta c; a and b in any layouts, on any grids over the grid's communicator.
+
+        c  this rank's block of C, in the roles' layout on the grid; None if the rank has no part in the product
+        """
+        script, board = self.script, self.board
+        with held(self.share):
+            memory = board.open(script.size)
+            left, right, writes = self.views.get(board.place) or self._looked(memory)
+            for write in writes:
+                write()
+            try:
+                board.seal()
+                for faces in (script.A, script.B):
+                    if faces is not None and faces.read.peers:
+                        note_read(faces.read.axes, faces.read.size, faces.read.peers)
+                if c is not None:
+                    multiply(self.left.xp, left, right, c, alpha, beta)
+            finally:  # a rank that goes on after a failure here must not be a turn behind the others
+                if script.seen:
+                    board.finish()
+                else:
+                    board.leave()
+
+    def _looked(self, memory: Any) -> Views:
+        writes: list[Callable[[], None]] = []
+        left = self.left.face(self.script.A, memory, writes)
+        right = self.right.face(self.script.B, memory, writes)
+        if self.board.place is not None:
+            if len(self.views) == KEPT:
+                self.views.clear()
+            self.views[self.board.place] = left, right, writes
+        return left, right, writes
+
+
+class Shared(Schedule):
+    """Reading in shared memory as an entry of the registry."""
+
+    name = "shared"
+    takes_any_layout = reads_in_place = True
+    in_panels = "summa"
+
+    def suits(self, traffic: Traffic) -> bool:
+        return traffic.shares and traffic.own <= MOST and traffic.comes
+
+    def refused(self, comm: Communicator) -> str:
+        if comm.board() is not None:
+            return ""
+        why = "the ranks run on several nodes" if comm.nodes > 1 else "the blocks are in the memory of GPUs"
+        return f"{why}, which share no memory: give schedule='gather', or none"
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        block = c.stored if plan.grid.active else None
+        Turn(a, b, plan.roles, plan.grid, plan.memo).run(block, alpha, beta)
+
+    def trim(self, comm: Communicator, most: int) -> None:
+        if (board := comm.board()) is not None:
+            board.trim(most)
+
+    def gathers_in_common(self, nodes: int, ranks: int) -> bool:
+        return True

@@ -1,0 +1,306 @@
+"""What the schedules share: bringing an operand to a layout, collecting products in C, and operands that move in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from math import prod
+from typing import Any, NamedTuple
+
+from pdla.comm.collectives.shared_gather import Hall
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer, current, take, timed
+from pdla.cuts import block_bounds
+from pdla.grid import ProcessGrid
+from pdla.indices import IndexSet, Selection, overlapping, some_of
+from pdla.layout import Layout, Overlay, Shape, extra_axes, meeting, shares
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import Route, local_shape, start
+from pdla.model.machine import operations
+
+ALL = slice(None)
+
+
+class Memo(dict):
+    """What a plan works out at its first run and keeps for the next: index sets, panels, routes, which depend on layouts alone."""
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The value kept under a key; made, and kept, when it is first asked for."""
+        if key not in self:
+            self[key] = make()
+        return self[key]
+
+
+# ---------------------------------------------------------------------------------------------- ways between layouts
+
+
+def gathered_axes(X: DistMatrix, layout: Layout) -> tuple[str, ...]:
+    """The axes over which an all-gather brings X to this layout; empty where X lies so already, or an all-gather does not do it."""
+    return extra_axes(X.layout, layout, X.grid.sizes) or ()
+
+
+def as_stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
+    """The shape in which a part of X with these rows and columns is stored, and travels: turned round where X is a transpose."""
+    return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
+
+
+def assemble(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
+    """Collective: X in another layout on its grid: X itself, a part of each block, an all-gather, or a redistribution."""
+    return memo.once((X.shape, X.layout, layout), lambda: assembler(X, layout, memo))(X)
+
+
+def assembler(X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+    """The function that does this, for X and for other matrices of its shape, grid and layout."""
+    sizes = X.grid.sizes
+    if X.layout.same_cuts(layout, X.shape, sizes):
+        return lambda X: X
+    if extra_axes(layout, X.layout, sizes) is not None:
+        return lambda X: _part(X, layout)
+    axes = extra_axes(X.layout, layout, sizes)
+    return (lambda X: _moved(X, layout, memo)) if axes is None else (lambda X: _gathered(X, layout, axes))
+
+
+def _moved(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
+    out = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
+    start(X, route(X, layout, X.grid, memo), X.grid.comm, out)()
+    return DistMatrix(out, X.shape, X.grid, layout)
+
+
+def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: Memo) -> Route:
+    """This rank's part in redistributing X to a layout on a grid; worked out once."""
+    between = (X.layout, X.grid), (layout, grid)
+    return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
+
+
+def _part(X: DistMatrix, layout: Layout) -> DistMatrix:
+    new = layout.indices(X.shape, X.grid.sizes, X.grid.coords)
+    rows, cols = (mine.overlay(part)[0] for mine, part in zip(X.indices, new, strict=True))
+    return DistMatrix(take(X.xp, X.stored, rows, cols), X.shape, X.grid, layout)
+
+
+def _gathered(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> DistMatrix:
+    return gathering(X, layout, axes)()
+
+
+def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[[], DistMatrix]:
+    """Collective: start gathering X over the axes, which brings it to this layout; gives a function that waits for the matrix."""
+    whole, arrivals = arriving(X, layout, axes)
+
+    def end() -> DistMatrix:
+        for _ in arrivals:
+            pass
+        return whole
+
+    return end
+
+
+def arriving(
+    X: DistMatrix, layout: Layout, axes: tuple[str, ...], hall: Hall | None = None
+) -> tuple[DistMatrix, Iterator[int]]:
+    """Collective: the same; gives the matrix, still to be filled, and an iterator over the ranks along the axes that have a block
+    with elements: each is given once its block is in the matrix.
+
+    hall  shared memory of the communicator along the axes: the whole matrix lies there if no block has gaps in it, else each block
+    """
+    comm = X.grid[axes]
+    if comm is None or X.grid.coords is None:
+        return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
+    room = buffer if hall is None else hall.take
+    to = _assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
+    gapless = all(part.gapless for part in to.parts.values())
+    in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or hall is None)}
+    whole = (room if gapless else buffer)(X.xp, to.shape, X.dtype)
+    outs = {
+        r: X.xp.take(whole, *part.place) if r in in_place else room(X.xp, part.shape, X.dtype) for r, part in to.parts.items()
+    }
+    arrivals = comm.allgather(X.stored, outs, hall=hall)
+
+    def coming() -> Iterator[int]:
+        if comm.rank in outs:
+            if comm.rank not in in_place:
+                X.xp.put(whole, *to.parts[comm.rank].place, X.stored)
+            yield comm.rank
+        for r in arrivals:
+            if r not in in_place:
+                X.xp.put(whole, *to.parts[r].place, outs[r])
+            yield r
+
+    return DistMatrix(whole, X.shape, X.grid, layout), coming()
+
+
+class Part(NamedTuple):
+    """A part of a block: its place there, its shape, and whether that place is contiguous memory."""
+
+    place: tuple[Selection, Selection]
+    shape: Shape
+    gapless: bool
+
+
+class Assembly(NamedTuple):
+    """How a rank's block is put together from the blocks of several ranks: its shape, and its parts, by number of the rank; ranks
+    that have nothing of it are left out."""
+
+    shape: Shape
+    parts: dict[int, Part]
+
+
+@lru_cache(maxsize=128)
+def _assembly(shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sized: tuple, placed: tuple) -> Assembly:
+    sizes, coords = dict(sized), dict(placed)
+    rows, cols = whole.indices(shape, sizes, coords)
+    block = len(rows), len(cols)
+
+    def part(up: Overlay, along: Overlay) -> Part:
+        place = up.here, along.here
+        return Part(place, (up.size, along.size), _gapless(block, *place))
+
+    return Assembly(block, {r: part(*met) for r, met in meeting(shape, parts, whole, axes, sizes, coords).items()})
+
+
+def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
+    """Whether a part of a C-ordered block is contiguous memory, so that it can be received in place, without a buffer."""
+    if not (isinstance(rows, slice) and isinstance(cols, slice)):
+        return False
+    return rows.step in (None, 1) and len(range(whole[1])[cols]) == whole[1]
+
+
+def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
+    """The rows and columns of the blocks that are gathered over the axes to bring X to this layout, by number of the rank along the
+    axes; ranks whose blocks are empty are left out."""
+    assert X.grid.coords is not None
+    met = meeting(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
+    return {r: (rows.share, cols.share) for r, (rows, cols) in met.items()}
+
+
+# ---------------------------------------------------------------------------------------------- where local products are added up
+
+
+class Sink:
+    """A local block of C to which local products are added. What was there is multiplied by beta: each part of the block when its
+    first product comes. alike: as for gemm, where other ranks have copies of the block."""
+
+    def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
+        self.xp, self.block, self.alpha, self.beta, self.alike = xp, block, alpha, beta, alike
+        self.begun: set[Any] = set()
+
+    def add(self, a: Any, b: Any, rows: Selection = ALL, cols: Selection = ALL, part: Any = None) -> None:
+        """block[rows, cols] += alpha a b. Products with the same `part` have the same rows and columns; no two parts overlap."""
+        beta = 1 if part in self.begun else self.beta
+        self.begun.add(part)
+        if rows is ALL and cols is ALL:
+            multiply(self.xp, a, b, self.block, self.alpha, beta, self.alike)
+            return
+        in_place = isinstance(rows, slice) and isinstance(cols, slice)
+        target = take(self.xp, self.block, rows, cols)
+        multiply(self.xp, a, b, target, self.alpha, beta, self.alike)
+        if not in_place:
+            self.xp.put(self.block, rows, cols, target)
+
+    def end(self) -> None:
+        """If no product has come (this rank's part of k is empty), multiply the block by beta now."""
+        if not self.begun:
+            self.xp.scale(self.block, self.beta)
+
+
+def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
+    """c = alpha a b + beta c, recorded in the ledger; buffers that it needs are workspace. alike: as for gemm."""
+    room = partial(buffer, xp)
+    if current() is None:
+        xp.gemm(a, b, c, alpha, beta, room, alike)
+        return
+    with timed("gemm", flops=operations(a.shape[0], b.shape[1], a.shape[1], c.dtype)):
+        xp.gemm(a, b, c, alpha, beta, room, alike)
+
+
+# ---------------------------------------------------------------------------------------------- operands that move
+
+
+@dataclass
+class Stream:
+    """A matrix that is cut along the walked dimension over the ranks of `comm`: parts[r] are the indices of rank r's block. Without
+    a comm there is one part, and it does not move.
+
+    Panels travel in the order in which the matrix is stored. `seen` turns one of a transpose round, as the product needs it.
+    """
+
+    X: DistMatrix
+    dimension: int
+    axes: tuple[str, ...]
+    comm: Communicator | None
+    parts: list[IndexSet]
+
+    @staticmethod
+    def along(X: DistMatrix, dimension: int, axes: tuple[str, ...], parts: list[IndexSet]) -> Stream:
+        """X with its dimension `dimension` (0: rows, 1: columns) cut along the axes, into these parts."""
+        return Stream(X, dimension, axes, X.grid[axes] if axes else None, parts)
+
+    @staticmethod
+    def parts_of(X: DistMatrix, dimension: int, axes: tuple[str, ...]) -> list[IndexSet]:
+        """The indices along the dimension of each rank that differs from this one only along the axes."""
+        grid, cuts = X.grid, (X.layout.rows, X.layout.cols)[dimension]
+        assert grid.coords is not None
+        return shares(X.shape[dimension], cuts, grid.sizes, axes, grid.coords)
+
+    @property
+    def here(self) -> int:
+        """The number of this rank's own part."""
+        return self.comm.rank if self.comm else 0
+
+    @property
+    def moves(self) -> bool:
+        return self.comm is not None
+
+    def shape(self, width: int) -> tuple[int, int]:
+        """The shape, as stored, of a panel of `width` indices of the walked dimension."""
+        across = self.X.stored.shape[1 - self.dimension]
+        seen = (width, across) if self.dimension == 0 else (across, width)
+        return seen[::-1] if self.X.transposed else seen
+
+    def seen(self, stored: Any) -> Any:
+        """A panel as the product needs it, of one as stored; or the other way round."""
+        return stored.T if self.X.transposed else stored
+
+    def cut(self, selection: Selection) -> Any:
+        """These positions of this rank's own block, as stored."""
+        return self.seen(take(self.X.xp, self.X.stored, *self.place(selection)))
+
+    def of(self, stored: Any, selection: Selection) -> Any:
+        """These positions of a part that has been received, as the product needs them."""
+        return take(self.X.xp, self.seen(stored), *self.place(selection))
+
+    def place(self, selection: Selection) -> tuple[Selection, Selection]:
+        """The rows and columns at these positions of the walked dimension."""
+        return (selection, ALL) if self.dimension == 0 else (ALL, selection)
+
+    def room(self, width: int) -> Any:
+        """A flat buffer for a panel of up to `width` indices."""
+        return buffer(self.X.xp, (prod(self.shape(width)),), self.X.dtype)
+
+    def fitted(self, room: Any, width: int) -> Any:
+        """A panel of `width` indices, as stored, at the beginning of a buffer."""
+        shape = self.shape(width)
+        return room[: prod(shape)].reshape(*shape)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """The indices of the walked dimension that part x of one stream and part y of another have in common: their positions in each
+    part, and how many there are."""
+
+    x: int
+    y: int
+    in_x: Selection
+    in_y: Selection
+    width: int
+
+    def chopped(self, width: int) -> list[Meeting]:
+        """The same in as few pieces of at most `width` indices as there can be, all equally wide."""
+        pieces = -(-self.width // width)
+        cuts = [block_bounds(self.width, pieces, i) for i in range(pieces)]
+        return [Meeting(self.x, self.y, some_of(self.in_x, *cut), some_of(self.in_y, *cut), cut[1] - cut[0]) for cut in cuts]
+
+
+def meetings(xs: list[IndexSet], ys: list[IndexSet]) -> list[Meeting]:
+    """Every pair of parts of two streams that has indices in common, in order of the first stream's parts."""
+    return [Meeting(x, y, *xs[x].overlay(ys[y])) for x, y in overlapping(xs, ys)]

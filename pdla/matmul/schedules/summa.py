@@ -1,0 +1,136 @@
+"""SUMMA: panels are broadcast along the grid's rows and columns, and while one is multiplied the next three travel.
+
+Walking k (C stays) a rank of a pr x pc grid receives (mk/P)(pc - 1) + (kn/P)(pr - 1) words and needs four panels of A and of B.
+For A B^T and A^T B the same loop walks n or m: panels of one operand are broadcast, panels of C reduced to their owners.
+Van de Geijn and Watts, Concurrency: Practice and Experience 9 (1997).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from itertools import cycle
+from typing import Any, TypeVar
+
+from pdla.comm.ledger import buffer
+from pdla.comm.pending import Pending, done
+from pdla.indices import Selection
+from pdla.matmul.schedules import walk
+from pdla.matmul.schedules.base import AHEAD, Planned, Schedule, Traffic, at_once, sink, walked
+from pdla.matmul.schedules.streams import Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matrix.core import DistMatrix
+
+Panel = TypeVar("Panel")
+
+class Feed:
+    """Panels of one operand: the one that is multiplied, and those under way."""
+
+    def __init__(self, stream: Stream, width: int, panels: int) -> None:
+        self.stream = stream
+        rooms = [stream.room(width) for _ in range(at_once(panels))] if stream.moves else []
+        self.panels = cycle([cache(partial(stream.fitted, room)) for room in rooms])  # by width: there are thousands of few widths
+
+    def start(self, owner: int, positions: Selection, width: int) -> tuple[Pending, Any]:
+        """Start sending or receiving a panel; gives it, too, as the product needs it; it is there once the Pending has ended."""
+        stream, comm = self.stream, self.stream.comm
+        if comm is None:
+            panel = stream.cut(positions)
+            return done(panel), stream.seen(panel)
+        panel = next(self.panels)(width)
+        if comm.rank == owner:
+            stream.X.xp.copy(panel, stream.cut(positions))
+        return comm.bcast(panel, owner), stream.seen(panel)
+
+
+class Drain:
+    """Panels of C: the one that is computed, and those that are being summed at their owners."""
+
+    def __init__(self, stream: Stream, width: int, panels: int) -> None:
+        self.stream = stream
+        self.rooms = cycle([stream.room(width) for _ in range(at_once(panels))])
+        self.under_way: deque[tuple[Pending, Any, Selection]] = deque()
+
+    def panel(self, width: int) -> Any:
+        if len(self.under_way) > AHEAD:
+            self.finish()
+        return self.stream.fitted(next(self.rooms), width)
+
+    def start(self, owner: int, positions: Selection, panel: Any) -> None:
+        comm, X = self.stream.comm, self.stream.X
+        assert comm is not None
+        mine = comm.rank == owner
+        out = buffer(X.xp, panel.shape, panel.dtype) if mine else None
+        self.under_way.append((comm.reduce(panel, owner, out), out, positions))
+
+    def finish(self) -> None:
+        """Wait for the oldest sum under way; on the panel's owner, put it into C."""
+        pending, out, positions = self.under_way.popleft()
+        pending.wait()
+        if out is not None:
+            self.stream.X.xp.put(self.stream.X.stored, *self.stream.place(positions), out)
+
+
+def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meeting], int]:
+    """The panels of two streams, and the width of the widest."""
+    panels = memo.once("panels", lambda: [piece for meeting in meetings(x.parts, y.parts) for piece in meeting.chopped(width)])
+    return panels, max((panel.width for panel in panels), default=0)
+
+
+def started(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[tuple[Panel, Any]]:
+    """Each panel with what `start` gives for it; before a panel is given, the next AHEAD have been started."""
+    coming: deque[tuple[Panel, Any]] = deque()
+    for panel in panels:
+        coming.append((panel, start(panel)))
+        if len(coming) > AHEAD:
+            yield coming.popleft()
+    while coming:
+        yield coming.popleft()
+
+
+def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
+    """sink += a b, panel by panel of k."""
+    panels, widest = panels_of(a, b, width, memo)
+    feed_a, feed_b = (Feed(stream, widest, len(panels)) for stream in (a, b))
+
+    def start(p: Meeting) -> tuple[tuple[Pending, Any], tuple[Pending, Any]]:
+        return feed_a.start(p.x, p.in_x, p.width), feed_b.start(p.y, p.in_y, p.width)
+
+    for _, ((coming_a, x), (coming_b, y)) in started(start, panels):
+        coming_a.wait()
+        coming_b.wait()
+        sink.add(x, y)
+    sink.end()
+
+
+def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: Memo) -> None:
+    """C = a b, panel by panel of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
+    panels, widest = panels_of(moving, c, width, memo)
+    feed = Feed(moving, widest, len(panels))
+    drain = Drain(c, widest, len(panels)) if c.moves else None
+    for number, (p, (coming, x)) in enumerate(started(lambda p: feed.start(p.x, p.in_x, p.width), panels)):
+        coming.wait()
+        factors = (x, other) if c.dimension == 0 else (other, x)
+        if drain is None:
+            sink.add(*factors, *c.place(p.in_y), part=number)
+        else:
+            panel = drain.panel(p.width)
+            multiply(sink.xp, *factors, panel, sink.alpha, 0)
+            drain.start(p.y, p.in_y, panel)
+    while drain is not None and drain.under_way:
+        drain.finish()
+
+
+class Summa(Schedule):
+    """SUMMA as an entry of the registry."""
+
+    name = "summa"
+    is_algorithm = walks = True
+    straight, in_panels = "fetch", "summa"
+
+    def suits(self, traffic: Traffic) -> bool:
+        return True
+
+    def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        streams = walk.streams(a, b, c, plan.walk, plan.memo)
+        walked(walk_k, walk_mn, plan, streams, sink(plan, c, alpha, beta))

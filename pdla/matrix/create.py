@@ -1,0 +1,375 @@
+"""Making distributed matrices: from arrays, from functions, from nothing, and at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from math import prod
+from numbers import Real
+from sys import float_info
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from pdla.array import blas, namespace
+from pdla.array.draw import TILE, Draw
+from pdla.array.dtypes import check_numbers, has_fractions
+from pdla.array.numpy import significant
+from pdla.comm.agreement import agree, agreed, amid, in_words
+from pdla.comm.communicator import Communicator
+from pdla.errors import DeviceError, LayoutError, ShapeError, kind_of
+from pdla.grid import ProcessGrid, in_layout, on_grid
+from pdla.indices import MOST, IndexSet
+from pdla.layout import Layout, Shape
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import check_root, converted, local_shape
+
+LARGEST = float_info.max
+FINGERPRINTED = 16 * 2**20  # bytes of an array whose digest ranks compare: that takes some 15 ms
+
+
+def _checked(shape: Any, grid: ProcessGrid, layout: Layout, dtype: Any, call: str) -> tuple[Shape, np.dtype]:
+    """Collective: a shape, layout and dtype that fit, the same on every rank."""
+    on_grid(call, grid)
+    with agreed(grid.comm, f"{call}(shape={in_words(shape)}, {grid!r}, {layout!r}, dtype={dtype!r})"):
+        in_layout(call, layout)
+        whole = whole_shape(call, shape)
+        layout.check(whole, grid.sizes)
+        kind = np.dtype(dtype)
+        check_numbers(call, kind, grid.comm.xp)
+        if grid.comm.xp.name != "meta":
+            check_room(call, local_shape(whole, layout, grid), kind)
+    return whole, kind
+
+
+def whole_shape(call: str, shape: Any) -> Shape:
+    """The shape as two Python ints; ShapeError unless it is two lengths from 0 to 2^63 - 1."""
+    sizes = isinstance(shape, (tuple, list)) and len(shape) == 2
+    if not (sizes and all(isinstance(n, (int, np.integer)) and int(n) >= 0 for n in shape)):
+        raise ShapeError(f"{call}: a matrix has two dimensions of length 0 or more, not shape {shape!r}")
+    if max(map(int, shape)) > MOST:
+        raise ShapeError(f"{call}: the dimensions of shape {shape!r} are too long: 2^63 - 1 is the most")
+    return int(shape[0]), int(shape[1])
+
+
+def check_room(call: str, block: Shape, kind: np.dtype) -> None:
+    """ShapeError for a block, perhaps without elements, that is longer than any array."""
+    if prod(max(n, 1) for n in block) * kind.itemsize > MOST:  # NumPy leaves out lengths of 0, too
+        raise ShapeError(f"{call}: no array has as many bytes as a block of {block[0]} x {block[1]} {kind}: cut it further")
+
+
+def _check_unmasked(call: str, array: Any) -> None:
+    if np.ma.is_masked(array):
+        raise ShapeError(f"{call}: an array with masked elements: give array.filled(...), as no matrix has a mask")
+
+
+def _array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
+    """What was given, as an array; ShapeError for lists that are none, such as rows of different lengths."""
+    try:
+        return asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"{call}: {kind_of(given)} that is no array: {error}") from None
+
+
+def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+    """A matrix over the caller's own block, without a copy: each sees what the other writes to it.
+
+    local  2-D array of this rank's block (any strides; a block stored by columns is sent as it is); on idle ranks of size 0 (or
+           None). In a dry run its shape and dtype alone are kept. Collective. Where it is stored by rows on some ranks and by
+           columns, or with gaps within rows, on others, copies of its products, and of what is added to it as `out`, may differ in
+           their last bits: BLAS adds in another order.
+    Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ; DeviceError where it is not an array of
+    the kind that PDLA_ARRAY names, or lies on another GPU.
+    """
+    on_grid("from_local", grid)
+    with agreed(grid.comm, f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
+        in_layout("from_local", layout)
+        shape = whole_shape("from_local", shape)
+        layout.check(shape, grid.sizes)
+        expected = local_shape(shape, layout, grid)
+        block = np.empty((0, 0)) if local is None else namespace(local).asarray(local)
+        check_numbers("from_local", block.dtype, namespace(block))
+        _check_unmasked("from_local", local)
+        if grid.active and block.shape != expected:
+            raise ShapeError(
+                f"the local block has shape {block.shape}; {layout!r} wants {expected} of {shape}: pdla.Cuts says which "
+                "rows or columns each rank has, where they are not cut evenly"
+            )
+        if grid.active:
+            _check_place(block, local, grid.comm.xp)
+    mine = (block.dtype, _order(block), (_gaps(block), _gaps(block.T))) if grid.active else None
+    blocks = [theirs for theirs in grid.comm.share(mine) if theirs is not None]
+    if not blocks:
+        raise ShapeError(f"from_local: a dry run as rank {grid.comm.rank}, an idle one, knows no dtype: give it another rank=")
+    dtypes, orders, gaps = (set(each) for each in zip(*blocks, strict=True))
+    if len(dtypes) > 1:
+        raise ShapeError(f"from_local: ranks bring different dtypes: {', '.join(sorted(map(str, dtypes)))}")
+    if not grid.active:
+        block = grid.comm.xp.empty((0, 0), dtypes.pop())
+    by_columns = "F" in orders and "C" not in orders
+    base = block.T if by_columns else block
+    if grid.comm.xp.name == "meta":
+        base = grid.comm.xp.asarray(base)
+    return DistMatrix(base, shape, grid, layout, transposed=by_columns, gaps=max(each[by_columns] for each in gaps))
+
+
+def _gaps(block: Any) -> int:
+    """DistMatrix.gaps of this block: 0: none; 1: between rows only; 2: the elements of a row are not adjacent in memory."""
+    if not block.size or namespace(block).contiguous(block):
+        return 0
+    how, _ = blas.orientation(block) or (b"", 0)
+    return 1 if how == b"N" else 2
+
+
+def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
+    """DeviceError unless a block is where matrices are: no kernel reads other memory, and `block` would be a mere copy of what the
+    caller has on another device."""
+    here = namespace(block)
+    if xp.name not in (here.name, "meta"):
+        raise DeviceError(
+            f"from_local: the block is an array of {here.name}'s, matrices are made of {xp.name}'s (PDLA_ARRAY={xp.name}): "
+            f"bring it there before, or set PDLA_ARRAY={here.name}"
+        )
+    if here.name == "cupy" and block is not local:
+        raise DeviceError("from_local: the block lies on another GPU than this rank's matrices: make it after the first grid")
+
+
+def _order(block: Any) -> str:
+    """How a block is stored: "C" by rows, "F" by columns, "" where it is both."""
+    down, across = block.strides if min(block.shape) > 1 else (0, 0)
+    return "F" if abs(down) < abs(across) else "C" if down else ""
+
+
+def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:
+    """A matrix from a whole array: every rank has it (root=None) and copies its block, or `root` has it and sends the blocks out.
+
+    array  2-D; with root=None the same on all ranks (16 MiB of it are compared), else used on root only. Collective.
+    """
+    on_grid("from_global", grid)
+    comm = grid.comm
+    with agreed(comm, f"from_global({grid!r}, {layout!r}, root={root})"):
+        in_layout("from_global", layout)
+        check_root(comm, root)
+        if layout.partial:
+            raise LayoutError(f"from_global: {layout!r} has partial sums; give a layout without")
+        whole = whole_array("from_global", comm, array) if root in (None, comm.rank) else None
+        if whole is not None and whole.ndim != 2:
+            raise ShapeError(f"from_global: a matrix has two dimensions, not shape {whole.shape}, as {kind_of(array)} has")
+        if whole is not None:
+            layout.check(whole.shape, grid.sizes)
+    if root is None:
+        return _block_of(whole, grid, layout)
+    with amid(comm, "from_global"):
+        said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
+        if said is None:
+            raise ShapeError(f"from_global: a dry run as rank {comm.rank} has no array from {root=}: give dry_run rank={root}")
+        shape, dtype = said
+        alone = ProcessGrid.trusted((1,), comm, [root])
+        base = whole if whole is not None else comm.xp.empty((0, 0), dtype)
+        return converted(DistMatrix(base, shape, alone, Layout()), layout, grid)
+
+
+def whole_array(call: str, comm: Communicator, array: Any) -> Any:
+    """A user's array, in this machine's byte order (one from a file may have the other); ShapeError unless it is of numbers."""
+    _check_unmasked(call, array)
+    whole = array if isinstance(array, np.ndarray) else _array(call, array, comm.xp.asarray)
+    if isinstance(whole, np.ndarray):
+        whole = whole.astype(whole.dtype.newbyteorder("="), copy=False)
+    check_numbers(call, whole.dtype, comm.xp)  # of NumPy's arrays before the communicator's module refuses them in its own words
+    return comm.xp.asarray(whole)
+
+
+def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
+    xp = namespace(whole)
+    agree(grid.comm, f"from_global of shape {whole.shape}, {whole.dtype}{fingerprint(whole)}")
+    rows, cols = layout.indices(whole.shape, grid.sizes, grid.coords)
+    block = xp.empty((len(rows), len(cols)), whole.dtype)
+    xp.copy(block, xp.take(whole, rows.selection, cols.selection))
+    return DistMatrix(block, whole.shape, grid, layout)
+
+
+def fingerprint(whole: Any) -> str:
+    """Text that differs between ranks whose arrays differ, as where each has drawn its own, or loaded its own file. Of an array of
+    more than FINGERPRINTED bytes about so many are looked at, evenly spread along its longest dimension."""
+    xp = namespace(whole)
+    if xp.name == "meta":
+        return ""
+    longest = int(np.argmax(whole.shape))
+    every = (*[slice(None)] * longest, slice(None, None, -(-whole.nbytes // FINGERPRINTED) or 1))
+    return f", digest {blake2b(significant(xp.host(whole[every])), digest_size=8).hexdigest()}"
+
+
+def _filled(
+    shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, fill: Callable[[np.ndarray, IndexSet, IndexSet], None]
+) -> DistMatrix:
+    """Each rank fills its own block, knowing its global rows and columns."""
+
+    def make(rows: IndexSet, cols: IndexSet) -> Any:
+        return grid.comm.xp.filled((len(rows), len(cols)), dtype, lambda x: fill(x, rows, cols))
+
+    return _made(shape, grid, layout, dtype, make)
+
+
+def _made(
+    shape: Shape, grid: ProcessGrid, layout: Layout, dtype: np.dtype, make: Callable[[IndexSet, IndexSet], Any]
+) -> DistMatrix:
+    """Each rank makes the block of its global rows and columns; along a partial axis the first rank does, the others have zeros."""
+    rows, cols = layout.indices(shape, grid.sizes, grid.coords)
+    if grid.coords is None or all(grid.coords[axis] == 0 for axis in layout.partial):
+        block = make(rows, cols)
+    else:
+        block = grid.comm.xp.filled((len(rows), len(cols)), dtype, lambda x: x.fill(0))
+    return DistMatrix(block, shape, grid, layout)
+
+
+def from_function(
+    f: Callable[..., Any], shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64
+) -> DistMatrix:
+    """A matrix whose element (i, j) is f(i, j). For each tile of its block a rank calls f once, with a column of row indices and a
+    row of column indices.
+
+    Collective (the arguments are agreed on); an error in f on one rank is an error on all. ShapeError where f gives anything but
+    numbers, or numbers that the matrix cannot hold: complex ones for real floats; fractions or too large ones for integers.
+    """
+    shape, kind = _checked(shape, grid, layout, dtype, "from_function")
+
+    def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
+        i, j = rows.indices()[:, None], cols.indices()[None, :]
+        wide = min(block.shape[1], TILE) or 1
+        for top in range(0, block.shape[0], TILE // wide):
+            for left in range(0, block.shape[1], wide):
+                part = np.s_[top : top + TILE // wide], np.s_[left : left + wide]
+                _put(block[part], _numbers(f(i[part[0]].copy(), j[:, part[1]].copy()), kind))  # f may write to its arguments
+
+    with agreed(grid.comm, "from_function: f"):
+        made = _filled(shape, grid, layout, kind, fill)
+    return made
+
+
+def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
+    try:
+        tile[...] = numbers
+    except ValueError:
+        raise ShapeError(
+            f"from_function: f gives an array of shape {numbers.shape} for {tile.shape[0]} rows and {tile.shape[1]} columns: "
+            f"give one of shape {tile.shape}, as f(i, j) = i + j does, or one that NumPy broadcasts to it"
+        ) from None
+
+
+def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
+    """What f has given, as an array; ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks,
+    imaginary parts and fractions, and wrap integers around."""
+    _check_unmasked("from_function: f", found)
+    numbers = _array("from_function: f", found, np.asarray)
+    check_numbers("from_function: f", numbers.dtype, namespace(numbers))
+    if numbers.dtype.kind == "c" and kind.kind != "c":
+        raise ShapeError(f"from_function: f gives {numbers.dtype}, the matrix has {kind}: give dtype=complex, or f's .real")
+    if not has_fractions(kind) and not np.can_cast(numbers.dtype, kind):
+        with np.errstate(invalid="ignore"):
+            lost = numbers[numbers.astype(kind) != numbers]
+        if lost.size:
+            raise ShapeError(f"from_function: f gives {lost[0]}, the matrix has {kind}: give another dtype=, or round what f gives")
+    return numbers
+
+
+def zeros(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+    """A matrix of zeros. Collective."""
+    shape, kind = _checked(shape, grid, layout, dtype, "zeros")
+    return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(0))
+
+
+def ones(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+    """A matrix of ones. Collective."""
+    shape, kind = _checked(shape, grid, layout, dtype, "ones")
+    return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(1))
+
+
+def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
+    """Ones on the diagonal, zeros elsewhere; an int makes a square one. Collective."""
+    square = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
+    square, kind = _checked(square, grid, layout, dtype, "eye")
+
+    def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
+        block.fill(0)
+        here, there, size = rows.overlay(cols)
+        positions = np.arange(max(block.shape))
+        block[positions[here][:size], positions[there][:size]] = 1
+
+    return _filled(square, grid, layout, kind, fill)
+
+
+# ---------------------------------------------------------------------------------------------- random
+
+
+def random(
+    shape: Shape,
+    grid: ProcessGrid,
+    layout: Layout,
+    *,
+    dtype: Any = np.float64,
+    seed: int = 0,
+    distribution: str = "uniform",
+    low: float = 0,
+    high: float = 1,
+) -> DistMatrix:
+    """Random numbers that depend on seed, shape and dtype only: the same matrix on every grid, layout and rank count.
+
+    seed          any integer; seeds that differ by a multiple of 2^64 give one matrix
+    distribution  "uniform" on [low, high), then rounded to dtype, so that high may occur; "integers" from low to high - 1 in any
+                  dtype that has all of them (small ones make every product exact); "normal" with mean 0 and standard deviation 1,
+                  by inverse CDF.
+                  Complex numbers have both parts drawn so.
+    Philox counters are keyed by the global position of cache-sized tiles. Collective.
+    """
+    shape, kind = _checked(shape, grid, layout, dtype, "random")
+    with agreed(grid.comm, f"random(seed={in_words(seed)}, {distribution!r}, {in_words(low)}, {in_words(high)})"):
+        if not (isinstance(distribution, str) and distribution in ("uniform", "integers", "normal")):
+            raise ValueError(f"distribution={distribution!r}: give 'uniform', 'integers' or 'normal'")
+        if not isinstance(seed, (int, np.integer)):
+            raise ValueError(f"seed={seed!r}: give an integer")
+        low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))  # NumPy's short ints wrap around
+        real = all(isinstance(end, Real) for end in (low, high))
+        if not (real and abs(low) <= LARGEST and abs(high) <= LARGEST and high - low <= LARGEST):
+            raise ValueError(f"low={low!r}, high={high!r}: give finite real numbers, not so far apart")
+        if distribution == "integers":
+            _check_range(low, high, kind)
+        elif not has_fractions(kind):
+            raise ValueError(f"{distribution!r} numbers as {kind} would be cut off: give distribution='integers', low=, high=")
+        if distribution == "uniform" and not _held([low, high], kind):
+            raise ValueError(f"low={low}, high={high}: {kind} has no such numbers")
+    draw = Draw(shape[1], kind, seed, distribution, low, high)
+    return _made(shape, grid, layout, kind, lambda rows, cols: grid.comm.xp.drawn(rows, cols, draw))
+
+
+def _held(numbers: list[float], kind: np.dtype) -> bool:
+    """Whether all of these numbers are finite in a dtype of floats."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.array(numbers, np.longdouble).astype(kind)).all())
+
+
+def _check_range(low: float, high: float, kind: np.dtype) -> None:
+    """ValueError unless low and high are whole numbers, low < high, and the dtype has every integer from low to high - 1."""
+    if low != int(low) or high != int(high):
+        raise ValueError(f"low={low}, high={high}: integers are drawn between whole numbers")
+    low, high = int(low), int(high)
+    if low >= high:
+        raise ValueError(f"low={low}, high={high}: there are no integers from {low} to {high - 1}")
+    drawn = np.iinfo(np.int64)
+    least, most = drawn.min, drawn.max
+    if kind.kind == "b":
+        least, most = 0, 1
+    elif kind.kind in "iu":
+        least, most = max(np.iinfo(kind).min, least), min(np.iinfo(kind).max, most)
+    if low < least or high - 1 > most:
+        raise ValueError(f"low={low}, high={high}: integers as {kind} can be from {least} to {most}")
+    if kind.kind not in "iub" and not _exact(low, high - 1, kind):
+        raise ValueError(f"low={low}, high={high}: {kind} has no such numbers, or rounds those between")
+
+
+def _exact(low: int, last: int, kind: np.dtype) -> bool:
+    """Whether a dtype of floats has every integer from low to last: it has if it has the largest in size and its neighbour."""
+    largest = max(low, last, key=abs)
+    numbers = [low, last, largest + (1 if largest < 0 else -1)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(numbers, np.longdouble).astype(kind).tolist() == numbers

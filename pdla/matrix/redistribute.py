@@ -1,0 +1,259 @@
+"""Any layout to any other: one packed message to each peer, receives posted first, unpacked as they come.
+
+Volume: a rank receives what it will hold and does not hold yet. Where several ranks hold copies of it, the nearest in rank
+number sends; a rank that holds a copy itself receives nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from pdla.array.composed import summing
+from pdla.comm.agreement import agree, agreed, amid
+from pdla.comm.cache import kept
+from pdla.comm.collectives import circulant
+from pdla.comm.communicator import Communicator
+from pdla.comm.ledger import buffer, buffers, takes
+from pdla.cuts import Cuts
+from pdla.errors import GridError, LayoutError, PdlaError
+from pdla.grid import ProcessGrid, in_layout, on_grid, one_communicator
+from pdla.indices import IndexSet, Selection, searched
+from pdla.layout import Layout, Shape, axes_of, overlays_of_blocks, places_of
+from pdla.matrix.core import DistMatrix
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Part of a block that travels: its rows and columns there, its shape, and the rank at the other end, which may be this one."""
+
+    peer: int
+    rows: Selection
+    cols: Selection
+    shape: Shape
+
+
+Side = tuple[Layout, ProcessGrid]
+
+
+def _nearest(holders: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """For each rank the holder nearest in rank number, the lower one of two equally near."""
+    after = np.minimum(searched(holders, ranks, "left"), len(holders) - 1)
+    before = np.maximum(after - 1, 0)
+    closer = np.abs(holders[after] - ranks) < np.abs(ranks - holders[before])
+    return np.where(closer, holders[after], holders[before])
+
+
+def incoming(shape: Shape, source: Side, target: Side) -> list[Piece]:
+    """What this rank will receive, itself included as a sender, and where each piece goes in its new block."""
+    layout, grid = target
+    return received(shape, source, layout.indices(shape, grid.sizes, grid.coords))
+
+
+def received(shape: Shape, source: Side, held: tuple[IndexSet, IndexSet]) -> list[Piece]:
+    """What this rank will receive of the rows and columns `held`, itself included as a sender, and where each piece goes there."""
+    layout, grid = source
+    me = np.array([grid.comm.rank])
+    return [
+        Piece(int(_nearest(grid.holders(up.where | along.where), me)[0]), up.here, along.here, (up.size, along.size))
+        for up, along in overlays_of_blocks(shape, layout, grid.sizes, held)
+    ]
+
+
+def outgoing(shape: Shape, source: Side, target: Side) -> list[Piece]:
+    """What this rank will send, itself included as a receiver, and where each piece lies in its present block."""
+    return [piece for piece, _ in sent(shape, source, *target, target[1].sizes)]
+
+
+def sent(
+    shape: Shape, source: Side, layout: Layout, to: ProcessGrid, sizes: Mapping[str, int]
+) -> Iterator[tuple[Piece, Mapping[str, int]]]:
+    """The same, each piece with the coordinates of the target's share that it is part of.
+
+    sizes  of the axes of the grid `to`, and of what else cuts the target's layout
+    """
+    lying, grid = source
+    if grid.coords is None:
+        return
+    me = grid.comm.rank
+    copies = grid.holders({axis: grid.coords[axis] for axis in lying.axes})
+    held = lying.indices(shape, grid.sizes, grid.coords)
+    for up, along in overlays_of_blocks(shape, layout, sizes, held):
+        where = up.where | along.where
+        wanting = to.holders(where)
+        for rank in wanting[_nearest(copies, wanting) == me]:
+            yield Piece(int(rank), up.here, along.here, (up.size, along.size)), where
+
+
+@dataclass(frozen=True)
+class Route:
+    """What this rank sends and receives on the way of a matrix from one layout to another."""
+
+    sends: list[Piece]
+    recvs: list[Piece]
+
+    @staticmethod
+    def between(shape: Shape, source: Side, target: Side) -> Route:
+        return Route(outgoing(shape, source, target), incoming(shape, source, target))
+
+
+def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable[[], None]:
+    """Collective: start moving A along its route into `out`, this rank's new block; gives a function that completes the move."""
+    xp, me = A.xp, comm.rank
+    taken = takes(xp, A.stored, [(p.rows, p.cols) for p in route.sends])
+    parts = {p.peer: part for p, part in zip(route.sends, taken, strict=True)}
+    places = {p.peer: p for p in route.recvs}
+    # A piece that lies in one rectangle is received where it belongs; else it is unpacked from a buffer of its own.
+    direct = {p.peer: isinstance(p.rows, slice) and isinstance(p.cols, slice) for p in route.recvs}
+    others = {peer: p for peer, p in places.items() if peer != me}
+    boxes = iter(buffers(xp, [p.shape for peer, p in others.items() if not direct[peer]], A.dtype))
+    arrivals = {peer: xp.take(out, p.rows, p.cols) if direct[peer] else next(boxes) for peer, p in others.items()}
+    pending = comm.alltoall({peer: part for peer, part in parts.items() if peer != me}, arrivals)
+
+    def end() -> None:
+        if me in places:
+            xp.put(out, places[me].rows, places[me].cols, parts[me])
+        for peer in pending:
+            if not direct[peer]:
+                xp.put(out, places[peer].rows, places[peer].cols, arrivals.pop(peer))
+        if A.conjugated:
+            xp.copy(out, out, conjugate=True)
+
+    return end
+
+
+def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
+    """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
+    source, target = (A.layout, A.grid), (layout, grid)
+    route = kept(grid.comm, ("route", A.shape, source, target), lambda: Route.between(A.shape, source, target))
+    start(A, route, grid.comm, out)()
+
+
+def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
+    """Collective: A with its partial sums added up, by a reduce-scatter over each partial axis along the dimension that it cuts
+    in `wanted`.
+
+    An axis that cuts neither dimension in `wanted` cuts A's longer one afterwards, innermost; redistributing from there to
+    `wanted` makes it an all-reduce.
+    16-bit floats are rounded once, when all axes have been added up.
+    """
+    layout, block = A.layout.summed, A.stored
+    by_columns = A.transposed and not A.gaps  # not by the block's own strides: from_local takes other ones on each rank
+    for axis, by_rows, layout in sums_to(A.shape, A.layout, wanted, tuple(A.grid.sizes.items())):
+        by_columns = by_columns and not by_rows
+        block = scatter(A, block, layout, axis, by_rows, by_columns)
+    if block.dtype != A.dtype:
+        total, block = block, buffer(A.xp, block.shape, A.dtype)
+        A.xp.copy(block, total)
+    return DistMatrix(block, A.shape, A.grid, layout, conjugated=A.conjugated)
+
+
+def sums_to(
+    shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]
+) -> Iterator[tuple[str, bool, Layout]]:
+    """`sums`, each with the layout in which it leaves the matrix."""
+    partly = layout.summed
+    for axis, by_rows in sums(shape, layout, wanted, sized):
+        cut = next((c for c in (*wanted.rows, *wanted.cols) if c.axis == axis and not isinstance(c, Cuts)), axis)
+        partly = Layout((*partly.rows, cut), partly.cols) if by_rows else Layout(partly.rows, (*partly.cols, cut))
+        yield axis, by_rows, partly
+
+
+@lru_cache(maxsize=256)
+def sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
+    """The partial axes in the order in which they are summed, each with whether it cuts rows: first those that do, or first those
+    that cut columns, whichever brings fewer words. sized: the grid's axes and their sizes."""
+    sizes = dict(sized)
+    nests = (wanted.rows, True), (wanted.cols, False)
+    rows, cols = ([(axis, by) for axis in axes_of(nest) if axis in layout.partial] for nest, by in nests)
+    rest = [(axis, shape[0] >= shape[1]) for axis in layout.partial if axis not in wanted.axes]
+    block = layout.local_shape(shape, sizes, dict.fromkeys(sizes, 0))
+    either = [*rows, *cols, *rest], [*cols, *rows, *rest]
+    return tuple(min(either, key=lambda order: addends(block, [(by, sizes[axis]) for axis, by in order])))
+
+
+def addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
+    """Words that a rank receives of addends of a block that are summed along one axis after another, at most: each cuts rows (True)
+    or columns among so many ranks."""
+    words, share = 0, [*block]
+    for by_rows, ranks in cuts:
+        in_steps, which = circulant.pays(8 * prod(share), ranks), 0 if by_rows else 1
+        holders = min(ranks, share[which])
+        share[which] = ceil(share[which] / ranks)
+        words += prod(share) * (circulant.most_addends(ranks, holders) if in_steps else ranks - 1)
+    return words
+
+
+def scatter(A: DistMatrix, block: Any, layout: Layout, axis: str, by_rows: bool, by_columns: bool) -> Any:
+    """Collective: the addends in `block` summed along an axis, each rank getting its share in `layout`, not yet rounded.
+
+    by_columns  on all ranks `block` is stored by columns, some of which are summed: the transposes of its parts have no gaps
+    """
+    grid, xp = A.grid, A.xp
+    comm = grid[axis]
+    if comm is None or grid.coords is None:
+        return xp.empty((0, 0), summing(A.dtype))
+    before = Layout(layout.rows[:-1], layout.cols) if by_rows else Layout(layout.rows, layout.cols[:-1])
+    parts = takes(xp, block, places_of(A.shape, layout, before, (axis,), grid.sizes, grid.coords))
+    parts = [part.T for part in parts] if by_columns else parts
+    total = comm.reduce_scatter(parts, buffer(xp, parts[comm.rank].shape, summing(A.dtype))).wait()
+    return total.T if by_columns else total
+
+
+def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective, unchecked: A in another layout; new memory, unless that layout has partial sums."""
+    if layout.partial:  # A has the same ones, in the same cuts: nothing moves
+        return A._like(A.base, layout=layout)
+    with amid(grid.comm, "a redistribution"):
+        A = summed(A, layout) if A.layout.partial else A
+        out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
+        move(A, layout, grid, out)
+    return DistMatrix(out, A.shape, grid, layout)
+
+
+def local_shape(shape: Shape, layout: Layout, grid: ProcessGrid) -> Shape:
+    """Shape of this rank's block; (0, 0) on an idle rank."""
+    return layout.local_shape(shape, grid.sizes, grid.coords)
+
+
+def redistribute(A: DistMatrix, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:
+    """Collective over the communicator: A in another layout, on its grid or on another one over the same communicator.
+
+    Partial sums are added up. Always gives new memory. Raises, on every rank, LayoutError for a layout that does not fit
+    or asks for partial sums that A has not, GridError for a grid over another communicator.
+    """
+    target = A.grid if grid is None else grid
+    error: PdlaError | None = None
+    try:
+        on_grid("redistribute", target)
+        in_layout("redistribute", layout)
+        one_communicator(A.grid, target, "the grid")
+        layout.check(A.shape, target.sizes)
+        if layout.partial and (target != A.grid or not A.lies_as(layout)):
+            raise LayoutError(f"cannot make partial sums {layout!r} from {A.layout!r}")
+    except PdlaError as raised:
+        error = raised
+    agree(A.grid.comm, f"redistribute {A.described} to {layout!r} on {target!r}", error)
+    made = converted(A, layout, target)
+    return made.copy() if layout.partial else made
+
+
+def check_root(comm: Communicator, root: Any) -> None:
+    """GridError unless `root` is a rank of the communicator, or None."""
+    if root is not None and not (isinstance(root, (int, np.integer)) and 0 <= root < comm.size):
+        raise GridError(f"root={root!r}: the communicator has ranks 0 to {comm.size - 1}")
+
+
+def gather(A: DistMatrix, root: int | None = None) -> Any:
+    """Collective: the whole of A, C-ordered, on every rank or on `root`; None on the others."""
+    comm = A.grid.comm
+    with agreed(comm, f"gather {A.described} to root={root}"):
+        check_root(comm, root)
+    everyone = ProcessGrid.trusted((comm.size,), comm, None) if root is None else ProcessGrid.trusted((1,), comm, [root])
+    whole = converted(A, Layout(), everyone)
+    return whole.local if everyone.active else None

@@ -1,0 +1,132 @@
+"""Numbers of a matrix that all ranks get: its norm, trace and sum, and whether its copies are alike."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from math import frexp, inf, isnan
+from typing import Any
+
+import numpy as np
+
+from pdla.array import namespace
+from pdla.array.composed import widened
+from pdla.array.numpy import significant
+from pdla.comm.agreement import agree, agreed, amid
+from pdla.errors import LayoutError, ShapeError
+from pdla.matrix.core import DistMatrix
+
+STRIP = 1 << 20  # elements that are squared, or brought to the host, at once
+TINY = 1e-280  # in a sum of squares above this, the squares that underflow are too small to count
+SCATTERED = 256  # elements of a scattered diagonal that are picked at once: for each batch a square of this side is copied
+
+
+def norm(A: DistMatrix) -> float:
+    """Collective: see DistMatrix.norm."""
+    with agreed(A.grid.comm, f"norm of {A.described}"):
+        _check_summed(A, "norm")
+    with amid(A.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
+        squares = _sum_once(A, _squares(A))
+        if A.xp.name == "meta" or isnan(squares) or TINY < squares < inf:
+            return float(np.sqrt(squares))
+        top = max(A.grid.comm.share(_largest(A)))
+        if top in (0, inf):
+            return top
+        factor = 2.0 ** -min(max(frexp(top)[1], -1000), 1000)
+        return float(np.sqrt(_sum_once(A, _squares(A, factor))) / factor)
+
+
+def trace(A: DistMatrix) -> Any:
+    """Collective: see DistMatrix.trace."""
+    with agreed(A.grid.comm, f"trace of {A.described}"):
+        _check_summed(A, "trace")
+        if A.shape[0] != A.shape[1]:
+            raise ShapeError(f"the trace of a matrix of shape {A.shape}: it must be square")
+    return _sum_of(A, "trace", _diagonal(A))
+
+
+def total(A: DistMatrix) -> Any:
+    """Collective: see DistMatrix.sum."""
+    with agreed(A.grid.comm, f"sum of {A.described}"):
+        _check_summed(A, "sum")
+    return _sum_of(A, "sum", _parts(A.base))
+
+
+def check_copies(A: DistMatrix) -> bool:
+    """Collective: see DistMatrix.check_copies."""
+    if A.xp.name == "meta":
+        return True
+    agree(A.grid.comm, f"check_copies of {A.described}")
+    coords = A.grid.coords or {}
+    place = tuple(coords[axis] for axis in (*A.layout.axes, *A.layout.partial)) if coords else None
+    seen: dict[Any, bytes] = {}
+    with amid(A.grid.comm, "check_copies"):
+        digest = hashlib.blake2b()
+        for part in _parts(A.stored):
+            digest.update(significant(A.xp.host(part)))
+        pairs = [pair for pair in A.grid.comm.share((place, digest.digest())) if pair[0] is not None]
+    return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
+
+
+def _check_summed(A: DistMatrix, what: str) -> None:
+    if A.layout.partial:
+        raise LayoutError(f"{what} of partial sums {A.layout!r}: redistribute to {A.layout.summed!r} first")
+
+
+def _sum_once(A: DistMatrix, mine: Any) -> Any:
+    """The sum of a number over the ranks; of ranks that hold copies of a block only the first one's counts."""
+    return sum(A.grid.comm.share(mine if A.first else 0))
+
+
+def _sum_of(A: DistMatrix, call: str, parts: Iterable[Any]) -> Any:
+    """The sum over the ranks of all elements of some parts of each rank's block, in the dtype of NumPy's sums."""
+    with amid(A.grid.comm, call):
+        mine = sum(widened(A.xp.reinterpret(part, A.conjugated)).sum().item() for part in parts)
+        found, kind = _sum_once(A, mine), np.empty(0, A.dtype).sum().dtype
+    if kind.kind in "iu":
+        found = np.uint64(found % 2**64)  # NumPy's sums wrap around
+    return np.asarray(found).astype(kind)[()]
+
+
+def _diagonal(A: DistMatrix) -> Iterator[Any]:
+    """The elements of the diagonal that lie in this block, as vectors: where they are scattered, of at most SCATTERED each."""
+    if A.xp.name == "meta":
+        return
+    rows, cols = A.indices
+    in_rows, in_cols, size = rows.overlay(cols)
+    if isinstance(in_rows, slice) and isinstance(in_cols, slice):
+        yield A.xp.take(A.stored, in_rows, in_cols).diagonal()
+        return
+    in_rows, in_cols = (np.arange(n)[chosen] for n, chosen in zip(A.stored.shape, (in_rows, in_cols), strict=True))
+    for batch in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
+        yield A.xp.take(A.stored, in_rows[batch], in_cols[batch]).diagonal()
+
+
+def _squares(A: DistMatrix, factor: float = 1) -> float:
+    """The sum of the squares of this block's elements, each multiplied by `factor` before it is squared."""
+    parts = (part if factor == 1 else part * factor for part in _reals(A))
+    return sum((float(np.vdot(part, part)) for part in parts), 0.0)  # BLAS reads each element once, and nothing is written
+
+
+def _largest(A: DistMatrix) -> float:
+    """The largest absolute value of this block's elements, of the real and the imaginary parts where they are complex."""
+    return max((float(np.abs(part).max()) for part in _reals(A)), default=0.0)
+
+
+def _reals(A: DistMatrix) -> Iterator[Any]:
+    """This block's elements in double precision or better, complex ones as two real numbers (BLAS's complex dot makes NaN of
+    infinity), part by part: beside a large block there may be no room for another."""
+    wide = np.result_type(A.dtype, np.float64)
+    real = np.empty(0, wide).real.dtype
+    return (part.astype(wide, order="C", copy=False).view(real) for part in _parts(A.base))
+
+
+def _parts(block: Any) -> Iterator[Any]:
+    """All of a block, STRIP elements or fewer at a time; of one without data, nothing."""
+    if namespace(block).name == "meta":
+        return
+    m, n = block.shape
+    wide = max(1, min(n, STRIP))
+    for top in range(0, m, STRIP // wide):
+        for left in range(0, n, wide):
+            yield block[top : top + STRIP // wide, left : left + wide]

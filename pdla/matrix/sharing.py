@@ -1,0 +1,37 @@
+"""Matrices in memory that the ranks of a node have in common: one array, of which each rank's block is a part."""
+
+from __future__ import annotations
+
+from math import prod
+
+from pdla.comm.agreement import agreed, amid
+from pdla.errors import LayoutError
+from pdla.matrix.core import DistMatrix
+
+
+def shared(X: DistMatrix) -> DistMatrix:
+    """Collective: see DistMatrix.shared."""
+    comm, xp = X.grid.comm, X.xp
+    with agreed(comm, f"shared() of {X.described}"):
+        _check(X)
+    with amid(comm, "shared()"):
+        shape = X.shape[::-1] if X.transposed else X.shape
+        memory = comm.common(prod(shape) * X.dtype.itemsize)
+        if memory is None:
+            return X.copy()
+        common = xp.look(memory, 0, shape, X.dtype)
+        rows, cols = (held.selection for held in X.indices)
+        base = common[cols, rows] if X.transposed else common[rows, cols]
+        gaps = max(comm.share(int(base.size > 0 and base.shape[1] < shape[1])))
+        made = X._like(base, conjugated=False, gaps=gaps, common=common)
+        xp.copy(made.stored, X.local)
+    return made
+
+
+def _check(X: DistMatrix) -> None:
+    """LayoutError unless each element lies on one rank only, and each block is one contiguous part of the matrix."""
+    layout, grid = X.layout, X.grid
+    copied = [axis for axis, p in grid.sizes.items() if p > 1 and axis not in layout.axes]
+    if layout.partial or copied or not layout.contiguous:
+        why = "has partial sums" if layout.partial else f"has copies along {', '.join(copied)}" if copied else "is cyclic"
+        raise LayoutError(f"shared() of {X.described}: its layout {why}; redistribute to blocks first, as Layout('row', 'col')")

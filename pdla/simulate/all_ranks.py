@@ -1,0 +1,320 @@
+"""All ranks of a dry run, each with a clock: a rank that is late delays those that wait for it.
+
+Ranks are threads, of which one runs at a time: the one whose clock is least. So messages reach a link in the order of the clocks,
+and every run gives the same times. A message sets out when its sender has sent it and its receiver has asked for it (as MPI's
+long ones do), and is there when both the sender's link out and the receiver's link in, each taking one message after another,
+have had the time for its bytes: LogGP (Alexandrov, Ionescu, Schauser, Scheiman, SPAA 1995).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+from types import ModuleType
+from typing import Any
+
+from pdla.array import meta
+from pdla.comm import trace
+from pdla.comm.dry import as_rank
+from pdla.comm.group import Array, Landed, Onward, Pieces
+from pdla.comm.ledger import Ledger, tag
+from pdla.comm.threads import ThreadComm, World, check_run, together
+from pdla.errors import AgreementError
+from pdla.model.machine import Machine
+from pdla.simulate import critical_path
+from pdla.simulate.critical_path import Lane, Letter, Path
+
+# The kinds of entry on the agenda, in their order at equal times: a rank's turn comes after all arrivals, that it may act on them,
+# and messages start after all turns, that links may know of all that are asked for.
+ARRIVAL, TURN, START = range(3)
+
+
+class VirtualWorld(World):
+    """A world whose ranks take turns, with an agenda of what happens at which time."""
+
+    def __init__(self, size: int, machine: Machine) -> None:
+        super().__init__(size)
+        self.machine, self.now = machine, 0.0
+        self.lanes = [Lane(machine, rank) for rank in range(size)]
+        self.rounds = [count() for _ in range(size)]
+        self.asked: dict[tuple, deque[Letter]] = defaultdict(deque)  # what receivers have asked for; `mail`: what was sent
+        self.asleep: dict[int, tuple[Callable[[], bool], Callable[[], str]]] = {}
+        self.numbers = count()
+        self.agenda: list[tuple[float, int, tuple, int, Any]] = []
+        self.gates = [threading.Lock() for _ in range(size)]
+        for rank in range(1, size):
+            self.gates[rank].acquire()
+            self._plan(0.0, TURN, (rank,), rank)
+
+    def _plan(self, at: float, kind: int, order: tuple, what: Any) -> None:
+        heappush(self.agenda, (at, kind, order, next(self.numbers), what))
+
+    # ------------------------------------------------------------------ turns
+
+    def begin(self, rank: int) -> None:
+        """Wait for a rank's first turn."""
+        self.gates[rank].acquire()
+
+    def end(self, rank: int) -> None:
+        with self.lock:
+            self.alive.discard(rank)
+        if self.alive:
+            self.gates[self._next()].release()
+
+    def _next(self) -> int:
+        """Carry out the agenda up to the next turn; gives the rank whose turn it is. After a failure it is the first that is alive,
+        so that one after another learns of it."""
+        while self.agenda and self.failure is None:
+            at, kind, _, _, what = heappop(self.agenda)
+            self.now = max(self.now, at)
+            if kind == TURN:
+                return what
+            if kind == START:
+                self._start(what)
+            else:
+                self._arrive(*what)
+        self.waiting = {rank: call for rank, (_, call) in self.asleep.items()} if self.failure is None else {}
+        self.check_deadlock()
+        return min(self.alive)
+
+    def _give_way(self, rank: int) -> None:
+        following = self._next()
+        if following != rank:
+            self.gates[following].release()
+            self.gates[rank].acquire()
+        self.check_failure()
+
+    def reach(self, rank: int, at: float) -> None:
+        """Let a rank go on at the time `at`, once nothing is left to happen before."""
+        if self.agenda and self.agenda[0][:3] < (at, TURN, (rank,)):
+            self._plan(at, TURN, (rank,), rank)
+            self._give_way(rank)
+        self.now = max(self.now, at)
+
+    def wait_until(self, rank: int, ready: Callable[[], bool], call: Callable[[], str]) -> None:
+        while not ready():
+            self.check_failure()
+            self.asleep[rank] = ready, call
+            self.lock.release()
+            try:
+                self._give_way(rank)
+            finally:
+                self.lock.acquire()
+
+    def notify(self, rank: int) -> None:
+        if rank in self.asleep and self.asleep[rank][0]():
+            del self.asleep[rank]
+            self._plan(self.now, TURN, (rank,), rank)
+
+    def fail(self, rank: int, failure: BaseException) -> None:
+        if self.failure is None:
+            self.failure, self.failed_rank = failure, rank
+
+    # ------------------------------------------------------------------ messages
+
+    def paired(self, letter: Letter, cause: int | Letter) -> None:
+        """A message has been both sent and asked for: it sets out now. cause: the rank, or the message, that brought this about."""
+        letter.set_out, letter.cause = self.now, cause
+        self._plan(self.now, START, letter.order, letter)
+
+    def _start(self, letter: Letter) -> None:
+        self._expect(self.lanes[letter.sender].carry(letter, False), self.lanes[letter.receiver].carry(letter, True))
+
+    def _expect(self, out: critical_path.Passage, into: critical_path.Passage) -> None:
+        """Plan the arrival of a message by its passages out of the sender's and into the receiver's link. It is planned again if
+        one of these ranks works meanwhile, as then its links stand still."""
+        gone, here = (passage.lane.moment(passage.ends) for passage in (out, into))
+        out.letter.slower = into if here >= gone else out
+        lags = out.lane.lag, into.lane.lag
+        self._plan(max(gone, here, self.now), ARRIVAL, out.letter.order, (out, into, lags))
+
+    def _arrive(self, out: critical_path.Passage, into: critical_path.Passage, lags: tuple[float, float]) -> None:
+        if lags != (out.lane.lag, into.lane.lag):
+            self._expect(out, into)
+            return
+        letter = out.letter
+        letter.done = self.now
+        assert letter.left is not None and letter.came is not None
+        letter.left(letter)
+        letter.came(letter)
+        letter.value = letter.left = letter.came = None  # the path keeps letters: with their arrays these would count as in use
+        self.notify(letter.sender)
+        self.notify(letter.receiver)
+
+
+class Round:
+    """One rank's part of an exchange: what it awaits, what has come, what it has sent, and what it still has to send on."""
+
+    def __init__(self, comm: VirtualComm, call: str, key: tuple, recvs: Pieces, onward: Onward) -> None:
+        self.comm, self.call, self.key, self.recvs, self.onward = comm, call, key, recvs, onward
+        self.number, self.tag = next(comm.world.rounds[comm.me]), tag()
+        self.came: deque[tuple[int, Letter]] = deque()
+        self.turns = deque(onward)
+        self.sent: list[Letter] = []
+        self.gone: list[Letter] = []
+        self.awaited = {i: (source, self._ask(i, source, out)) for i, source, out in comm._in_turn(recvs, onward)}
+
+    def _ask(self, i: int, source: int, out: Array) -> Letter:
+        letter, both = self._letter(source, self.comm.rank, out, False)
+        letter.call, letter.came = self.call.partition("(")[0], lambda letter: self._arrived(i, letter)
+        if both:
+            self.comm.world.paired(letter, self.comm.me)
+        return letter
+
+    def send(self, to: int, x: Array, nth: int, cause: int | Letter) -> None:
+        """Put a message on its way, the nth of this exchange to that rank. Of messages that set out at one time a rank's first goes
+        to the rank before it in the ring, and so on, so that not all ranks send to the same one."""
+        comm = self.comm
+        letter, both = self._letter(comm.rank, to, x, True)
+        letter.order, letter.tag, letter.left = (self.number, nth, (comm.rank - to) % comm.size), self.tag, self.gone.append
+        self.sent.append(letter)
+        if both:
+            comm.world.paired(letter, cause)
+
+    def _letter(self, source: int, to: int, x: Array, sending: bool) -> tuple[Letter, bool]:
+        """The message between two ranks, and whether both want it now: the first of them to ask makes it, the second finds it."""
+        comm, slot = self.comm, (self.comm.name, self.key, source, to)
+        mine, theirs = (comm.world.mail, comm.world.asked) if sending else (comm.world.asked, comm.world.mail)
+        other = to if sending else source
+        if slot not in theirs:
+            letter = Letter(self.call, x, comm.ranks[source], comm.ranks[to], comm._far(other))
+            mine[slot].append(letter)
+            return letter, False
+        letter = theirs[slot].popleft()
+        if not theirs[slot]:
+            del theirs[slot]
+        comm._check(self.call, self.key, other, letter.call)
+        comm._check_fit(self.call, source, x if sending else letter.value, to, letter.value if sending else x)
+        return letter, True
+
+    def _arrived(self, i: int, letter: Letter) -> None:
+        self.came.append((i, letter))
+        while self.turns and self.awaited[self.turns[0]][1].done < inf:
+            self._send_on(self.turns.popleft())
+
+    def _send_on(self, i: int) -> None:
+        """Send on what recvs[i] has brought. This may run in another rank's turn: so an error is recorded as this rank's."""
+        try:
+            for to in self.onward[i]:
+                self.send(to, self.recvs[i][1], i, self.awaited[i][1])
+        except AgreementError as error:
+            self.comm.world.fail(self.comm.me, error)
+
+    def arrivals(self) -> Iterator[int]:
+        """The number of each message as it arrives; afterwards wait until those that this rank sends have arrived, too."""
+        lane = self.comm.lane
+        for _ in self.recvs:
+            self._wait(lambda: bool(self.came), lambda: (source for source, letter in self.awaited.values() if letter.done == inf))
+            i, letter = self.came.popleft()
+            lane.rest(letter.done, letter)
+            yield i
+        self._wait(
+            lambda: len(self.gone) == len(self.sent),
+            lambda: (self.comm.ranks.index(letter.receiver) for letter in self.sent if letter.done == inf),
+        )
+        if self.gone:
+            lane.rest(self.gone[-1].done, self.gone[-1])
+
+    def _wait(self, ready: Callable[[], bool], missing: Callable[[], Iterator[int]]) -> None:
+        comm = self.comm
+        comm.world.reach(comm.me, comm.lane.time)
+        with comm.world.lock:
+            comm.world.wait_until(
+                comm.me, ready, lambda: comm._describe(self.call, self.key[-1], [comm.ranks[next(missing())]])
+            )
+
+
+class VirtualComm(ThreadComm):
+    """One rank's communicator, of a group of ranks each of which has a clock."""
+
+    xp: ModuleType = meta
+    world: VirtualWorld
+
+    def __init__(self, world: VirtualWorld, name: tuple, ranks: Sequence[int], rank: int, axis: str = "all") -> None:
+        super().__init__(world, name, ranks, rank, axis)
+        self.lane = world.lanes[self.me]
+        self.homes = [world.machine.home(r) for r in self.ranks] if world.machine.node else ()
+
+    def _post(
+        self, call: str, key: tuple, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
+    ) -> Iterator[int]:
+        if not sends and not recvs:
+            return iter(())
+        self.world.reach(self.me, self.lane.time)
+        round_, nth = Round(self, call, key, recvs, onward), Counter[int]()
+        for to, x in sends:
+            round_.send(to, x, nth[to], self.me)
+            nth[to] += 1
+        return round_.arrivals() if landed is None else _telling(round_.arrivals(), onward, landed)
+
+    def _shared(self, verb: str, value: Any, call: str) -> list[Any]:
+        """No rank goes on before the last has come; the exchange itself takes no time, as in a dry run of one rank."""
+        gathered = super()._shared(verb, (self.lane.time, value), call)
+        latest = max(at for at, _ in gathered)
+        self.world.reach(self.me, latest)
+        self.lane.rest(latest, next(rank for rank, (at, _) in zip(self.ranks, gathered, strict=True) if at == latest))
+        return [theirs for _, theirs in gathered]
+
+
+def _telling(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterator[int]:
+    """The same arrivals. `landed` is called when this rank takes them, in its own turn, so that what it does counts as its work."""
+    came, turns, number = set[int](), [*onward], 0
+    for i in arrivals:
+        came.add(i)
+        while number < len(turns) and turns[number] in came:
+            number += 1
+            landed(number)
+        yield i
+
+
+@dataclass(frozen=True)
+class AllRanks:
+    """What a dry run of all ranks gives: by rank, what the program returned, and the ledger.
+
+    A ledger's `seconds` is the time at which its rank ended, `computed` how much of it the rank computed; the times of its events
+    are by the rank's clock.
+    """
+
+    results: list[Any]
+    ledgers: list[Ledger]
+    lanes: list[Lane]
+
+    @property
+    def seconds(self) -> float:
+        """The time at which the last rank ended."""
+        return max(ledger.seconds for ledger in self.ledgers)
+
+    @cached_property
+    def path(self) -> Path:
+        """The critical path: what the last rank waited for, and so on, back to the start: `path.steps`, `path.by_kind()`,
+        `print(path)`."""
+        return critical_path.path(self.lanes)
+
+    def save_trace(self, path: str) -> None:
+        """Write all ranks' events as a Chrome/Perfetto trace, a process each."""
+        trace.write(path, {rank: ledger.events for rank, ledger in enumerate(self.ledgers)})
+
+
+def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str, **named: Any) -> AllRanks:
+    """Run program(comm, *args, **named) as each of `size` ranks on a described machine, without data; for up to a few hundred.
+
+    In `dry_run` every rank is taken to be as far as the one that is run. Here a rank that is late delays those that wait for it: so
+    ranks may have unequal work. Agreements and barriers take no time beyond that until the last rank has come.
+    Errors are those of pdla.run: that of the first rank that raises; DeadlockError, naming each rank's call; AgreementError.
+    """
+    check_run("dry_run_all", size, program, args, machine=True)
+    world = VirtualWorld(size, Machine.of(machine))
+
+    def main(rank: int) -> tuple[Any, Ledger]:
+        world.begin(rank)
+        comm = VirtualComm(world, (), range(size), rank)
+        return as_rank(comm, world.lanes[rank], partial(program, comm, *args, **named))
+
+    ended = together(world, main)
+    return AllRanks([result for result, _ in ended], [ledger for _, ledger in ended], world.lanes)
