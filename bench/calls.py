@@ -17,7 +17,7 @@ from typing import Any
 import pdla
 
 FOLDER = str(Path(pdla.__file__).parent)
-WAITS = {("mpi.py", "MPIComm._until"), ("gate.py", "Gate.wait"), ("threads.py", "World.wait_until")}
+WAITS = {("communicator.py", "MPIComm._until"), ("barrier.py", "SharedBarrier.wait"), ("threads.py", "World.wait_until")}
 LAYOUTS = {
     "2-D blocks": pdla.Layout("row", "col"),
     "block-cyclic": pdla.Layout(pdla.Cyclic("row", 64), pdla.Cyclic("col", 64)),

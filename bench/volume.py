@@ -19,7 +19,7 @@ from pdla.matmul.choose import boxes
 from pdla.matmul.choose.boxes import Box
 from pdla.matmul.choose.candidates import ways
 from pdla.matmul.choose.mapping import Kept, Place, Side
-from pdla.matmul.choose.problem import Lying, Question
+from pdla.matmul.choose.problem import Lying, Problem
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
@@ -45,7 +45,7 @@ def converted(mnk, ranks):
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
     place = Place(("row", "col"), shape, np.arange(ranks), ranks, b"")
     A, B, C = (Lying(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
-    asked = Question(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
+    asked = Problem(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
     way = ways(asked, "auto", None, None)[0]
     bound = received_lower_bound(*mnk, ranks)
     return (way.words + way.moved) / bound, way.moved / bound

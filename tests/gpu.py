@@ -81,12 +81,12 @@ def steps(python, out):
     sanitizer = ["compute-sanitizer", "--error-exitcode=9", "--target-processes=all"]
     bench = [python, "-m", "pdla.bench", "--array", "cupy", "--json", str(out.with_suffix(".bench.json"))]
     yield "compile", lacking("nvcc"), [python, ".ci/kernels.py"]
-    yield "kernels", "", [*pytest, "tests/unit/test_cupy.py", "tests/unit/test_device.py"]
+    yield "kernels", "", [*pytest, "tests/unit/test_cupy.py", "tests/unit/test_staging.py"]
     yield "memcheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=memcheck", *kernels]
     yield "racecheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=racecheck", *kernels]
     for ranks in RANKS:
         yield f"suite on {ranks}", lacking(mpirun), [*on_gpus, mpirun, "-n", str(ranks), *pytest, "--with-mpi", "tests/mpi"]
-    messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/test_comm.py", "tests/mpi/test_device.py"]
+    messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/test_comm.py", "tests/mpi/test_staging.py"]
     yield "staged", lacking(mpirun), [*on_gpus, "PDLA_GPU_MPI=off", mpirun, *messages]
     gpus = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
     by_nccl = [*on_gpus, "PDLA_GPU_MPI=nccl", mpirun, "-n", str(min(gpus, 8)), *pytest, "--with-mpi", "tests/mpi"]

@@ -36,8 +36,8 @@ def nothing() -> None: ...
 
 
 def barrier(comm: MPI.Comm) -> Callable[[], None]:
-    """The fastest barrier at hand: pdla's board, on which the ranks of a node meet without messages."""
-    board = pdla.as_communicator(comm.Dup()).board()
-    assert board is not None
-    board.open(0)
-    return board.finish
+    """The fastest barrier at hand: pdla's shared buffer, on which the ranks of a node meet without messages."""
+    shared_buffer = pdla.as_communicator(comm.Dup()).shared_buffer()
+    assert shared_buffer is not None
+    shared_buffer.open(0)
+    return shared_buffer.finish

@@ -7,8 +7,9 @@ With PDLA_CHECK=0 nothing is compared, and an error is raised on its own rank al
 
 note(comm, done): local; what is done without a message and must be the same on all ranks is compared in the next agreement.
 
-with amid(comm, "a product"): ranks exchange messages. A rank that leaves it by an error and goes on would take messages of this
-call for those of the next. So before its next agreement or message it asks whether all ranks have failed at the same place of this
+with collective_section(comm, "a product"): ranks exchange messages. A rank that leaves it by an error and goes on would take
+messages of this call for those of the next. So before its next agreement or message it asks whether all ranks have failed at
+the same place of this
 call; if not, the next one is an error, too, and so are all that follow.
 """
 
@@ -165,7 +166,7 @@ def agreed(comm: Communicator, call: str) -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------- errors amid messages
 
 
-class amid:
+class collective_section:
     """Collective: a with-block in which ranks exchange messages. what: the call in words, the same on every rank."""
 
     __slots__ = ("before", "comm", "token", "verbs", "what")
@@ -188,7 +189,8 @@ class amid:
 
 
 def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -> None:
-    """Local: remember that this rank failed amid the call, in its verb of this number; for `amid`, and what is too short for it."""
+    """Local: remember that this rank failed amid the call, in its verb of this number; for `collective_section`, and what is
+    too short for it."""
     if comm.failed is None:
         told = PdlaError(
             f"went on after an error amid {what} that other ranks did not have, or had elsewhere "
@@ -206,10 +208,10 @@ def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
 
 def lost(comm: Communicator, fault: str) -> NoReturn:
     """Local: raise this now, and at every further call, as ranks are in different calls and have left both half done."""
-    astray(comm, fault)()
+    out_of_step(comm, fault)()
 
 
-def astray(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
+def out_of_step(comm: Communicator, fault: str) -> Callable[[], NoReturn]:
     """Local: raise this at every further call; gives what raises it."""
     comm.failed = raises = partial(_raise, f"{fault}; they cannot find together again, so let an exception end the job")
     return raises

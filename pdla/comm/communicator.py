@@ -24,7 +24,7 @@ from pdla.array.composed import summed_in
 from pdla.comm.collectives import broadcast, circulant, ring
 from pdla.comm.collectives.broadcast import Messages
 from pdla.comm.collectives.pipeline import Relay
-from pdla.comm.collectives.shared_gather import Hall
+from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.group import Array, Group, Pieces
 from pdla.comm.ledger import buffer, buffers, current
 from pdla.comm.pending import Pending, done
@@ -178,15 +178,16 @@ class Communicator(Group):
             raise ShapeError(f"an all-reduce of shape {out.shape} into an array with gaps: give one in C order")
 
     def allgather(
-        self, x: Array, outs: Sequence[Array | None] | Mapping[int, Array], verb: str = "allgather", hall: Hall | None = None
+        self, x: Array, outs: Sequence[Array | None] | Mapping[int, Array], verb: str = "allgather",
+        gather_buffer: GatherBuffer | None = None,
     ) -> Pending:
         """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is. A mapping may leave out
         ranks whose x is empty.
 
-        Where there are several nodes, long pieces go around them (pdla/comm/collectives/ring.py). Short pieces of many ranks go step by step
-        (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same order. In any way a rank receives every other
-        rank's piece once.
-        hall  the hall in which all of outs lie, taken from it by all ranks in the same order
+        Where there are several nodes, long pieces go around them (pdla/comm/collectives/ring.py). Short pieces of many ranks go
+        step by step (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same order. In any way a
+        rank receives every other rank's piece once.
+        gather buffer  the gather buffer in which all of outs lie, taken from it by all ranks in the same order
         """
         if not isinstance(outs, Mapping):
             self._one_each(verb, outs)
@@ -205,26 +206,27 @@ class Communicator(Group):
             route = self._route(way)
             hops = [hop for hop in route.hops if hop.owner in coming]
             recvs, owners = [(hop.source, coming[hop.owner]) for hop in hops], [hop.owner for hop in hops]
-            if hall is None:
+            if gather_buffer is None:
                 arrivals = self._exchange(verb, *ring.messages(route, x, hops, coming))
             else:
-                arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, hall)
+                arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, gather_buffer)
             return self._pending(verb, arrivals, recvs, lambda: outs, way, owners)
         sends = {r: x for r in range(self.size) if r != self.rank} if x.size else {}
         return self._round(verb, sends, {r: coming[r] for r in sorted(coming)}, lambda: outs)
 
-    def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], hall: Hall) -> Iterator[int]:
+    def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer) -> Iterator[int]:
         """The numbers of the hops whose pieces have come. Pieces that other ranks of this node bring come without a message: they
-        are waited for in the hall."""
+        are waited for in the gather buffer."""
         own = 1 if x.size else 0
-        hall.tell(own)
-        ours = self._exchange(verb, *m, lambda landed: hall.tell(own + landed))
-        return hall.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
+        gather_buffer.tell(own)
+        ours = self._exchange(verb, *m, lambda landed: gather_buffer.tell(own + landed))
+        return gather_buffer.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
         """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
 
-        Where there are several nodes of several ranks, long sums go from node to node (pdla/comm/collectives/pipeline.py). Then a rank receives
+        Where there are several nodes of several ranks, long sums go from node to node (pdla/comm/collectives/pipeline.py). Then
+        a rank receives
         about as many bytes (of 16-bit floats twice as many, in float32): see there. Short sums of many ranks go step by step, in an
         order of their own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same order.
         """

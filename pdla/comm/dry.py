@@ -18,15 +18,15 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
 from pdla.comm.ledger import Ledger, buffer, record
 from pdla.comm.pending import Pending
-from pdla.comm.shared_buffer import Board
+from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.threads import ENDED, check_run
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, PdlaError
 from pdla.model.machine import Machine
 
 
-class DryBoard(Board):
-    """A board whose memory has a size and no bytes."""
+class DryBuffer(SharedBuffer):
+    """A shared buffer whose memory has a size and no bytes."""
 
     def open(self, size: int) -> meta.Meta:
         return meta.Meta((size,), "uint8")
@@ -169,8 +169,8 @@ class DryComm(Communicator):
         made.adds, made.name, made.alive = self.adds, (*self.name, number), self.alive
         return made
 
-    def board(self) -> Board | None:
-        return DryBoard() if self.nodes == 1 else None
+    def shared_buffer(self) -> SharedBuffer | None:
+        return DryBuffer() if self.nodes == 1 else None
 
     def common(self, size: int) -> meta.Meta | None:
         return meta.Meta((size,), "uint8") if self.nodes == 1 else None

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from pdla.comm.collectives import circulant, ring
 from pdla.comm.collectives.pipeline import pays
-from pdla.comm.collectives.shared_gather import Hall
-from pdla.comm.shared_buffer import Board
+from pdla.comm.collectives.shared_gather import GatherBuffer
+from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.workspace import aligned
 from pdla.errors import AgreementError
 
@@ -182,8 +182,8 @@ class Group(ABC):
     def identity(self) -> Any:
         """A value that is equal for two handles of one communicator on the same rank."""
 
-    def board(self) -> Board | None:
-        """Memory that all ranks write to and read from in turns (board.py); None where they do not run on one node."""
+    def shared_buffer(self) -> SharedBuffer | None:
+        """Memory that all ranks write to and read from in turns (shared buffer.py); None where they do not run on one node."""
         return None
 
     def common(self, size: int) -> Any:
@@ -199,8 +199,9 @@ class Group(ABC):
         assert made is not None
         return made
 
-    def hall(self, nbytes: int, pieces: int) -> Hall | None:
-        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes (hall.py). None where that does
+    def gather_buffer(self, nbytes: int, pieces: int) -> GatherBuffer | None:
+        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes (gather buffer.py). None
+        where that does
         not pay or is not possible: then each rank needs memory of its own.
 
         pieces  how many arrays will be taken from it
@@ -209,7 +210,7 @@ class Group(ABC):
             return None
         size = nbytes + aligned(1) * pieces
         most = max(map(len, self._circle.ranks))
-        return Hall(self.near.board(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
+        return GatherBuffer(self.near.shared_buffer(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Collective: free what the world holds for this communicator, and what has been made from it."""

@@ -1,13 +1,13 @@
-"""A board: memory that all ranks of a communicator on one node write to and read from, in turns.
+"""A shared buffer: memory that all ranks of a communicator on one node write to and read from, in turns.
 
-memory = board.open(size)    collective: begins a turn; `size` bytes that all ranks see, and that no rank reads any more
+memory = buffer.open(size)   collective: begins a turn; `size` bytes that all ranks see, and that no rank reads any more
 ...                          each rank writes its own part
-board.seal()                 collective: waits until all have written; then all may read
-board.tell(3)                or, instead of `seal`: the first 3 pieces that this rank writes can be read
-board.told(1)                of how many of its pieces rank 1 has told
-board.leave()                ends this rank's reading, without waiting
-board.finish()               or, instead of `leave`, collective: waits until all have read; then what they read may be changed
-board.trim(most)             collective: frees the memory if it is more than `most` bytes a rank
+buffer.seal()                collective: waits until all have written; then all may read
+buffer.tell(3)               or, instead of `seal`: the first 3 pieces that this rank writes can be read
+buffer.told(1)               of how many of its pieces rank 1 has told
+buffer.leave()               ends this rank's reading, without waiting
+buffer.finish()              or, instead of `leave`, collective: waits until all have read; then what they read may be changed
+buffer.trim(most)            collective: frees the memory if it is more than `most` bytes a rank
 
 A turn that is opened has to be sealed, or left where pieces are told of. If a rank fails while it writes, the others wait for it,
 and its next `open` is an error.
@@ -23,7 +23,7 @@ from pdla.errors import PdlaError
 HALF = 2**20  # bytes up to which turns alternate between two halves of memory: so none waits for the readers of the one before
 
 
-class Board(ABC):
+class SharedBuffer(ABC):
     """place  a name for the memory of this turn: at turns with equal names it is the same; None: it is new at every turn"""
 
     place: Any = None
@@ -57,8 +57,9 @@ class Board(ABC):
         """Collective, between turns: free the memory if it is more than `most` bytes a rank."""
 
 
-class Turns(Board):
-    """A board over memory that is kept from turn to turn. `_grow` provides it; `_come` and `_await` are the halves of a barrier."""
+class Turns(SharedBuffer):
+    """A shared buffer over memory that is kept from turn to turn. `_grow` provides it; `_come` and `_await` are the halves of a
+    barrier."""
 
     def __init__(self) -> None:
         self.memory: Any = None

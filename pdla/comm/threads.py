@@ -26,7 +26,7 @@ from pdla.array import blas, chosen, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
-from pdla.comm.shared_buffer import Board
+from pdla.comm.shared_buffer import SharedBuffer
 from pdla.errors import AgreementError, DeadlockError, GridError, PdlaError, RemoteError
 
 ENDED = (
@@ -259,8 +259,8 @@ class ThreadComm(Communicator):
         with self.world.lock:
             self.world.wait_until(self.me, ready, lambda: f"{call} on {self.axis!r}, {self.size} ranks")
 
-    def board(self) -> Board | None:
-        return ThreadBoard(self) if self.nodes == 1 else None
+    def shared_buffer(self) -> SharedBuffer | None:
+        return ThreadBuffer(self) if self.nodes == 1 else None
 
     def common(self, size: int) -> Any:
         if self.nodes > 1:
@@ -282,8 +282,8 @@ class ThreadComm(Communicator):
         return made
 
 
-class ThreadBoard(Board):
-    """A board in the memory of the process, new at every turn."""
+class ThreadBuffer(SharedBuffer):
+    """A shared buffer in the memory of the process, new at every turn."""
 
     def __init__(self, comm: ThreadComm) -> None:
         self.comm = comm

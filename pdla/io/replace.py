@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-from pdla.comm.agreement import amid
+from pdla.comm.agreement import collective_section
 from pdla.comm.communicator import Communicator
 from pdla.io.files import check_regular, together
 
@@ -41,7 +41,7 @@ def replacing(comm: Communicator, path: Path) -> Iterator[Path]:
             before = kept.enter_context(_held(target)) if comm.rank == 0 else None
         part = target.with_name(f".{path.name}.{comm.share(uuid4().hex[:8])[0]}.part")
         try:
-            with amid(comm, "save"):
+            with collective_section(comm, "save"):
                 yield part
                 with together(comm, path):
                     if comm.rank == 0:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.composed import summing
-from pdla.comm.agreement import agreed, amid
+from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.cache import kept
 from pdla.comm.ledger import buffer, held, note_read, timed
 from pdla.errors import ShapeError
@@ -79,7 +79,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
         scalars(dtype, alpha, beta, out)
         if hermitian and any(isinstance(factor, (complex, np.complexfloating)) for factor in (alpha, beta)):
             raise ShapeError(f"herk: alpha={alpha} and beta={beta} must be real for a Hermitian result; syrk takes complex ones")
-    with amid(A.grid.comm, name):
+    with collective_section(A.grid.comm, name):
         A = A if A.dtype == dtype else A.astype(dtype)
         C = out if out is not None else _zeros(A, shape, layout or default_layout(A.layout, A.layout.T))
         A = summed(A, A.layout.summed) if A.layout.partial else A
@@ -114,7 +114,7 @@ def _together(A: DistMatrix) -> bool:
     """Whether all ranks read A in place: they run on one node, and A fits the memory that they may share."""
     comm = A.grid.comm
     fits = A.common is not None or prod(A.shape) * A.dtype.itemsize <= comm.shared_limit
-    return fits and comm.size > 1 and comm.board() is not None
+    return fits and comm.size > 1 and comm.shared_buffer() is not None
 
 
 def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> list[Any]:
@@ -129,26 +129,26 @@ def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> li
 
 @contextmanager
 def _seen(A: DistMatrix) -> Iterator[Any]:
-    """Collective: all of A, as stored (not conjugated), to be read: in A's common memory, or else copied to the board."""
-    comm, board, xp = A.grid.comm, A.grid.comm.board(), A.xp
-    assert board is not None
+    """Collective: all of A, as stored (not conjugated), to be read: in A's common memory, or else copied to the shared buffer."""
+    comm, shared_buffer, xp = A.grid.comm, A.grid.comm.shared_buffer(), A.xp
+    assert shared_buffer is not None
     shape = A.shape[::-1] if A.transposed else A.shape
     size = 0 if A.common is not None else prod(shape) * A.dtype.itemsize
     with held(size // comm.size):
-        memory = board.open(size)
+        memory = shared_buffer.open(size)
         stored = xp.look(memory, 0, shape, A.dtype) if A.common is None else A.common
         everything = stored.T if A.transposed else stored
         if A.common is None and A.first:
             xp.put(everything, *(there.selection for there in A.indices), A.stored)
         try:
-            board.seal()
+            shared_buffer.seal()
             yield everything
         finally:
             if A.common is None:
-                board.leave()
+                shared_buffer.leave()
             else:
-                board.finish()
-    board.trim(config.settings.keep)
+                shared_buffer.finish()
+    shared_buffer.trim(config.settings.keep)
 
 
 def _fetch(A: DistMatrix, script: Script) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.dtypes import promoted
-from pdla.comm.agreement import agree, agreed, amid
+from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.cuts import block_bounds
 from pdla.errors import GridError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, on_grid, one_communicator
@@ -112,7 +112,7 @@ class Stack:
         comm = self.grid.comm
         with agreed(comm, f"gather {self.described}"):
             _check_open(self.grid, self.axis)
-        with amid(comm, "a stack's gathering"):
+        with collective_section(comm, "a stack's gathering"):
             whole = comm.xp.empty(self.shape, self.dtype)
             for number, X in zip(self.indices, self.matrices(), strict=True):
                 comm.xp.copy(whole[number], X.gather())

@@ -6,7 +6,7 @@ product like any other, by matmul's algorithms, which moves about sqrt(P) times 
 
 from __future__ import annotations
 
-from pdla.comm.agreement import agreed, amid
+from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
@@ -62,7 +62,7 @@ def _product(name, A, B, side, lower, alpha, beta, out, layout, algorithm) -> Di
 def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     """Collective: a new matrix with both triangles, from one triangle of A."""
     hermitian = hermitian and A.dtype.kind == "c"
-    with amid(A.grid.comm, "a triangle's reflection"):
+    with collective_section(A.grid.comm, "a triangle's reflection"):
         A = summed(A, A.layout.summed) if A.layout.partial else A
         made = A.copy()
         reflect(made if lower else made.T, hermitian)

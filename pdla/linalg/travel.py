@@ -90,9 +90,10 @@ class Way:
     sends   by peer: the numbers of own blocks, and what of each is sent
     own     the number of an own block, what of it this rank keeps, and where that goes in the block that it wants
     recvs   by peer: where what is received goes in the block that it wants
-    begins  (giver, taker), one of them this rank -> the first word of what goes between them on the board, where one node's ranks
+    begins  (giver, taker), one of them this rank -> the first word of what goes between them on the shared buffer, where one
+    node's ranks
             share memory; otherwise empty
-    size    words on the board, of all ranks
+    size    words on the shared buffer, of all ranks
     """
 
     sends: dict[int, list[tuple[int, Stairs]]]
@@ -112,7 +113,7 @@ class Way:
         sends = {peer: stairs for peer, stairs in going.items() if stairs}
         recvs = {peer: stairs for peer, stairs in coming.items() if stairs}
         begins, size = {}, 0
-        if comm.shared_limit and comm.board() is not None:
+        if comm.shared_limit and comm.shared_buffer() is not None:
             for giver, words in enumerate(comm.share({peer: _sent_words(going) for peer, going in sends.items()})):
                 for taker, count in words.items():
                     if me in (giver, taker):
@@ -157,25 +158,25 @@ class Way:
         return ((peer, rooms.pop(peer)) for peer in pending)
 
     def _shown(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
-        """The same without messages: each rank puts what it gives on the board, and others read it there."""
-        board = comm.board()
-        assert board is not None
+        """The same without messages: each rank puts what it gives on the shared buffer, and others read it there."""
+        shared_buffer = comm.shared_buffer()
+        assert shared_buffer is not None
         with held(self.size * dtype.itemsize // comm.size):
-            memory = board.open(self.size * dtype.itemsize)
+            memory = shared_buffer.open(self.size * dtype.itemsize)
 
             def room(giver: int, taker: int, count: int) -> Any:
                 return xp.look(memory, self.begins[giver, taker] * dtype.itemsize, (count,), dtype)
 
             self._packed(xp, arrays, partial(room, comm.rank))
             try:
-                board.seal()
+                shared_buffer.seal()
                 if self.recvs:
                     note_read(comm.axis, self.words * dtype.itemsize, len(self.recvs))
                 for peer, coming in self.recvs.items():
                     yield peer, room(peer, comm.rank, _words(coming))
             finally:
-                board.leave()
-        board.trim(config.settings.keep)
+                shared_buffer.leave()
+        shared_buffer.trim(config.settings.keep)
 
     def _packed(self, xp: Any, arrays: Sequence[Any], room: Callable[[int, int], Any]) -> dict[int, Any]:
         """What goes to each peer, packed into the memory that room(peer, words) gives."""

@@ -11,7 +11,7 @@ from pdla.array import namespace
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted, sum_alike
 from pdla.array.numpy import significant
-from pdla.comm.agreement import agree, amid
+from pdla.comm.agreement import agree, collective_section
 from pdla.comm.communicator import Communicator
 from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid
@@ -38,7 +38,7 @@ def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
     x = _agreed(comm, A, x, distributed, layout)
     dtype, wanted = promoted(A.dtype, x.dtype), layout or Layout(A.layout.rows)
-    with amid(comm, "matvec"):
+    with collective_section(comm, "matvec"):
         if A.layout.partial and not sum_alike(A.dtype, dtype):
             A = summed(A, A.layout.summed)
         y = _addends(A, _at_columns(A, x) if distributed else x, dtype)

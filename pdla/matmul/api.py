@@ -19,7 +19,7 @@ from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
 from pdla.matmul import checks
 from pdla.matmul.choose import build
-from pdla.matmul.choose.build import Task, Wish
+from pdla.matmul.choose.build import Options, Task
 from pdla.matmul.choose.candidates import ALGORITHMS
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Plan
@@ -64,7 +64,7 @@ def check_algorithm(algorithm: Any) -> None:
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto{hint}")
 
 
-def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+def _check_wish(wish: Options, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
     check_algorithm(wish.algorithm)
     for name, X in (("B", B), ("out", out)):
         if wish.algorithm in ON_GRID and X is not None and X.grid != A.grid:
@@ -85,7 +85,7 @@ def _check_wish(wish: Wish, A: DistMatrix, B: DistMatrix, out: DistMatrix | None
         _check_box(wish, A.grid.comm.size)
 
 
-def _check_box(wish: Wish, ranks: int) -> None:
+def _check_box(wish: Options, ranks: int) -> None:
     box = wish.box
     if wish.algorithm in ON_GRID:
         raise PlanError(f"box={box} with algorithm={wish.algorithm!r}, which works on the grid of A and B")
@@ -118,7 +118,7 @@ def plan_matmul(
     beta other than 0 for one made with 0, with 0 for one made with another (16-bit floats), or on matrices that have to be copied
     where these A and B have not (conjugates, parts, another dtype, blocks with gaps).
     """
-    wish = Wish(algorithm, box, schedule, panel, memory_limit)
+    wish = Options(algorithm, box, schedule, panel, memory_limit)
     return _agreed(A, B, layout, out, alpha, beta, wish)[0]
 
 
@@ -157,7 +157,7 @@ def matmul(
     dtypes promote as NumPy's do. Plans are kept: the same call finds its plan again. Raises ShapeError, LayoutError,
     GridError, PlanError or AgreementError, on every rank.
     """
-    wish = Wish(algorithm, box, schedule, panel, memory_limit)
+    wish = Options(algorithm, box, schedule, panel, memory_limit)
     plan, kept = _agreed(A, B, layout, out, alpha, beta, wish)
     C = plan.run(A, B, out, alpha, beta, kept.workspace)
     kept.workspace.trim(config.settings.keep)
@@ -204,7 +204,7 @@ def _plans_of(comm: Communicator) -> Plans:
 
 
 def _agreed(
-    A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Wish
+    A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Options
 ) -> tuple[Plan, Plans]:
     """Collective: the plan for a call that every rank has checked, found among those kept or made now; and where it is kept."""
     with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
@@ -238,7 +238,7 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
     return Operand(shape, default_layout(A.layout, B.layout), A.grid) if layout is None and A.grid == B.grid else None
 
 
-def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, wish: Wish) -> str:
+def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, wish: Options) -> str:
     """The call in words that are the same on every rank."""
     words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
     return f"matmul({'; '.join(words)}; {in_words(alpha)}; {in_words(beta)}; {wish!r})"

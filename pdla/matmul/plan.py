@@ -15,7 +15,7 @@ import numpy as np
 from pdla.array.composed import summing
 from pdla.array.dtypes import promoted
 from pdla.array.meta import Meta
-from pdla.comm.agreement import amid, failed
+from pdla.comm.agreement import collective_section, failed
 from pdla.comm.dry import DryComm, dry_run
 from pdla.comm.ledger import buffer
 from pdla.comm.workspace import Workspace, within
@@ -27,7 +27,7 @@ from pdla.matmul.choose import candidates
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.schedules import SCHEDULES, shared, walk
 from pdla.matmul.schedules.base import Schedule
-from pdla.matmul.schedules.streams import Memo, route
+from pdla.matmul.schedules.streams import PlanCache, route
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, start, summed, sums
 from pdla.model.machine import Machine
@@ -100,7 +100,7 @@ class Plan:
     limit: float
     rivals: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
     workspace: Workspace = field(default_factory=Workspace, init=False, compare=False)
-    memo: Memo = field(default_factory=Memo, init=False, compare=False)
+    memo: PlanCache = field(default_factory=PlanCache, init=False, compare=False)
     seen: list[Any] = field(default_factory=list, init=False, compare=False)
 
     @cached_property
@@ -190,10 +190,10 @@ class Plan:
         """Collective: the product, unchecked, with buffers from a workspace."""
         comm = self.grid.comm
         if not self._saw(A, B):
-            with amid(comm, "a product"):
+            with collective_section(comm, "a product"):
                 self._see(A, B, out)
         if (turn := self.seen[3]) is None:
-            with amid(comm, "a product"):
+            with collective_section(comm, "a product"):
                 return self._run(A, B, out, alpha, beta, workspace)
         comm.in_step("a product")
         before = comm.enter("a product")
@@ -202,7 +202,7 @@ class Plan:
             workspace.most = self.limit
             with within(workspace):
                 turn.run(self._part(C.stored), alpha, beta)
-        except BaseException as error:  # not by `amid`, whose cost would show in the smallest products
+        except BaseException as error:  # not by `collective_section`, whose cost would show in the smallest products
             failed(comm, "a product", error)
             raise
         finally:

@@ -15,7 +15,7 @@ from pdla.grid import ProcessGrid
 from pdla.matmul import checks
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.choose import build
-from pdla.matmul.choose.build import Task, Wish
+from pdla.matmul.choose.build import Options, Task
 from pdla.matmul.choose.candidates import ALGORITHMS, NAMED, Order, native_tables
 from pdla.matmul.choose.problem import Operand, Sizes
 from pdla.matmul.schedules import SCHEDULES
@@ -66,7 +66,7 @@ def predict_matmul(
     def asked(table: Table, order: Order, schedule: str | None) -> Task:
         grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
-        return Task(A, B, C, kind, Wish(table.algorithm, table.asked, schedule), made_for)
+        return Task(A, B, C, kind, Options(table.algorithm, table.asked, schedule), made_for)
 
     found = native_tables(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
     if memory_limit is None:

@@ -16,7 +16,7 @@ from pdla.array import blas, namespace
 from pdla.array.draw import TILE, Draw
 from pdla.array.dtypes import check_numbers, has_fractions
 from pdla.array.numpy import significant
-from pdla.comm.agreement import agree, agreed, amid, in_words
+from pdla.comm.agreement import agree, agreed, collective_section, in_words
 from pdla.comm.communicator import Communicator
 from pdla.errors import DeviceError, LayoutError, ShapeError, kind_of
 from pdla.grid import ProcessGrid, in_layout, on_grid
@@ -160,7 +160,7 @@ def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None 
             layout.check(whole.shape, grid.sizes)
     if root is None:
         return _block_of(whole, grid, layout)
-    with amid(comm, "from_global"):
+    with collective_section(comm, "from_global"):
         said = comm.share(None if whole is None else (whole.shape, whole.dtype))[root]
         if said is None:
             raise ShapeError(f"from_global: a dry run as rank {comm.rank} has no array from {root=}: give dry_run rank={root}")

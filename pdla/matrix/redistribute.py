@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agreement import agree, agreed, amid
+from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.comm.cache import kept
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
@@ -209,7 +209,7 @@ def converted(A: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     """Collective, unchecked: A in another layout; new memory, unless that layout has partial sums."""
     if layout.partial:  # A has the same ones, in the same cuts: nothing moves
         return A._like(A.base, layout=layout)
-    with amid(grid.comm, "a redistribution"):
+    with collective_section(grid.comm, "a redistribution"):
         A = summed(A, layout) if A.layout.partial else A
         out = A.xp.empty(local_shape(A.shape, layout, grid), A.dtype)
         move(A, layout, grid, out)

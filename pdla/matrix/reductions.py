@@ -12,7 +12,7 @@ import numpy as np
 from pdla.array import namespace
 from pdla.array.composed import widened
 from pdla.array.numpy import significant
-from pdla.comm.agreement import agree, agreed, amid
+from pdla.comm.agreement import agree, agreed, collective_section
 from pdla.errors import LayoutError, ShapeError
 from pdla.matrix.core import DistMatrix
 
@@ -25,7 +25,7 @@ def norm(A: DistMatrix) -> float:
     """Collective: see DistMatrix.norm."""
     with agreed(A.grid.comm, f"norm of {A.described}"):
         _check_summed(A, "norm")
-    with amid(A.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
+    with collective_section(A.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
         squares = _sum_once(A, _squares(A))
         if A.xp.name == "meta" or isnan(squares) or TINY < squares < inf:
             return float(np.sqrt(squares))
@@ -60,7 +60,7 @@ def check_copies(A: DistMatrix) -> bool:
     coords = A.grid.coords or {}
     place = tuple(coords[axis] for axis in (*A.layout.axes, *A.layout.partial)) if coords else None
     seen: dict[Any, bytes] = {}
-    with amid(A.grid.comm, "check_copies"):
+    with collective_section(A.grid.comm, "check_copies"):
         digest = hashlib.blake2b()
         for part in _parts(A.stored):
             digest.update(significant(A.xp.host(part)))
@@ -80,7 +80,7 @@ def _sum_once(A: DistMatrix, mine: Any) -> Any:
 
 def _sum_of(A: DistMatrix, call: str, parts: Iterable[Any]) -> Any:
     """The sum over the ranks of all elements of some parts of each rank's block, in the dtype of NumPy's sums."""
-    with amid(A.grid.comm, call):
+    with collective_section(A.grid.comm, call):
         mine = sum(widened(A.xp.reinterpret(part, A.conjugated)).sum().item() for part in parts)
         found, kind = _sum_once(A, mine), np.empty(0, A.dtype).sum().dtype
     if kind.kind in "iu":

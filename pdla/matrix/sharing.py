@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from pdla.comm.agreement import agreed, amid
+from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import LayoutError
 from pdla.matrix.core import DistMatrix
 
@@ -14,7 +14,7 @@ def shared(X: DistMatrix) -> DistMatrix:
     comm, xp = X.grid.comm, X.xp
     with agreed(comm, f"shared() of {X.described}"):
         _check(X)
-    with amid(comm, "shared()"):
+    with collective_section(comm, "shared()"):
         shape = X.shape[::-1] if X.transposed else X.shape
         memory = comm.common(prod(shape) * X.dtype.itemsize)
         if memory is None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
-from pdla.comm.agreement import agreed, amid
+from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import GridError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
@@ -213,7 +213,7 @@ class Layer:
         self._forget()  # after an error in this pass, no earlier one can be taken backward
         trip = Trip(self, x, self.passes, training, dict.fromkeys(parameter for _, parameter in named))
         shards = trip.shards()
-        with amid(self.scheme.grid.comm, "a forward pass"):
+        with collective_section(self.scheme.grid.comm, "a forward pass"):
             x = by_rows(x)
             parts = together(self._forward(_part(x, at), at) for at in shards)
             y = _joined(parts)
@@ -247,7 +247,7 @@ class Layer:
         for parameter in self.all_parameters():
             parameter.gradient = None  # after an error in this pass, there is none to step by
         trip.turn()
-        with amid(self.scheme.grid.comm, "a backward pass"):
+        with collective_section(self.scheme.grid.comm, "a backward pass"):
             dx = together(self._backward(part, at) for part, at in zip(_parted(by_rows(dy), sizes), shards, strict=True))
             trip.settle()
         return _joined(dx)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing
-from pdla.comm.agreement import agreed, amid
+from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.ledger import tagged
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
@@ -53,7 +53,7 @@ class CrossEntropy:
             check_floats("CrossEntropy", logits.dtype)
             counted = self._counted(targets, *logits.shape)
         self._kept = None  # after an error in this pass, no earlier one can be taken backward
-        with tagged("loss"), amid(logits.grid.comm, "a loss"):
+        with tagged("loss"), collective_section(logits.grid.comm, "a loss"):
             return finish(self._steps(by_rows(logits), targets, counted))
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.array.dtypes import as_saved
-from pdla.comm.agreement import agreed, amid, note
+from pdla.comm.agreement import agreed, collective_section, note
 from pdla.comm.ledger import tagged
 from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.matrix.create import from_global
@@ -192,7 +192,7 @@ def clip(layer: Layer, largest: float) -> float:
         gradients = list(layer.gradients().values())
         if not gradients:
             raise PdlaError(f"clip: {layer!r} has no gradients; backward comes before")
-    with tagged("clip"), amid(comm, "clipping"):
+    with tagged("clip"), collective_section(comm, "clipping"):
         total = comm.xp.empty((1,), np.float64)
         total[...] = 0
         for gradient in gradients:

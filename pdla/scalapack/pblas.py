@@ -26,17 +26,17 @@ from pdla.grid import ProcessGrid
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
 from pdla.matmul.choose import build
-from pdla.matmul.choose.build import Task, Wish
+from pdla.matmul.choose.build import Options, Task
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Plan
-from pdla.matmul.schedules.streams import Memo, route
+from pdla.matmul.schedules.streams import PlanCache, route
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape, start
 from pdla.model.machine import Machine
 from pdla.scalapack.descriptor import Descriptor
 
 DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
-AUTO = Wish("auto", None, None, None, None)
+AUTO = Options("auto", None, None, None, None)
 Place = tuple[int, int]  # (address, leading dimension) of a local block; both may differ from process to process and call to call
 Run = Callable[[complex, Place, Place, complex, Place], None]  # (alpha, a, b, beta, c)
 ROUTINES = {"g": "gemm", "s": "symm", "h": "hemm", "k": "syrk", "j": "herk", "a": "geadd or tran"}
@@ -187,7 +187,7 @@ def syrk(context: Context, windows: list[Window], call: Call, hermitian: bool) -
 def add(context: Context, windows: list[Window], call: Call) -> Run:
     """sub(C) = alpha op(sub(A)) + beta sub(C)."""
     A, _, C = windows
-    turn, memo = TURNS[call.words[0]], Memo()
+    turn, memo = TURNS[call.words[0]], PlanCache()
 
     def run(alpha: complex, a: Place, b: Place, beta: complex, c: Place) -> None:
         X, Y = turn(A.at(a)), C.at(c)

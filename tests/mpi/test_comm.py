@@ -660,8 +660,8 @@ def test_ranks_on_several_nodes_have_no_memory_in_common(with_halls):
     near, far = with_halls(lambda r: 0), with_halls(lambda r: min(r, 1))
     if near.size == 1:
         pytest.skip("one rank is on one node")
-    assert near.board() is not None and near.common(64) is not None
-    assert far.board() is None and far.common(64) is None
+    assert near.shared_buffer() is not None and near.common(64) is not None
+    assert far.shared_buffer() is None and far.common(64) is None
 
 
 @every_place
@@ -673,21 +673,21 @@ def test_halls(with_halls, place, sizes, share):
     delays[:4, -1] = 2e-2  # the first rank reads late
     for turn, late in enumerate(delays):
         lengths = [sizes[turn % len(sizes)] * share(r) // 4 for r in range(comm.size)]
-        hall = comm.hall(sum(lengths), comm.size)
-        if hall is None:
+        gather_buffer = comm.gather_buffer(sum(lengths), comm.size)
+        if gather_buffer is None:
             assert comm.nodes in (1, comm.size)
             return
-        outs = [hall.take(comm.xp, (length,), np.int8) for length in lengths]
+        outs = [gather_buffer.take(comm.xp, (length,), np.int8) for length in lengths]
         time.sleep(late[comm.rank])
         with record() as ledger:
-            for owner in comm.allgather(np.full(lengths[comm.rank], comm.rank + turn, np.int8), outs, hall=hall):
+            for owner in comm.allgather(np.full(lengths[comm.rank], comm.rank + turn, np.int8), outs, gather_buffer=gather_buffer):
                 assert (outs[owner] == owner + turn).all()
         (event,) = ledger.events
         assert (event.way, event.bytes) == (around(comm), sum(lengths) - lengths[comm.rank])
         time.sleep(late[-1 - comm.rank])
         assert all((out == owner + turn).all() for owner, out in enumerate(outs))
         del outs
-        hall.leave()
+        gather_buffer.leave()
 
 
 @every_place

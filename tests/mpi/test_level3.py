@@ -51,7 +51,7 @@ def test_no_more_memory_in_common_is_kept_than_is_told(comm):
     with config.override(keep=2**20):
         for product in (lambda: pdla.syrk(wide, layout=TURNS), lambda: pdla.syrk(tall, mirror=True)):
             product()
-            assert comm.size == 1 or comm.board().size <= comm.size * 2**20
+            assert comm.size == 1 or comm.shared_buffer().size <= comm.size * 2**20
 
 
 def test_half_of_a_matrix(comm):

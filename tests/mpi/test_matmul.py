@@ -111,18 +111,18 @@ def test_ranks_that_fail_alike_in_a_product_are_no_turn_behind(comm, monkeypatch
 
 @needs_a_board
 def test_memory_that_others_have_taken_is_an_error_on_every_rank(comm, monkeypatch):
-    grid = pdla.ProcessGrid((comm.size, 1), comm=comm.split(range(comm.size), "new"))  # with a board of its own
+    grid = pdla.ProcessGrid((comm.size, 1), comm=comm.split(range(comm.size), "new"))  # with a shared buffer of its own
     A, B = (exact((700, 700), grid, LAYOUT, "float64", seed) for seed in (1, 2))
     plan = pdla.plan_matmul(A, B, schedule="shared")
     with monkeypatch.context() as full:
         full.setattr(shared_buffer, "least_room", lambda _: 1000)
         with pytest.raises(pdla.errors.PdlaError, match="bytes are wanted, 1000 are free in /dev/shm"):
-            grid.comm.board().open(2**24)
+            grid.comm.shared_buffer().open(2**24)
         full.setattr(shared_buffer, "SHARED", "/nowhere")  # then nobody knows how much is free where MPI's memory lies
-        board = grid.comm.board()
-        assert len(board.open(2**24)) == 2**24
-        board.seal()
-        board.leave()
+        own = grid.comm.shared_buffer()
+        assert len(own.open(2**24)) == 2**24
+        own.seal()
+        own.leave()
     assert np.array_equal(plan(A, B).gather(), A.gather() @ B.gather())
 
 
@@ -161,10 +161,10 @@ def test_conjugated_factors_in_memory_that_ranks_share(comm, n, dtype):
             assert np.array_equal((left @ right).gather(), left.gather() @ right.gather())
 
 
-@pytest.mark.skipif(config.settings.array != "numpy", reason="devices share no board")
+@pytest.mark.skipif(config.settings.array != "numpy", reason="devices share no shared buffer")
 def test_a_plan_goes_from_matrices_to_others_and_keeps_none(comm):
     """What it has looked at is kept for the next run with the same: until a run with others, or the matrices' end, or a
-    larger product has the board moved."""
+    larger product has the shared buffer moved."""
     grid, n = ProcessGrid(pdla.balanced_shape(comm.size)), 24
     made = [[exact((n, n), grid, LAYOUT, np.dtype(float), seed) for seed in (i, i + 1)] for i in (1, 3)]
     C, D = (pdla.zeros((n, n), grid, LAYOUT) for _ in "CD")
@@ -261,7 +261,7 @@ CYCLIC = Layout(Cyclic("row", 3)), Layout(cols=Cyclic("row", 5)), Layout()
 )
 def test_a_process_grows_by_no_more_than_the_plan_promises(comm, mnk, layouts, dtype, options):
     """Within 64 MiB, what BLAS and MPI take among it; of memory that ranks share, a rank's part."""
-    if comm.size == 1 or (options.get("schedule") == "shared" and comm.board() is None):
+    if comm.size == 1 or (options.get("schedule") == "shared" and comm.shared_buffer() is None):
         pytest.skip("one rank sends nothing; on several nodes ranks share no memory")
     grid, (m, n, k) = ProcessGrid(comm.size), mnk
     A, B, C = (pdla.ones(s, grid, to, dtype=dtype) for s, to in zip(((m, k), (k, n), (m, n)), layouts, strict=True))
@@ -285,17 +285,17 @@ def memory(fresh=False):
 @needs_a_board
 @pytest.mark.parametrize("k", [24, 100_000])
 def test_what_lies_otherwise_is_read_in_place_too(comm, k):
-    """By the board, and by no message; without a plan no more of it is kept than is told, however large it was."""
+    """By the shared buffer, and by no message; without a plan no more of it is kept than is told, however large it was."""
     grid, other = ProcessGrid(pdla.balanced_shape(comm.size)), ProcessGrid(comm.size, order=range(comm.size)[::-1])
     A = exact((6, k), grid, Layout(Cyclic("row", 1), Cyclic("col", 7)), seed=1)
     B = exact((k, 5), other, Layout("row"), seed=2)
-    expected, board = A.gather() @ B.gather(), comm.board()
+    expected, shared_buffer = A.gather() @ B.gather(), comm.shared_buffer()
     for _ in range(2):
         with pdla.record() as ledger, config.override(keep=2**20):
             C = pdla.matmul(A, B, layout="native", schedule="shared", algorithm="3d", box=(1, 1, comm.size))
         assert np.array_equal(C.gather(), expected)
         assert set(ledger.by_verb()) <= {"read", "reduce_scatter"}
-        assert board.size <= comm.size * 2**20
+        assert shared_buffer.size <= comm.size * 2**20
 
 
 def test_message_schedules_where_nothing_is_shared(comm):

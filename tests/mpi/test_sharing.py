@@ -138,7 +138,8 @@ def test_who_is_first_out_of_a_triangle_may_write(comm, monkeypatch, product):
 
 
 def test_turns_of_every_kind_follow_one_another(comm):
-    """Of small boards and large ones, of matrices in common and not: who comes first to a turn finds nobody in the last one."""
+    """Of small shared buffers and large ones, of matrices in common and not: who comes first to a turn finds nobody in the last
+    one."""
     grid, chance, cases = square(comm), random.Random(5), []
     for n in (40, 600):
         A, B = exact((n, n), grid, LAYOUT, seed=1), exact((n, n), grid, LAYOUT, seed=2)

@@ -20,9 +20,9 @@ from pdla.layout import shares
 from pdla.matmul.algorithms.table import boxed
 from pdla.matmul.choose import boxes, build, candidates
 from pdla.matmul.choose.boxes import Box
-from pdla.matmul.choose.build import Wish
+from pdla.matmul.choose.build import Options
 from pdla.matmul.choose.mapping import Place
-from pdla.matmul.choose.problem import Lying, Operand, Question, Sizes
+from pdla.matmul.choose.problem import Lying, Operand, Problem, Sizes
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import cannon
 from pdla.matmul.schedules.walk import choose
@@ -510,9 +510,9 @@ def test_each_plan_is_followed_by_panels_on_its_own_grid():
         task = build.Task(side, side, None, np.dtype(float), wish, Machine())
         return [(plan.named, plan.walk.dimension) for plan in build.lean(task)]
 
-    own = pdla.dry_run(4, program, Wish(memory_limit=1))[0]
+    own = pdla.dry_run(4, program, Options(memory_limit=1))[0]
     assert [name for name, _ in own[:2]] == ["gather", "summa"]
-    box = pdla.dry_run(4, program, Wish(box=(2, 1, 2), memory_limit=1))[0]
+    box = pdla.dry_run(4, program, Options(box=(2, 1, 2), memory_limit=1))[0]
     assert box[0][0] == "3d by gather" and box[1:4] == [("3d by summa", walked) for walked in "knm"]
 
 
@@ -698,7 +698,7 @@ def test_matrices_that_differ_in_one_thing_have_plans_of_their_own():
     pdla.run(4, program)
 
 
-@pytest.mark.parametrize("kind", [Operand, Lying, Place, Sizes, Question, Wish, Machine])
+@pytest.mark.parametrize("kind", [Operand, Lying, Place, Sizes, Problem, Options, Machine])
 def test_what_plans_and_choices_are_kept_for_is_compared_in_every_field(kind):
     one = object.__new__(kind)
     for field in fields(kind):

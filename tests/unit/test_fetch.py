@@ -12,7 +12,7 @@ from matmuls import LAYOUT, exact, lacks
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
 from pdla.matmul.choose import build, candidates
-from pdla.matmul.choose.problem import Operand, Question
+from pdla.matmul.choose.problem import Operand, Problem
 from pdla.matmul.schedules import fetch
 from pdla.model.machine import Machine
 
@@ -120,7 +120,7 @@ def test_large_blocks_are_fetched_where_that_receives_less_than_converting():
 
     def program(comm):
         lies = [Operand((32768, 32768), LAYOUT, ProcessGrid((8, 12))) for _ in "ABC"]
-        found = candidates.ways(Question.about(*lies, 8, Machine()), "auto", None, None)
+        found = candidates.ways(Problem.about(*lies, 8, Machine()), "auto", None, None)
         others = min(way.words + way.moved for way in found if way.schedule == "summa" and way.table)
         return found[0].schedule, (found[0].words + found[0].moved) / others
 
@@ -136,7 +136,7 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
 
     def program(comm):
         lies = [Operand((64, 64), Layout(), ProcessGrid((1, 1))), *[Operand((64, 64), LAYOUT, ProcessGrid((8, 8)))] * 2]
-        q = Question.about(*lies, 8, Machine())
+        q = Problem.about(*lies, 8, Machine())
         first, *_, last = candidates.NAMED["3d"].tables((4, 4, 4))
         for table, copies in ((first, 1), (last, 4)):
             way = candidates._way(q, candidates.KeptOf(q), table, np.arange(64))
@@ -167,7 +167,7 @@ def test_copies_of_c_are_not_fetched():
         A, B = pdla.random((40, 30), grid, Layout("row"), seed=1), pdla.random((30, 20), grid, Layout(cols="row"), seed=2)
         plan = pdla.plan_matmul(A, B, schedule="fetch", layout=Layout("row"), panel=3)
         assert plan(A, B).check_copies()
-        assert all(way.table for way in candidates.ways(Question.about(Operand.of(A), Operand.of(B), None, 8, Machine()), *asked))
+        assert all(way.table for way in candidates.ways(Problem.about(Operand.of(A), Operand.of(B), None, 8, Machine()), *asked))
 
     pdla.run(4, program)
 

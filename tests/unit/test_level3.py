@@ -128,7 +128,7 @@ def triangles(draw):
     st.sampled_from([(1, 0), (2, -1), (0, 3)]), st.integers(0, 4), st.booleans(),
 )
 def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, scalars, which, together):
-    """By messages, and on a board."""
+    """By messages, and on a shared buffer."""
     ranks, (shape, axes, order), n, k, layout, wanted = case
     if view in "TH":
         layout = layout.T

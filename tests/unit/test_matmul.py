@@ -19,7 +19,7 @@ from pdla.matmul.choose import build
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.roles import Roles, choose
 from pdla.matmul.schedules import gather, streams, summa, walk
-from pdla.matmul.schedules.streams import Memo, Sink
+from pdla.matmul.schedules.streams import PlanCache, Sink
 from pdla.model.machine import Machine
 
 RANKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
@@ -414,7 +414,7 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
         for X in (A, turned):
             sink = Sink(comm.xp, np.full((1003, n), np.nan), 1, 0)
             with pdla.record() as ledger:
-                gather.run(X, B, roles, sink, Memo(), Machine(network=1e3))
+                gather.run(X, B, roles, sink, PlanCache(), Machine(network=1e3))
             assert np.array_equal(sink.block, X.gather() @ B.gather())
             done.append(sum(event.what == "gemm" for event in ledger.events))
         return done

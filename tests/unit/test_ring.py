@@ -88,27 +88,27 @@ def in_halls(comm, homes, turns=3):
     size, told = 8 * sum(np.prod(shape) for shape in shapes), []
     for turn in range(turns):
         x = numbers(comm.rank + turn, shapes[comm.rank]) if real else comm.xp.empty(shapes[comm.rank], "float64")
-        hall = comm.hall(size, comm.size)
-        outs = [hall.take(comm.xp, shape, "float64") for shape in shapes]
+        gather_buffer = comm.gather_buffer(size, comm.size)
+        outs = [gather_buffer.take(comm.xp, shape, "float64") for shape in shapes]
         before = comm.world.bytes_copied[comm.rank] if real else 0
         with record() as ledger:
-            for owner in comm.allgather(x, outs, hall=hall):
+            for owner in comm.allgather(x, outs, gather_buffer=gather_buffer):
                 if real:
                     np.testing.assert_array_equal(outs[owner], numbers(owner + turn, shapes[owner]))
         copied = comm.world.bytes_copied[comm.rank] - before if real else 0
         if real:
             np.testing.assert_array_equal(outs[comm.rank], x)
-        hall.leave()
+        gather_buffer.leave()
         (event,) = ledger.events
         where = outs[1].ctypes.data if real else 0
         told.append((where, copied, (event.what, event.bytes, event.messages, event.far, event.way), ledger.peak_workspace))
     return told
 
 
-halls = pytest.mark.parametrize("homes", [homes for homes in HOMES.values() if len(set(homes)) < len(homes)], ids=str)
+gather_buffers = pytest.mark.parametrize("homes", [homes for homes in HOMES.values() if len(set(homes)) < len(homes)], ids=str)
 
 
-@halls
+@gather_buffers
 def test_in_a_hall_only_what_comes_from_other_nodes_is_received(always, homes):
     """And all of a node see it in one place; it is counted as ever."""
     ranks = range(len(homes))
@@ -126,7 +126,7 @@ def test_in_a_hall_only_what_comes_from_other_nodes_is_received(always, homes):
 def test_halls_are_for_nodes_of_several_ranks_and_long_pieces():
     def program(comm, homes, limit, nbytes):
         comm.homes, comm.shared_limit = homes, limit
-        return comm.hall(nbytes, 1) is not None
+        return comm.gather_buffer(nbytes, 1) is not None
 
     def granted(*args):
         (one,) = {*run(4, program, *args)}
@@ -146,9 +146,9 @@ def test_a_rank_counts_its_share_of_a_hall_until_it_leaves():
     def program(comm):
         comm.homes, comm.shared_limit = [0, 0, 0, 3], 2**20
         with record() as ledger:
-            hall = comm.hall(ring.LONG, 2)
+            gather_buffer = comm.gather_buffer(ring.LONG, 2)
             held = ledger.workspace
-            hall.leave()
+            gather_buffer.leave()
         return held, ledger.workspace
 
     size = ring.LONG + 2 * 64
@@ -267,8 +267,8 @@ def test_matrices_are_dealt_out_in_tiles_of_a_node():
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (2, 4), (8,)], ids=str)
 def test_ranks_of_a_node_lay_out_their_hall_alike(shape, monkeypatch):
-    """Though some have fewer rows or columns of C than the others, and would rather not join thin tiles. A hall that were too small
-    for them would be an error, however short the pieces."""
+    """Though some have fewer rows or columns of C than the others, and would rather not join thin tiles. A gather buffer that
+    were too small for them would be an error, however short the pieces."""
     monkeypatch.setattr(ring, "LONG", 0)
     ranks = int(np.prod(shape))
     homes = [r // (ranks // 2) for r in range(ranks)]

@@ -1,4 +1,4 @@
-"""Operands in memory that ranks share: the same products, the same bytes as gather, turns of the board."""
+"""Operands in memory that ranks share: the same products, the same bytes as gather, turns of the shared buffer."""
 
 import itertools
 from dataclasses import replace
@@ -15,7 +15,7 @@ from pdla.matmul import checks
 from pdla.matmul.choose.boxes import Box
 from pdla.matmul.choose.candidates import direct, native_tables, ways
 from pdla.matmul.choose.mapping import Place
-from pdla.matmul.choose.problem import Lying, Question, Sizes
+from pdla.matmul.choose.problem import Lying, Problem, Sizes
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import shared, streams
 from pdla.model.machine import Machine
@@ -273,7 +273,7 @@ def from_blocks(ranks, *mnk):
     m, n, k = mnk
     place = Place(("row", "col"), pdla.balanced_shape(ranks), np.arange(ranks), ranks, b"")
     A, B, C = (Lying(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
-    return Question(mnk, ranks, 8, Machine(), 2**33, (), A=A, B=B, C=C)
+    return Problem(mnk, ranks, 8, Machine(), 2**33, (), A=A, B=B, C=C)
 
 
 @pytest.mark.parametrize(("a", "b", "words"), [(False, False, 42 + 35), (True, False, 35), (False, True, 42), (True, True, 0)])
@@ -405,10 +405,10 @@ class Counted(Turns):
 
 def test_a_rank_that_failed_while_it_wrote_uses_the_board_no_more():
     """Others wait for what it would have written: what it wrote now they would take for that."""
-    board = Counted()
-    board.open(100)
+    shared_buffer = Counted()
+    shared_buffer.open(100)
     with pytest.raises(PdlaError, match="this rank failed in a product while others waited for its blocks"):
-        board.open(100)
+        shared_buffer.open(100)
 
 
 def test_a_board_that_could_not_grow_says_why_again():
@@ -418,10 +418,10 @@ def test_a_board_that_could_not_grow_says_why_again():
         def _grow(self, size):
             raise PdlaError(f"no room for {size} bytes")
 
-    board = Full()
+    shared_buffer = Full()
     for _ in range(2):
         with pytest.raises(PdlaError, match=f"no room for {2 * HALF} bytes"):
-            board.open(100)
+            shared_buffer.open(100)
 
 
 def test_a_board_that_could_not_grow_gives_the_memory_from_before_no_more():
@@ -433,40 +433,40 @@ def test_a_board_that_could_not_grow_gives_the_memory_from_before_no_more():
                 raise PdlaError("no room")
             return super()._grow(size)
 
-    board = Full()
-    board.open(100)
-    board.leave()
+    shared_buffer = Full()
+    shared_buffer.open(100)
+    shared_buffer.leave()
     for size in (3 * HALF, 100):
         with pytest.raises(PdlaError, match="no room"):
-            board.open(size)
+            shared_buffer.open(size)
 
 
 def test_a_turn_that_is_left_unsealed_has_ended():
-    board = Counted()
+    shared_buffer = Counted()
     for size in (100, 2 * HALF, 100):
-        board.open(size)
-        board.leave()
+        shared_buffer.open(size)
+        shared_buffer.leave()
 
 
 def test_a_place_is_the_same_where_the_memory_is():
-    board, turns = Counted(), []
+    shared_buffer, turns = Counted(), []
     for size in (100, 200, HALF, 2 * HALF, 10, 10, 4 * HALF, 10, 10, 3 * HALF):
-        turns.append((board.open(size), board.place))
-        board.seal()
-        board.leave()
+        turns.append((shared_buffer.open(size), shared_buffer.place))
+        shared_buffer.seal()
+        shared_buffer.leave()
     begins = {(place, memory.ctypes.data) for memory, place in turns}
     assert len(begins) == len({place for place, _ in begins}) == len({begin for _, begin in begins}) == 4
 
 
 def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
-    board = Counted()
+    shared_buffer = Counted()
 
     def turn(size):
-        before = board.waits
-        memory = board.open(size)
-        waited = board.waits - before
-        board.seal()
-        board.leave()
+        before = shared_buffer.waits
+        memory = shared_buffer.open(size)
+        waited = shared_buffer.waits - before
+        shared_buffer.seal()
+        shared_buffer.leave()
         return memory, waited
 
     (one, waited_one), (two, waited_two), (three, waited_three) = turn(100), turn(200), turn(HALF)
@@ -476,7 +476,8 @@ def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
     assert waited == 1 and len(large) == 2 * HALF
     assert turn(10)[1] == 1 and turn(10)[1] == 0
     assert len(turn(4 * HALF)[0]) == 4 * HALF and turn(3 * HALF)[1] == 1
-    assert board.come == 8 + 3 + 1  # the end of writing; of reading large turns; and of small ones, where a large one follows
+    # the end of writing; of reading large turns; and of small ones, where a large one follows
+    assert shared_buffer.come == 8 + 3 + 1
 
 
 def test_a_dry_run_of_several_nodes_shares_nothing_as_a_job_there_does_not():

@@ -197,7 +197,7 @@ def test_what_has_no_single_place_is_refused(layout, why):
 
 
 def test_plans_tell_them_from_matrices_of_own_blocks():
-    """By how much memory they foretold, and by what ranks write to the board."""
+    """By how much memory they foretold, and by what ranks write to the shared buffer."""
 
     def program(comm):
         grid = ProcessGrid((2, 2))

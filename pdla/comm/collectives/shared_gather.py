@@ -1,4 +1,5 @@
-"""A hall: memory that a node's ranks share for an all-gather around the nodes. A piece from another node is put there once.
+"""A gather buffer: memory that a node's ranks share for an all-gather around the nodes. A piece from another node is put there
+once.
 
 The rank that receives it tells the others, which read it in place: they need no message for it, and no memory of their own.
 """
@@ -12,20 +13,20 @@ from typing import Any
 
 from pdla.comm.collectives.ring import Hop
 from pdla.comm.ledger import held
-from pdla.comm.shared_buffer import Board
+from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.workspace import aligned
 
 
-class Hall:
+class GatherBuffer:
     """`size` bytes in which arrays lie one after another. Collective over the ranks of this node.
 
     ranks  how many ranks run on this node
     """
 
-    def __init__(self, board: Board, ranks: int, size: int) -> None:
-        self.board, self.holding = board, held(size // ranks)
+    def __init__(self, shared_buffer: SharedBuffer, ranks: int, size: int) -> None:
+        self.shared_buffer, self.holding = shared_buffer, held(size // ranks)
         self.holding.__enter__()
-        self.memory, self.taken, self.told = board.open(size), 0, [-1] * ranks
+        self.memory, self.taken, self.told = shared_buffer.open(size), 0, [-1] * ranks
 
     def take(self, xp: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """The next array; all ranks of the node take the same ones in the same order."""
@@ -35,12 +36,12 @@ class Hall:
 
     def tell(self, pieces: int) -> None:
         """Tell the other ranks that the first `pieces` of the pieces that this rank brings are there."""
-        self.board.tell(pieces)
+        self.shared_buffer.tell(pieces)
 
     def _has(self, place: int, pieces: int) -> bool:
         """Whether the rank at that place on the node has told of `pieces` pieces or more: then these may be read."""
         if self.told[place] < pieces:
-            self.told[place] = self.board.told(place)
+            self.told[place] = self.shared_buffer.told(place)
         return self.told[place] >= pieces
 
     def arrivals(
@@ -71,5 +72,5 @@ class Hall:
 
     def leave(self) -> None:
         """End this rank's reading, without waiting for others."""
-        self.board.leave()
+        self.shared_buffer.leave()
         self.holding.__exit__()

@@ -1,12 +1,13 @@
-"""A gate: words of shared memory at which the ranks of a node wait until all have come.
+"""A barrier: words of shared memory at which the ranks of a node wait until all have come.
 
 A rank that comes writes how many times it has come, and looks at the numbers of all others. (A barrier of messages is a tree, of
 which each step would cost a rank its turn on a shared core.) Ranks that share cores sleep while they wait, as polling takes the
 core from the ranks that they wait for. The rank that finds that all have come wakes the others, but only if any has noted that it
 sleeps, as waking is a system call.
 
-Gates come in pairs. Ranks that make the same calls come to both in the same order. So if another rank has come to the second gate,
-where this rank has not been, but not to this one, the two are in different calls and would wait for each other for ever.
+Barriers come in pairs. Ranks that make the same calls come to both in the same order. So if another rank has come to the second
+barrier, where this rank has not been, but not to this one, the two are in different calls and would wait for each other for
+ever.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ _SLEEP = 5e-3  # seconds that it sleeps at most, before it lets MPI work
 
 
 def room(ranks: int) -> int:
-    """Bytes that the gate of so many ranks takes."""
+    """Bytes that the barrier of so many ranks takes."""
     return _LINE * (ranks + 1)
 
 
-class Gate:
-    """A gate in memory of a window that all ranks of comm see.
+class SharedBarrier:
+    """A barrier in memory of a window that all ranks of comm see.
 
     spare   of each rank six 64-bit words, for what the ranks tell each other here: spare[i][rank]
-    beside  the other gate of the pair
+    beside  the other barrier of the pair
     """
 
-    beside: Gate
+    beside: SharedBarrier
 
     def __init__(self, comm: MPIComm, window: MPI.Win, memory: np.ndarray) -> None:
         self.comm, self.window = comm, window
@@ -98,7 +99,7 @@ class Gate:
             self.comm.mpi.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
 
     def _elsewhere(self) -> list[int]:
-        """The ranks that are in another call, as they have been at the other gate without this rank, and not here."""
+        """The ranks that are in another call, as they have been at the other barrier without this rank, and not here."""
         beside = self.beside
         ahead = [rank for rank, turn in enumerate(beside.turns) if turn > beside.turn]
         self.window.Sync()  # a rank in step has come here before it came there: so it is looked for here afterwards

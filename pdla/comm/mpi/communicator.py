@@ -24,7 +24,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import numpy
-from pdla.comm.agreement import astray, name, tell
+from pdla.comm.agreement import name, out_of_step, tell
 from pdla.comm.communicator import VERB_TAGS, Communicator
 from pdla.comm.group import Array, Group, Landed, Onward, Pieces
 from pdla.comm.mpi import libmpi, staging
@@ -33,9 +33,9 @@ from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.mapped import mapped
 from pdla.comm.mpi.messages import FAR_PIECE, Round, Send, pieces, progress, send_on
 from pdla.comm.mpi.node import FAR, NEAR, Node
-from pdla.comm.mpi.shared_buffer import NodeBoard
+from pdla.comm.mpi.shared_buffer import WindowBuffer
 from pdla.comm.pending import Pending
-from pdla.comm.shared_buffer import Board
+from pdla.comm.shared_buffer import SharedBuffer
 from pdla.errors import AgreementError, GridError, PdlaError
 
 AT_ONCE = 512 << 10  # where each rank sends to each: bytes on their way to one rank at a time, but at least two messages
@@ -56,7 +56,7 @@ class MPIComm(Communicator):
         # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its rank gets a core, and 8 ranks
         # on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
-        self._board: NodeBoard | None = None
+        self._board: WindowBuffer | None = None
         self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
         self._waits: dict[int, Any] = {}  # the same of the requests that `_wait` waits for
 
@@ -273,7 +273,8 @@ class MPIComm(Communicator):
         except PdlaError:
             raise
         except BaseException as error:  # raised by a signal's handler: the others are in either half, which no agreement meets
-            astray(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({type(error).__name__}: {error})")
+            told = f"{type(error).__name__}: {error}"
+            out_of_step(self, f"rank {self.rank} left a share on {self.axis!r} that others are in ({told})")
             raise
         said = [pickle.loads(row.data) for row in everyone]  # which ignores the zeros behind the end of a pickle
         if faults := [(rank, one.text) for rank, one in enumerate(said) if isinstance(one, _Fault)]:
@@ -330,10 +331,10 @@ class MPIComm(Communicator):
         made.aware, made.shared_limit = self.aware, self.shared_limit
         return made
 
-    def board(self) -> Board | None:
+    def shared_buffer(self) -> SharedBuffer | None:
         if self.nodes > 1 or self.xp is not numpy:
             return None
-        self._board = self._board or NodeBoard(self)
+        self._board = self._board or WindowBuffer(self)
         return self._board
 
     def common(self, size: int) -> Any:

@@ -1,7 +1,8 @@
-"""The board of ranks on one node under MPI: a window of memory that all of them see, behind two gates.
+"""The shared buffer of ranks on one node under MPI: a window of memory that all of them see, behind two barriers.
 
-At one gate ranks wait for what others write to the board. At the other they meet: they compare their calls, in a fraction of the
-time that messages take. Each has its own, so that of ranks in different calls none takes the other's coming for what it waits for.
+At one barrier ranks wait for what others write to the shared buffer. At the other they meet: they compare their calls, in a
+fraction of the time that messages take. Each has its own, so that of ranks in different calls none takes the other's coming for
+what it waits for.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from pdla.comm.mpi import barrier
 from pdla.comm.mpi.abort import watched
-from pdla.comm.mpi.barrier import Gate
+from pdla.comm.mpi.barrier import SharedBarrier
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import SHARED, least_room
 from pdla.comm.shared_buffer import Turns
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 _MOST = 2**32  # more than the pieces of any turn
 
 
-class NodeBoard(Turns):
-    """A board over an MPI window that the ranks of one node share; its memory is allocated by the first rank."""
+class WindowBuffer(Turns):
+    """A shared buffer over an MPI window that the ranks of one node share; its memory is allocated by the first rank."""
 
     def __init__(self, comm: MPIComm) -> None:
         super().__init__()
@@ -49,8 +50,8 @@ class NodeBoard(Turns):
             window.Lock_all(MPI.MODE_NOCHECK)
             shared: Any = window.Shared_query(0)[0]
             memory = np.frombuffer(shared, np.uint8)
-            self.gate, self.meeting = (Gate(self.comm, window, memory[at : at + apart]) for at in (0, apart))
-            self.gate.beside, self.meeting.beside = self.meeting, self.gate
+            self.barrier, self.meeting = (SharedBarrier(self.comm, window, memory[at : at + apart]) for at in (0, apart))
+            self.barrier.beside, self.meeting.beside = self.meeting, self.barrier
             window.Sync()
             self.comm.mpi.Barrier()
         self.window = window
@@ -66,10 +67,10 @@ class NodeBoard(Turns):
             ) from error
 
     def _come(self) -> None:
-        self.gate.come()
+        self.barrier.come()
 
     def _await(self) -> None:
-        self.gate.wait("sharing memory")
+        self.barrier.wait("sharing memory")
 
     def open(self, size: int) -> Any:
         memory = super().open(size)
@@ -77,13 +78,13 @@ class NodeBoard(Turns):
         return memory
 
     def tell(self, pieces: int) -> None:
-        self.gate.window.Sync()
-        self.gate.spare[0][self.comm.rank] = self.opened * _MOST + pieces
+        self.barrier.window.Sync()
+        self.barrier.spare[0][self.comm.rank] = self.opened * _MOST + pieces
 
     def told(self, rank: int) -> int:
         """A rank's count is its turn times _MOST, and its pieces: so that of a later turn is larger than any of this one."""
-        count = self.gate.spare[0][rank]
-        self.gate.window.Sync()
+        count = self.barrier.spare[0][rank]
+        self.barrier.window.Sync()
         return count - self.opened * _MOST
 
     def meet(self, call: str, said: tuple[int, int, int]) -> list[list[int]]:
@@ -110,6 +111,6 @@ class NodeBoard(Turns):
         """Collective: free the window."""
         if self.window is not None:
             window, self.window, self.memory = self.window, None, None
-            del self.gate, self.meeting
+            del self.barrier, self.meeting
             window.Unlock_all()
             window.Free()

@@ -143,7 +143,7 @@ class Table:
         where that is as even: in two sums fewer messages come.
 
         Faces of which panels are walked stay as they are; so do the tables of other grids.
-        in_two: whether there may be two sums (Question.in_two)
+        in_two: whether there may be two sums (Problem.in_two)
         """
         if self.carries != BOXED:
             return self

@@ -295,7 +295,8 @@ def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: 
 
 @lru_cache(maxsize=256)
 def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
-    """The most words that a rank may receive in a box that is priced as if short faces came in steps (comm/collectives/circulant.py).
+    """The most words that a rank may receive in a box that is priced as if short faces came in steps
+    (comm/collectives/circulant.py).
 
     These are the words of the cheapest box if all messages are sent at once, or a little more than the bound: steps are to save
     words. Else a lopsided box, which needs a few steps less than a cube, would be taken though it receives many times as much.

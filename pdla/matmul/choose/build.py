@@ -18,7 +18,7 @@ from pdla.matmul import roles
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.choose import candidates
 from pdla.matmul.choose.candidates import Way
-from pdla.matmul.choose.problem import Operand, Question
+from pdla.matmul.choose.problem import Operand, Problem
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import SCHEDULES, walk
 from pdla.matmul.schedules.base import AHEAD, evenly
@@ -30,7 +30,7 @@ MOST_PANELS = 2048  # about how many panels a plan has at most: of more each is 
 
 
 @dataclass(frozen=True, repr=False)
-class Wish:
+class Options:
     """What the caller asks of the plan: arguments of matmul, described there."""
 
     algorithm: str = "auto"
@@ -60,13 +60,13 @@ class Task:
     B: Operand
     C: Operand | None
     dtype: np.dtype
-    wish: Wish
+    wish: Options
     machine: Machine
     adds: bool = False
 
     @cached_property
-    def question(self) -> Question:
-        return Question.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
+    def question(self) -> Problem:
+        return Problem.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
 
     def ways(self) -> list[Way]:
         """All ways that the wish allows, cheapest first."""
@@ -116,7 +116,7 @@ def make(task: Task) -> Plan:
 
 def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
     """SUMMA's plan for operands on one grid, with given roles of its axes."""
-    task = Task(A, B, C, dtype, Wish(panel=panel), Machine.chosen())
+    task = Task(A, B, C, dtype, Options(panel=panel), Machine.chosen())
     words = roles.price((A.layout, B.layout, C.layout), chosen.layouts, task.question.mnk, A.grid.sizes)
     return task.plan(Way("summa", "summa", chosen, None, None, words, 0.0, 0.0))
 

@@ -24,7 +24,7 @@ from pdla.matmul.algorithms.table import Algorithm, Table
 from pdla.matmul.choose import boxes
 from pdla.matmul.choose.mapping import Kept, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.choose.nodes import far, fillings
-from pdla.matmul.choose.problem import Question, Sizes, lying_so
+from pdla.matmul.choose.problem import Problem, Sizes, lying_so
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matrix.redistribute import sums_to
 
@@ -70,14 +70,14 @@ class Way:
         return f"{self.algorithm}{schedule}{grid}: receives {received} bytes, and conversions {moved}"
 
 
-def ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+def ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     """All ways that the arguments allow, cheapest first. Ranks that are threads of one process ask the same: only the first
     searches, the others wait and find the result kept."""
     with _one_at_a_time:
         return _ways(q, algorithm, shape, schedule)
 
 
-def cheapest(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
+def cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
     """The first of `ways`, found without a price of those that cannot be it."""
     with _one_at_a_time:
         return _cheapest(q, algorithm, shape, schedule)
@@ -87,7 +87,7 @@ _one_at_a_time = Lock()
 
 
 @lru_cache(maxsize=256)
-def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+def _ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     kept = KeptOf(q)
     found = _on_own_grid(q, algorithm, shape, schedule)
     found += [_way(q, kept, _turned(q, kept, *one), one[1]) for one in _candidates(q, algorithm, shape, schedule)]
@@ -96,7 +96,7 @@ def _ways(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: 
 
 
 @lru_cache(maxsize=256)
-def _cheapest(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
+def _cheapest(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> Way:
     """Candidates are priced in the order of the least price that each may have, until that is above a price that is known."""
     kept = KeptOf(q)
     found = dict(enumerate(_on_own_grid(q, algorithm, shape, schedule)))
@@ -111,13 +111,13 @@ def _cheapest(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedu
     return min([*in_order[:1], *_relabelled(q, kept, in_order)], key=_price)
 
 
-def _on_own_grid(q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
+def _on_own_grid(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
     boxed = algorithm in NAMED or shape is not None or (schedule is not None and SCHEDULES[schedule].needs_box)
     return direct(q, algorithm, schedule) if q.one_grid and not boxed else []
 
 
 def _candidates(
-    q: Question, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None
+    q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None
 ) -> list[tuple[Table, np.ndarray]]:
     """The tables on grids of their own, each with ranks in each order of `_orders`."""
     if algorithm in ON_GRID:
@@ -138,7 +138,7 @@ def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Ta
 # ---------------------------------------------------------------------------------------------- on the own grid
 
 
-def direct(q: Question, algorithm: str, schedule: str | None = None) -> list[Way]:
+def direct(q: Problem, algorithm: str, schedule: str | None = None) -> list[Way]:
     """The rule on the matrices' own grid: with the roles that send least and, where ranks share memory, those that copy least."""
     asked = schedule or (algorithm if algorithm in ON_GRID else None)
     first = _by_roles(q, asked, asked is not None and SCHEDULES[asked].reads_in_place)
@@ -148,7 +148,7 @@ def direct(q: Question, algorithm: str, schedule: str | None = None) -> list[Way
     return [first] if second.roles == first.roles else [first, second]
 
 
-def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
+def _by_roles(q: Problem, asked: str | None, shared: bool) -> Way:
     """The rule with the cheapest roles. asked: the schedule, if the caller names one; shared: words that are copied count."""
     sizes = q.A.place.sizes
     wanted = None if q.C is None else q.C.layout
@@ -163,7 +163,7 @@ def _by_roles(q: Question, asked: str | None, shared: bool) -> Way:
     return Way(name, how, chosen, None, None, words, 0.0, price)
 
 
-def _redistributed(q: Question, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> float:
+def _redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> float:
     """Messages by which A and B come where they are needed, less those of the gathers that a box's price counts: other ones, where
     no all-gather brings them, or none, where they lie there in copies. And those by which C goes to its layout when it has been
     summed."""
@@ -255,7 +255,7 @@ def _weighed(
     return words + (q.machine.distance - 1) * far(roles.moves(lying, layouts, q.mnk, sizes), tuple(sizes), where)
 
 
-def _read_in_place(q: Question, tables: Iterable[Table]) -> list[Table]:
+def _read_in_place(q: Problem, tables: Iterable[Table]) -> list[Table]:
     """Boxes again, read in place, where no face is if A, B and C lie in the box's own layouts: but from other layouts A and B come
     there with one copy in shared memory, and with two by messages."""
     names = [name for name, schedule in SCHEDULES.items() if schedule.reads_in_place and q.fits]
@@ -269,7 +269,7 @@ def _straight(tables: Iterable[Table]) -> list[Table]:
     return [replace(table.straight, schedule=schedule) for table, schedule in ways if schedule]
 
 
-def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
+def _turned(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
     """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved. Where
     none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory."""
     if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE or _at_home(q, table, order):
@@ -282,7 +282,7 @@ def _turned(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Table
     return replace(table, **better) if better else table
 
 
-def _orders(q: Question, table: Table) -> list[np.ndarray]:
+def _orders(q: Problem, table: Table) -> list[np.ndarray]:
     """The orders of ranks on the table's grid that are tried: A's own alone, if its grid has the same shape."""
     if q.A.place.shape == table.shape:
         return [q.A.place.order]
@@ -292,7 +292,7 @@ def _orders(q: Question, table: Table) -> list[np.ndarray]:
 class KeptOf:
     """What ranks hold already of A, B and C in a table's layouts. Each pair of layouts is compared once."""
 
-    def __init__(self, q: Question) -> None:
+    def __init__(self, q: Problem) -> None:
         self.q = q
         self.sides = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
         self.known: dict[tuple, Kept] = {}
@@ -321,7 +321,7 @@ class KeptOf:
         return self.found[key]
 
 
-def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+def _way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     words, at_home = table.words(*q.mnk), _at_home(q, table, order)
     if SCHEDULES[table.schedule].reads_in_place and not at_home:
         return _way_in_place(q, kept, table.straight, order)
@@ -343,7 +343,7 @@ def _way(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
 
 
-def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     """The way by which A and B, in any layouts, are written to shared memory and read there: a rank copies its blocks once, unless
     they need not move or all ranks see the matrix as it is."""
     each, words = kept(table), table.words(*q.mnk)
@@ -356,7 +356,7 @@ def _way_in_place(q: Question, kept: KeptOf, table: Table, order: np.ndarray) ->
     return Way(table.algorithm, table.schedule, table.roles, table, order, words + read, moved, price, stays)
 
 
-def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
+def _least(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> float:
     """A lower bound on the price of a table, turned or not, with ranks in this order: on average ranks receive at least what they
     need less the most that any has, and the product's words are counted without rounding."""
     if q.ranks > LARGE or _at_home(q, table, order):
@@ -373,14 +373,14 @@ def _least(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> float:
     return q.priced(table.schedule, table.box, words + brought) * (1 - 1e-9)
 
 
-def _at_home(q: Question, table: Table, order: np.ndarray) -> bool:
+def _at_home(q: Problem, table: Table, order: np.ndarray) -> bool:
     """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
     pairs = zip(q.operands, table.layouts, strict=False)
     return all(X.layout == layout and X.place.filled_so(table.axes, table.shape, order) for X, layout in pairs)
 
 
 def _moves(
-    q: Question, kept: KeptOf, each: Sequence[Kept], order: np.ndarray
+    q: Problem, kept: KeptOf, each: Sequence[Kept], order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
     """Words each rank receives of A and B on the way there, words of C on the way back, and which of the three need not move."""
     to = [kept.words(matrix, order, False) for matrix in each]
@@ -397,7 +397,7 @@ def _messages(each: Sequence[Kept], order: np.ndarray) -> int:
     return int(np.add.reduce(received).max())
 
 
-def _by_node(q: Question, each: Sequence[Kept], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
+def _by_node(q: Problem, each: Sequence[Kept], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
     """The words of conversions as they are priced: those from other nodes count machine.distance times."""
     assert q.homes is not None
     far = [matrix.far(order, q.homes) for matrix in each]
@@ -406,7 +406,7 @@ def _by_node(q: Question, each: Sequence[Kept], order: np.ndarray, there: np.nda
     return float((there + back + more * (far[0][0] + far[1][0] + far_back)).max())
 
 
-def _by_sizes(q: Question, table: Table) -> tuple[float, int]:
+def _by_sizes(q: Problem, table: Table) -> tuple[float, int]:
     """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must.
     Where the ranks that hold A or B send more words than any receives, those."""
     words, messages = 0.0, 0
@@ -420,7 +420,7 @@ def _by_sizes(q: Question, table: Table) -> tuple[float, int]:
     return words, messages
 
 
-def _relabelled(q: Question, kept: KeptOf, found: list[Way]) -> list[Way]:
+def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
     """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way: of many
     ranks the best that is known so far, of few, whose assignments take no time, the best with ranks as they were."""
     if q.ranks > FEW:
@@ -450,7 +450,7 @@ class _Hoped:
     total: np.ndarray
 
     @staticmethod
-    def of(q: Question, kept: KeptOf, table: Table, order: np.ndarray) -> _Hoped:
+    def of(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> _Hoped:
         each = kept(table)
         total, moved = kept_in_all(each), 0.0
         if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less

@@ -148,7 +148,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Question(Sizes):
+class Problem(Sizes):
     """A product to be planned, of A and B, into C where its layout is given."""
 
     A: Lying
@@ -156,10 +156,10 @@ class Question(Sizes):
     C: Lying | None
 
     @staticmethod
-    def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Question:
+    def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Problem:
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
         c = None if C is None else C.lying()
-        return Question(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.lying(), B.lying(), c)
+        return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.lying(), B.lying(), c)
 
     @property
     def seen(self) -> tuple[bool, bool]:

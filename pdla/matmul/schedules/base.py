@@ -14,7 +14,7 @@ from pdla.comm.communicator import Communicator
 from pdla.grid import ProcessGrid
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules import walk
-from pdla.matmul.schedules.streams import Memo, Sink
+from pdla.matmul.schedules.streams import PlanCache, Sink
 from pdla.matmul.schedules.walk import Walk
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
@@ -55,7 +55,7 @@ class Planned(Protocol):
     @property
     def machine(self) -> Machine: ...
     @property
-    def memo(self) -> Memo: ...
+    def memo(self) -> PlanCache: ...
     @property
     def mnk(self) -> tuple[int, int, int]: ...
 

@@ -27,7 +27,7 @@ from pdla.cuts import block_bounds
 from pdla.indices import IndexSet, Selection, counted, joined, overlapping
 from pdla.layout import axes_of, points, shares
 from pdla.matmul.schedules.base import Planned, Schedule, sink, walked
-from pdla.matmul.schedules.streams import ALL, Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matmul.schedules.streams import ALL, Meeting, PlanCache, Sink, Stream, meetings, multiply
 from pdla.matmul.schedules.walk import Walk, streams
 from pdla.matrix.core import DistMatrix
 
@@ -224,7 +224,7 @@ class Carried:
             self.xp.put(self.sums, *place, target)
 
 
-def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
+def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
     """sink += a b, part by part of k."""
     tour = memo.once("tour", lambda: Tour.of(a, b, width))
     ring_a, ring_b = Ring(a, tour.x), Ring(b, tour.y)
@@ -239,7 +239,7 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
     sink.end()
 
 
-def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: Memo) -> None:
+def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
     """C = a b, part by part of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
     tour = memo.once("tour", lambda: Tour.of(moving, c, width))
     ring, carried = Ring(moving, tour.x), Carried(c, tour.y) if c.moves else None

@@ -23,7 +23,7 @@ from pdla.layout import Layout, Shape, share_length
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules import walk
 from pdla.matmul.schedules.base import Planned, Schedule, at_once, sink
-from pdla.matmul.schedules.streams import Memo, Sink
+from pdla.matmul.schedules.streams import PlanCache, Sink
 from pdla.matmul.schedules.summa import started
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import Piece, Route, received, sent, start
@@ -38,7 +38,7 @@ class Step(NamedTuple):
     shapes: tuple[Shape, Shape]
 
 
-def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sink | None, width: int, memo: Memo) -> None:
+def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sink | None, width: int, memo: PlanCache) -> None:
     """Collective: into += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
     into=None on idle ranks, which may have parts of A and B to send."""
     steps: list[Step] = memo.once("steps", lambda: [*script(A, B, roles, grid, width)])

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pdla.comm.collectives.shared_gather import Hall
+from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffers, take
 from pdla.indices import IndexSet, Selection, joined
 from pdla.layout import Layout, axes_of
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules.base import Planned, Schedule, Traffic, sink
-from pdla.matmul.schedules.streams import ALL, Memo, Sink, arriving, as_stored, assemble, blocks, gathered_axes
+from pdla.matmul.schedules.streams import ALL, PlanCache, Sink, arriving, as_stored, assemble, blocks, gathered_axes
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import Machine
 
@@ -101,7 +101,7 @@ def _together(
     along_k, grid = 1 - side, X.grid  # A's tiles pass over columns of C, B's over its rows
     if comm is None or X.transposed:
         return []
-    # By an even share of C, so that all ranks which gather it together decide alike: in a hall they share its memory.
+    # By an even share of C, so that all ranks which gather it together decide alike: in a gather buffer they share its memory.
     passes = shape[along_k] // prod(grid.sizes[axis] for axis in axes_of((roles.C.rows, roles.C.cols)[along_k]))
     # Copies of C are equal only if all ranks join tiles alike, on however many nodes. With copies all tiles come before any
     # is multiplied (see run), so that one group loses nothing.
@@ -174,7 +174,7 @@ def _product(a: tuple[IndexSet, IndexSet], b: tuple[IndexSet, IndexSet], held: t
     return Product(in_a, in_b, rows, cols, (int(a[0].starts[0]), int(b[1].starts[0])))
 
 
-def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Memo, machine: Machine) -> None:
+def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: PlanCache, machine: Machine) -> None:
     """Collective: into += a b, with both in the layouts that the roles ask for. into=None on idle ranks."""
 
     def script_of() -> Script:
@@ -188,10 +188,10 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Mem
     comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]
     if into is None:
         return
-    halls = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
+    gather_buffers = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
     try:
-        here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], halls[0])
-        here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], halls[1])
+        here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], gather_buffers[0])
+        here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], gather_buffers[1])
         if roles.copies:  # copies of C are equal only if all ranks add products in the same order: so all tiles come first
             for _ in chain(coming_a, coming_b):
                 pass
@@ -203,39 +203,39 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Mem
             _multiply(script, here_a, {j: here_b[j]}, into)
         into.end()
     finally:
-        for hall in halls:
-            if hall is not None:
-                hall.leave()
+        for gather_buffer in gather_buffers:
+            if gather_buffer is not None:
+                gather_buffer.leave()
 
 
-def _hall(comm: Communicator | None, room: Room) -> Hall | None:
+def _hall(comm: Communicator | None, room: Room) -> GatherBuffer | None:
     """Memory that the ranks of a node share, for an operand that is gathered over comm; None: there is none."""
-    return None if comm is None else comm.hall(*room)
+    return None if comm is None else comm.gather_buffer(*room)
 
 
 def _operand(
-    X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None, hall: Hall | None
+    X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None, gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
     """Start to gather an operand. Gives its tiles that are here, by number, and an iterator, which puts each further tile among
     them when it has come, and yields its number."""
     if script.joined[side]:
-        return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, hall)
-    return _tiles(X, comm, script.shapes[side], hall)
+        return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, gather_buffer)
+    return _tiles(X, comm, script.shapes[side], gather_buffer)
 
 
 def _tiles(
-    X: DistMatrix, comm: Communicator | None, shapes: dict[int, tuple[int, int]], hall: Hall | None
+    X: DistMatrix, comm: Communicator | None, shapes: dict[int, tuple[int, int]], gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
     """The same where tiles are not joined: each is multiplied in the memory in which it arrives."""
     if comm is None:
         return {0: X.stored}, iter(())
     here = {comm.rank: X.stored}
-    if hall is None:
+    if gather_buffer is None:
         others = {r: shape for r, shape in shapes.items() if r != comm.rank}
         outs = dict(zip(others, buffers(X.xp, [*others.values()], X.dtype), strict=True))
     else:
-        outs = {r: hall.take(X.xp, shape, X.dtype) for r, shape in shapes.items()}
-    arrivals = comm.allgather(X.base, outs, hall=hall)
+        outs = {r: gather_buffer.take(X.xp, shape, X.dtype) for r, shape in shapes.items()}
+    arrivals = comm.allgather(X.base, outs, gather_buffer=gather_buffer)
 
     def coming() -> Iterator[int]:
         for r in arrivals:
@@ -247,10 +247,10 @@ def _tiles(
 
 
 def _joined(
-    X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, hall: Hall | None
+    X: DistMatrix, layout: Layout, along: tuple[str, ...], places: Joined, along_k: int, gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
     """The same where tiles are joined: the iterator yields a group's number when the last of its tiles has come."""
-    whole, arrivals = arriving(X, layout, along, hall)
+    whole, arrivals = arriving(X, layout, along, gather_buffer)
     group_of = {r: j for j, (ranks, _) in enumerate(places) for r in ranks}
     missing = [len(ranks) for ranks, _ in places]
     here: Tiles = {}

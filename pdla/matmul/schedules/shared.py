@@ -17,7 +17,7 @@ from typing import Any
 
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import held, note_read, take
-from pdla.comm.shared_buffer import Board
+from pdla.comm.shared_buffer import SharedBuffer
 from pdla.comm.workspace import aligned
 from pdla.cuts import Cut
 from pdla.grid import ProcessGrid
@@ -25,20 +25,20 @@ from pdla.indices import Selection
 from pdla.layout import Layout, Shape, axes_of, extra_axes, overlays_of_blocks, shares
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules.base import Planned, Schedule, Traffic
-from pdla.matmul.schedules.streams import Memo, as_stored, assembler, multiply
+from pdla.matmul.schedules.streams import PlanCache, as_stored, assembler, multiply
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import incoming
 
 Place = tuple[Selection, Selection]
 Views = tuple[Any, Any, list[Callable[[], None]]]  # the two factors, and functions that write this rank's pieces
 MOST = 48 * 2**20  # bytes of A and B that a rank puts in shared memory, at most: beyond, panels need less memory
-KEPT = 2  # places of a board for which views are kept: small turns alternate between two
+KEPT = 2  # places of a shared buffer for which views are kept: small turns alternate between two
 
 
 @dataclass(frozen=True)
 class Piece:
     """A part of this rank's block, `here` (None: all of it), and where it goes: to the place `there` of the face of this shape, as
-    stored, that begins at byte `begin` of the board."""
+    stored, that begins at byte `begin` of the shared buffer."""
 
     begin: int
     shape: Shape
@@ -57,8 +57,8 @@ class Read:
 
 @dataclass(frozen=True)
 class Written:
-    """An operand whose faces are written to the board: at which byte the face that this rank reads begins, its shape as stored, and
-    the pieces that this rank writes."""
+    """An operand whose faces are written to the shared buffer: at which byte the face that this rank reads begins, its shape as
+    stored, and the pieces that this rank writes."""
 
     begin: int
     shape: Shape
@@ -79,7 +79,8 @@ Faces = Written | Seen
 
 @dataclass(frozen=True)
 class Script:
-    """The faces of A and B (None: each rank's face is its block, or a part of it), the bytes that they take on the board, and what
+    """The faces of A and B (None: each rank's face is its block, or a part of it), the bytes that they take on the shared
+    buffer, and what
     makes of each operand the matrix whose blocks are read: the operand itself, or its parts where each rank has its face."""
 
     A: Faces | None
@@ -88,14 +89,14 @@ class Script:
     own: tuple[Callable[[DistMatrix], DistMatrix], ...]
 
     @staticmethod
-    def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> Script:
+    def of(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
         faces_a, size_a = _faces(a, roles.A, grid, 0)
         faces_b, size_b = _faces(b, roles.B, grid, size_a)
         own = _own(faces_a, a, roles.A, memo), _own(faces_b, b, roles.B, memo)
         return Script(faces_a, faces_b, size_b, own)
 
     @staticmethod
-    def kept(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> Script:
+    def kept(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
         """The same, worked out once."""
         common = a.common is not None, b.common is not None
         return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
@@ -111,7 +112,7 @@ class Script:
         return all(own is _as_it_is for own in self.own)
 
 
-def _own(faces: Faces | None, X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+def _own(faces: Faces | None, X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
     whole = faces is not None or X.layout.same_cuts(layout, X.shape, X.grid.sizes)
     return _as_it_is if whole else assembler(X, layout, memo)
 
@@ -121,8 +122,8 @@ def _as_it_is(X: DistMatrix) -> DistMatrix:
 
 
 def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
-    """X's faces in the layout in which it is multiplied, one after another from byte `offset` of the board on, each with room for
-    the largest; and the byte where they end."""
+    """X's faces in the layout in which it is multiplied, one after another from byte `offset` of the shared buffer on, each
+    with room for the largest; and the byte where they end."""
     if _at_hand(X, layout, grid):
         return None, offset
     read = _read(X, layout, grid)
@@ -163,8 +164,8 @@ def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
 
 
 def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
-    """The pieces that this rank writes; of ranks with the same block only the first writes. begin: the byte of the board at which
-    the face of the rank at given coordinates begins."""
+    """The pieces that this rank writes; of ranks with the same block only the first writes. begin: the byte of the shared
+    buffer at which the face of the rank at given coordinates begins."""
     if not X.first:
         return
     rows, cols = X.indices
@@ -221,12 +222,13 @@ class Lying:
 
 
 class Turn:
-    """The product of two given matrices at the board. When it is run again, which only a script that is bound allows, it uses the
+    """The product of two given matrices at the shared buffer. When it is run again, which only a script that is bound allows,
+    it uses the
     same views of its memory."""
 
-    def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: Memo) -> None:
+    def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:
         self.script = Script.kept(a, b, roles, grid, memo)
-        self.board: Board = memo.once("board", grid.comm.board)
+        self.shared_buffer: SharedBuffer = memo.once("board", grid.comm.shared_buffer)
         self.share = self.script.size // grid.comm.size
         left, right = self.script.own[0](a), self.script.own[1](b)
         self.left, self.right = Lying.of(left), Lying.of(right)
@@ -237,14 +239,14 @@ class Turn:
 
         c  this rank's block of C, in the roles' layout on the grid; None if the rank has no part in the product
         """
-        script, board = self.script, self.board
+        script, shared_buffer = self.script, self.shared_buffer
         with held(self.share):
-            memory = board.open(script.size)
-            left, right, writes = self.views.get(board.place) or self._looked(memory)
+            memory = shared_buffer.open(script.size)
+            left, right, writes = self.views.get(shared_buffer.place) or self._looked(memory)
             for write in writes:
                 write()
             try:
-                board.seal()
+                shared_buffer.seal()
                 for faces in (script.A, script.B):
                     if faces is not None and faces.read.peers:
                         note_read(faces.read.axes, faces.read.size, faces.read.peers)
@@ -252,18 +254,18 @@ class Turn:
                     multiply(self.left.xp, left, right, c, alpha, beta)
             finally:  # a rank that goes on after a failure here must not be a turn behind the others
                 if script.seen:
-                    board.finish()
+                    shared_buffer.finish()
                 else:
-                    board.leave()
+                    shared_buffer.leave()
 
     def _looked(self, memory: Any) -> Views:
         writes: list[Callable[[], None]] = []
         left = self.left.face(self.script.A, memory, writes)
         right = self.right.face(self.script.B, memory, writes)
-        if self.board.place is not None:
+        if self.shared_buffer.place is not None:
             if len(self.views) == KEPT:
                 self.views.clear()
-            self.views[self.board.place] = left, right, writes
+            self.views[self.shared_buffer.place] = left, right, writes
         return left, right, writes
 
 
@@ -278,7 +280,7 @@ class Shared(Schedule):
         return traffic.shares and traffic.own <= MOST and traffic.comes
 
     def refused(self, comm: Communicator) -> str:
-        if comm.board() is not None:
+        if comm.shared_buffer() is not None:
             return ""
         why = "the ranks run on several nodes" if comm.nodes > 1 else "the blocks are in the memory of GPUs"
         return f"{why}, which share no memory: give schedule='gather', or none"
@@ -288,8 +290,8 @@ class Shared(Schedule):
         Turn(a, b, plan.roles, plan.grid, plan.memo).run(block, alpha, beta)
 
     def trim(self, comm: Communicator, most: int) -> None:
-        if (board := comm.board()) is not None:
-            board.trim(most)
+        if (shared_buffer := comm.shared_buffer()) is not None:
+            shared_buffer.trim(most)
 
     def gathers_in_common(self, nodes: int, ranks: int) -> bool:
         return True

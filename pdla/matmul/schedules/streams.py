@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
-from pdla.comm.collectives.shared_gather import Hall
+from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, current, take, timed
 from pdla.cuts import block_bounds
@@ -22,7 +22,7 @@ from pdla.model.machine import operations
 ALL = slice(None)
 
 
-class Memo(dict):
+class PlanCache(dict):
     """What a plan works out at its first run and keeps for the next: index sets, panels, routes, which depend on layouts alone."""
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -45,12 +45,12 @@ def as_stored(X: DistMatrix, rows: IndexSet, cols: IndexSet) -> Shape:
     return (len(cols), len(rows)) if X.transposed else (len(rows), len(cols))
 
 
-def assemble(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
+def assemble(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
     """Collective: X in another layout on its grid: X itself, a part of each block, an all-gather, or a redistribution."""
     return memo.once((X.shape, X.layout, layout), lambda: assembler(X, layout, memo))(X)
 
 
-def assembler(X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix], DistMatrix]:
+def assembler(X: DistMatrix, layout: Layout, memo: PlanCache) -> Callable[[DistMatrix], DistMatrix]:
     """The function that does this, for X and for other matrices of its shape, grid and layout."""
     sizes = X.grid.sizes
     if X.layout.same_cuts(layout, X.shape, sizes):
@@ -61,13 +61,13 @@ def assembler(X: DistMatrix, layout: Layout, memo: Memo) -> Callable[[DistMatrix
     return (lambda X: _moved(X, layout, memo)) if axes is None else (lambda X: _gathered(X, layout, axes))
 
 
-def _moved(X: DistMatrix, layout: Layout, memo: Memo) -> DistMatrix:
+def _moved(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
     out = buffer(X.xp, local_shape(X.shape, layout, X.grid), X.dtype)
     start(X, route(X, layout, X.grid, memo), X.grid.comm, out)()
     return DistMatrix(out, X.shape, X.grid, layout)
 
 
-def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: Memo) -> Route:
+def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: PlanCache) -> Route:
     """This rank's part in redistributing X to a layout on a grid; worked out once."""
     between = (X.layout, X.grid), (layout, grid)
     return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
@@ -96,25 +96,26 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
 
 
 def arriving(
-    X: DistMatrix, layout: Layout, axes: tuple[str, ...], hall: Hall | None = None
+    X: DistMatrix, layout: Layout, axes: tuple[str, ...], gather_buffer: GatherBuffer | None = None
 ) -> tuple[DistMatrix, Iterator[int]]:
     """Collective: the same; gives the matrix, still to be filled, and an iterator over the ranks along the axes that have a block
     with elements: each is given once its block is in the matrix.
 
-    hall  shared memory of the communicator along the axes: the whole matrix lies there if no block has gaps in it, else each block
+    gather buffer  shared memory of the communicator along the axes: the whole matrix lies there if no block has gaps in it,
+    else each block
     """
     comm = X.grid[axes]
     if comm is None or X.grid.coords is None:
         return DistMatrix(X.base, X.shape, X.grid, layout, X.transposed), iter(())
-    room = buffer if hall is None else hall.take
+    room = buffer if gather_buffer is None else gather_buffer.take
     to = _assembly(X.shape, X.layout, layout, axes, tuple(X.grid.sizes.items()), tuple(X.grid.coords.items()))
     gapless = all(part.gapless for part in to.parts.values())
-    in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or hall is None)}
+    in_place = {r for r, part in to.parts.items() if part.gapless and (gapless or gather_buffer is None)}
     whole = (room if gapless else buffer)(X.xp, to.shape, X.dtype)
     outs = {
         r: X.xp.take(whole, *part.place) if r in in_place else room(X.xp, part.shape, X.dtype) for r, part in to.parts.items()
     }
-    arrivals = comm.allgather(X.stored, outs, hall=hall)
+    arrivals = comm.allgather(X.stored, outs, gather_buffer=gather_buffer)
 
     def coming() -> Iterator[int]:
         if comm.rank in outs:

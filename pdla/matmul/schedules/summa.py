@@ -18,7 +18,7 @@ from pdla.comm.pending import Pending, done
 from pdla.indices import Selection
 from pdla.matmul.schedules import walk
 from pdla.matmul.schedules.base import AHEAD, Planned, Schedule, Traffic, at_once, sink, walked
-from pdla.matmul.schedules.streams import Meeting, Memo, Sink, Stream, meetings, multiply
+from pdla.matmul.schedules.streams import Meeting, PlanCache, Sink, Stream, meetings, multiply
 from pdla.matrix.core import DistMatrix
 
 Panel = TypeVar("Panel")
@@ -71,7 +71,7 @@ class Drain:
             self.stream.X.xp.put(self.stream.X.stored, *self.stream.place(positions), out)
 
 
-def panels_of(x: Stream, y: Stream, width: int, memo: Memo) -> tuple[list[Meeting], int]:
+def panels_of(x: Stream, y: Stream, width: int, memo: PlanCache) -> tuple[list[Meeting], int]:
     """The panels of two streams, and the width of the widest."""
     panels = memo.once("panels", lambda: [piece for meeting in meetings(x.parts, y.parts) for piece in meeting.chopped(width)])
     return panels, max((panel.width for panel in panels), default=0)
@@ -88,7 +88,7 @@ def started(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[
         yield coming.popleft()
 
 
-def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
+def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
     """sink += a b, panel by panel of k."""
     panels, widest = panels_of(a, b, width, memo)
     feed_a, feed_b = (Feed(stream, widest, len(panels)) for stream in (a, b))
@@ -103,7 +103,7 @@ def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: Memo) -> None:
     sink.end()
 
 
-def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: Memo) -> None:
+def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
     """C = a b, panel by panel of m (moving is A, other B's block) or of n (moving is B, other A's block)."""
     panels, widest = panels_of(moving, c, width, memo)
     feed = Feed(moving, widest, len(panels))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pdla.cuts import Block
 from pdla.layout import Layout, axes_of, effective, share, shares
 from pdla.matmul.roles import Nest, Roles, cutting
-from pdla.matmul.schedules.streams import Memo, Stream, assemble, meetings
+from pdla.matmul.schedules.streams import PlanCache, Stream, assemble, meetings
 from pdla.matrix.core import DistMatrix
 
 # Which dimension of A, B and C is the walked one: 0 the rows, 1 the columns, None neither.
@@ -124,7 +124,7 @@ def first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, in
     return x.overlay(y)[2]
 
 
-def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: Memo):
+def streams(a: DistMatrix, b: DistMatrix, c: DistMatrix, walk: Walk, memo: PlanCache):
     """Collective: A, B and C as streams along the walked dimension, A and B gathered as `walk` needs them; None on idle ranks."""
     a, b = assemble(a, walk.A, memo), assemble(b, walk.B, memo)
     for axes in walk.axes:

@@ -16,7 +16,7 @@ from pdla.matmul import roles
 from pdla.matmul.choose import boxes, build, candidates, mapping
 from pdla.matmul.choose.candidates import ways
 from pdla.matmul.choose.mapping import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
-from pdla.matmul.choose.problem import Lying, Operand, Question
+from pdla.matmul.choose.problem import Lying, Operand, Problem
 from pdla.model.machine import Machine
 
 USERS = {
@@ -84,7 +84,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         ends = [place[at] for place, at in zip(places, where, strict=False)]
         operands = [pdla.zeros(shape, *end) for shape, end in zip(shapes, ends, strict=False)]
         asked = [*map(Operand.of, operands), None][:3]
-        q = Question.about(*asked, 8, Machine(bandwidth=4.0, network=1.0))
+        q = Problem.about(*asked, 8, Machine(bandwidth=4.0, network=1.0))
         way, brought = candidates._way(q, candidates.KeptOf(q), table, order), []
         for i, (X, layout) in enumerate(zip(operands, layouts, strict=False)):
             new = (layout, there) if i < 2 else (X.layout, X.grid)
@@ -164,7 +164,7 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
 def test_without_a_message_the_price_counts_none_though_a_boxs_own_gather_would_go_in_steps():
     place = Place(("row",), (512,), np.arange(512), 512, b"")
     A, B, C = (Lying((4096, 64), Layout(rows), place) for rows in ("row", (), "row"))
-    q = Question((4096, 64, 64), 512, 8, Machine(), 0, (0,) * 512, A=A, B=replace(B, shape=(64, 64)), C=C)
+    q = Problem((4096, 64, 64), 512, 8, Machine(), 0, (0,) * 512, A=A, B=replace(B, shape=(64, 64)), C=C)
     [way] = candidates.direct(q, "auto", "gather")
     used = boxes.Box(512, 1, 1)
     assert 0 < q.messages("gather", used)[1] < 511 and way.price == q.priced("gather", used, 0, -sum(q.messages("gather", used)))
@@ -213,7 +213,7 @@ def cluster(hosts, ranks, *mnk):
     (m, n, k), P = mnk, hosts * ranks
     place = Place(("row", "col"), pdla.balanced_shape(P), np.arange(P), P, b"")
     A, B, C = (Lying(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
-    return Question(mnk, P, 8, Machine(), 0, tuple(r // ranks * ranks for r in range(P)), A=A, B=B, C=C)
+    return Problem(mnk, P, 8, Machine(), 0, tuple(r // ranks * ranks for r in range(P)), A=A, B=B, C=C)
 
 
 def test_places_that_share_a_node_share_one_again_and_keep_more_there():

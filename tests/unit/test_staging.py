@@ -63,7 +63,7 @@ def each_a_gpu(ranks):
 @pytest.mark.parametrize("asked", ["on", "off", "nccl"] if not GPU else ["off", "nccl"])
 def test_messages(asked, ranks, tmp_path):
     way = each_a_gpu(ranks) if asked == "nccl" else {}
-    messages = ("-m", "pytest", "-q", "-x", "--with-mpi", str(HERE / "mpi" / "test_device.py"))
+    messages = ("-m", "pytest", "-q", "-x", "--with-mpi", str(HERE / "mpi" / "test_staging.py"))
     done = job(ranks, messages, PDLA_GPU_MPI=asked, TMPDIR=str(tmp_path), **way)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
 

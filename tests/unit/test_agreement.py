@@ -11,7 +11,7 @@ import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agreement import agree, agreed, amid, in_words, lost, name
+from pdla.comm.agreement import agree, agreed, collective_section, in_words, lost, name
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
@@ -270,7 +270,7 @@ def test_ranks_in_words():
 def failing(comm, verbs):
     """A call that fails behind so many verbs; None: it does not."""
     ring = comm.split(range(comm.size), "ring")
-    with suppress(MemoryError), amid(comm, "a call"):
+    with suppress(MemoryError), collective_section(comm, "a call"):
         for _ in range(4 if verbs is None else verbs):
             ring.alltoall({}, {}).wait()
         if verbs is not None:
@@ -312,7 +312,7 @@ def test_a_rank_that_goes_on_after_an_error_asks_first(verb):
     """In a verb that is no round of messages, too."""
 
     def program(comm):
-        with suppress(MemoryError), amid(comm, "a call"):
+        with suppress(MemoryError), collective_section(comm, "a call"):
             if comm.rank == 1:
                 raise MemoryError("no room")
         with pytest.raises(PdlaError, match=r"^rank 1: went on after an error amid a call"):
@@ -326,9 +326,9 @@ def test_messages_of_a_call_within_a_call_count_for_both():
 
     def program(comm):
         ring = comm.split(range(comm.size), "ring")
-        with suppress(MemoryError), amid(comm, "a call"):
+        with suppress(MemoryError), collective_section(comm, "a call"):
             if comm.rank:
-                with amid(comm, "a part of it"):
+                with collective_section(comm, "a part of it"):
                     ring.alltoall({}, {}).wait()
             raise MemoryError
         with pytest.raises(PdlaError, match=r"^ranks 0, 1, 2: went on after an error amid a call"):
@@ -340,7 +340,7 @@ def test_messages_of_a_call_within_a_call_count_for_both():
 def test_ranks_that_are_lost_are_told_so_at_every_further_call():
     def program(comm):
         told = pytest.raises(AgreementError, match=r"^rank 1 went elsewhere; they cannot find together again, so let an")
-        with told, amid(comm, "a call"):
+        with told, collective_section(comm, "a call"):
             lost(comm, "rank 1 went elsewhere")
         for call in (comm.barrier, lambda: comm.shift(np.ones(3), np.empty(3)), comm.barrier):
             with told:
@@ -391,7 +391,7 @@ def test_own_messages_of_a_rank_that_failed_are_not_taken_for_those_of_the_call(
 
     def program(comm):
         along = ProcessGrid(3)["row"]
-        with suppress(MemoryError), amid(comm, "a call"):
+        with suppress(MemoryError), collective_section(comm, "a call"):
             if comm.rank < failed:
                 raise MemoryError
             total = sum(comm.share(1))
@@ -534,7 +534,7 @@ def test_dry_too():
         inside, begun = threading.Event(), threading.Event()
 
         def first():
-            with amid(comm, "the first call"):
+            with collective_section(comm, "the first call"):
                 inside.set()
                 begun.wait(10)
 

@@ -9,9 +9,9 @@ import pytest
 
 import pdla
 from pdla import config
-from pdla.comm.agreement import agree, amid
+from pdla.comm.agreement import agree, collective_section
 from pdla.comm.mpi import futex
-from pdla.comm.mpi.barrier import Gate, room
+from pdla.comm.mpi.barrier import SharedBarrier, room
 from pdla.comm.shared_buffer import HALF
 from pdla.errors import AgreementError, PdlaError, ShapeError
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture
 def at_board(comm):
-    """A communicator whose ranks have shared memory once, and so have a gate."""
+    """A communicator whose ranks have shared memory once, and so have a barrier."""
     own = comm.split(range(comm.size), "own")
     turn(own, 64)
     yield own
@@ -31,29 +31,29 @@ def at_board(comm):
 
 
 def turn(comm, size):
-    board = comm.board()
-    memory = board.open(size)
+    shared_buffer = comm.shared_buffer()
+    memory = shared_buffer.open(size)
     memory[comm.rank] = comm.rank
-    board.seal()
+    shared_buffer.seal()
     assert memory[: comm.size].tolist() == [*range(comm.size)]
-    board.leave()
+    shared_buffer.leave()
 
 
 def test_a_gate_trusts_nothing_that_is_in_its_memory(comm):
     """MPI does not promise zeros: what another program has left there is not what a rank tells. Each rank clears its own words."""
     memory = np.full(room(comm.size), 255, np.uint8)
-    gate = Gate(comm, None, memory)
-    told = np.array([gate.turns, gate.asleep, *gate.spare])
-    assert gate.turn == gate.word[0] == 0 and len(told) == 8
+    barrier = SharedBarrier(comm, None, memory)
+    told = np.array([barrier.turns, barrier.asleep, *barrier.spare])
+    assert barrier.turn == barrier.word[0] == 0 and len(told) == 8
     assert (told == [0 if rank == comm.rank else -1 for rank in range(comm.size)]).all()
 
 
 @pytest.fixture
 def pair():
-    """Rank 0's pair of gates, on a crowded node of two ranks."""
+    """Rank 0's pair of barriers, on a crowded node of two ranks."""
     comm = SimpleNamespace(rank=0, node=SimpleNamespace(crowded=True))
     memory = np.zeros((2, room(2)), np.uint8)
-    here, beside = (Gate(comm, SimpleNamespace(Sync=lambda: None), one) for one in memory)
+    here, beside = (SharedBarrier(comm, SimpleNamespace(Sync=lambda: None), one) for one in memory)
     here.beside, beside.beside = beside, here
     return here, beside
 
@@ -89,7 +89,7 @@ def test_memory_is_made_and_given_back_while_messages_are_sent_on(comm, kept):
         sent = comm.bcast(x, 0)
     if comm.rank == comm.size - 1:
         sent.wait()
-    own.board().trim(0) if kept else turn(own, 64)
+    own.shared_buffer().trim(0) if kept else turn(own, 64)
     if comm.rank < comm.size - 1:
         sent.wait()
     assert (x == 1).all()
@@ -100,7 +100,7 @@ def test_memory_is_made_and_given_back_while_messages_are_sent_on(comm, kept):
 def test_memory_goes_with_its_communicator_and_where_more_is_wanted(comm, more):
     own = comm.split(range(comm.size), "own")
     turn(own, 64)
-    window = own.board().window
+    window = own.shared_buffer().window
     assert [bool(len(window.Shared_query(rank)[0])) for rank in range(comm.size)] == [rank == 0 for rank in range(comm.size)]
     if more:
         turn(own, 4 * HALF)
@@ -111,20 +111,20 @@ def test_memory_goes_with_its_communicator_and_where_more_is_wanted(comm, more):
 
 
 def test_memory_is_kept_up_to_so_many_bytes_a_rank(at_board):
-    board, ranks = at_board.board(), at_board.size
-    for most, kept in ((-(-board.size // ranks), True), ((board.size - 1) // ranks, False)):
-        board.trim(most)
-        assert (board.window is not None) == kept
+    shared_buffer, ranks = at_board.shared_buffer(), at_board.size
+    for most, kept in ((-(-shared_buffer.size // ranks), True), ((shared_buffer.size - 1) // ranks, False)):
+        shared_buffer.trim(most)
+        assert (shared_buffer.window is not None) == kept
 
 
 def test_pieces_of_one_turn_are_none_of_the_next(at_board):
-    board = at_board.board()
+    shared_buffer = at_board.shared_buffer()
     for _ in range(2):
-        board.open(64)
-        assert board.told(at_board.rank) < 0
-        board.tell(3)
-        assert board.told(at_board.rank) == 3
-        board.leave()
+        shared_buffer.open(64)
+        assert shared_buffer.told(at_board.rank) < 0
+        shared_buffer.tell(3)
+        assert shared_buffer.told(at_board.rank) == 3
+        shared_buffer.leave()
 
 
 @pytest.mark.parametrize("verb", [lambda c: c.barrier(), lambda c: c.share(1), lambda c: c.bcast(np.zeros(9), c.rank).wait()])
@@ -133,7 +133,7 @@ def test_a_rank_that_goes_on_after_an_error_asks_first(comm, verb):
     if comm.size == 1:
         pytest.skip("one rank fails alike everywhere")
     own = comm.split(range(comm.size), "own")
-    with suppress(MemoryError), amid(own, "a call"):
+    with suppress(MemoryError), collective_section(own, "a call"):
         if comm.rank == 1:
             raise MemoryError("no room")
     with pytest.raises(PdlaError, match=r"^rank 1: went on after an error amid a call"), config.override(bcast="mpi"):
@@ -163,8 +163,8 @@ def test_meetings_in_any_order_with_turns_and_growing_memory(at_board, seed, mon
         else:
             turn(comm, HALF + (step + 1) * 65536)
     assert set(by_messages) <= {"share"}  # the pickles themselves
-    window = comm.board().window
-    comm.board().trim(0)
+    window = comm.shared_buffer().window
+    comm.shared_buffer().trim(0)
     assert not window  # it has been freed, not only forgotten
     by_messages.clear()
     assert comm.same("by messages")
