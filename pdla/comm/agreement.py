@@ -206,7 +206,7 @@ def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
         tell(comm, place, error)
 
 
-def lost(comm: Communicator, fault: str) -> NoReturn:
+def fail_out_of_step(comm: Communicator, fault: str) -> NoReturn:
     """Local: raise this now, and at every further call, as ranks are in different calls and have left both half done."""
     out_of_step(comm, fault)()
 

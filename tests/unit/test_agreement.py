@@ -11,7 +11,7 @@ import pytest
 
 import pdla
 from pdla import Layout, ProcessGrid, config
-from pdla.comm.agreement import agree, agreed, collective_section, in_words, lost, name
+from pdla.comm.agreement import agree, agreed, collective_section, fail_out_of_step, in_words, name
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
@@ -341,7 +341,7 @@ def test_ranks_that_are_lost_are_told_so_at_every_further_call():
     def program(comm):
         told = pytest.raises(AgreementError, match=r"^rank 1 went elsewhere; they cannot find together again, so let an")
         with told, collective_section(comm, "a call"):
-            lost(comm, "rank 1 went elsewhere")
+            fail_out_of_step(comm, "rank 1 went elsewhere")
         for call in (comm.barrier, lambda: comm.shift(np.ones(3), np.empty(3)), comm.barrier):
             with told:
                 call()

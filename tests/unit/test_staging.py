@@ -11,7 +11,7 @@ import pytest
 from devices import GPU, STANDIN, cupy_namespace
 from unit.test_harness import LONGEST, mpirun
 
-from pdla.comm.mpi import staging
+from pdla.comm.mpi import transport
 
 cupy_namespace()
 HERE = Path(__file__).parents[1]
@@ -155,9 +155,9 @@ def test_the_probe(mpi, way, says):
 def test_a_process_is_sent_to_find_out_once(monkeypatch):
     ran = []
     monkeypatch.setattr(subprocess, "run", lambda *args, **how: ran.append(args) or SimpleNamespace(returncode=3, stderr="no\nway"))
-    staging._alone.cache_clear()
-    assert [staging._alone() for _ in range(2)] == 2 * ["the probe ended with 3: no way"] and len(ran) == 1
-    staging._alone.cache_clear()
+    transport._alone.cache_clear()
+    assert [transport._alone() for _ in range(2)] == 2 * ["the probe ended with 3: no way"] and len(ran) == 1
+    transport._alone.cache_clear()
 
 
 @pytest.mark.skipif(GPU, reason="there is a GPU")

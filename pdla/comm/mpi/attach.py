@@ -11,11 +11,12 @@ from typing import Any
 from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm.agreement import name, who_said
-from pdla.comm.mpi import libmpi, staging
+from pdla.comm.mpi import libmpi
 from pdla.comm.mpi.abort import watched
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import least_room, started, this_node
+from pdla.comm.mpi.transport import connected
 from pdla.errors import AgreementError, DeviceError, GridError
 from pdla.model.machine import Machine
 
@@ -44,7 +45,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             own = comm.Dup()
             own.Set_errhandler(MPI.ERRORS_RETURN)  # so that errors are exceptions, whatever handler a program in C has set on comm
             ours = MPIComm(own, here, homes, xp=_arrays(comm, homes))
-            ours = staging.connected(ours)
+            ours = connected(ours)
             ours.shared_limit = least_room(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)

@@ -14,17 +14,14 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
-from pdla.comm.agreement import lost, name
+from pdla.comm.agreement import fail_out_of_step, name
 from pdla.comm.mpi import futex
 from pdla.comm.mpi.libmpi import MPI
-from pdla.comm.mpi.node import NEAR
-
-if TYPE_CHECKING:
-    from pdla.comm.mpi.communicator import MPIComm
+from pdla.comm.mpi.node import NEAR, Node
 
 _LINE = 64  # bytes from one rank's words to the next's: each rank has a cache line of its own
 _LETS_WORK = 8  # polls of shared memory for each call of MPI, which lets it work at messages that others wait for
@@ -37,6 +34,20 @@ def room(ranks: int) -> int:
     return _LINE * (ranks + 1)
 
 
+class NodeComm(Protocol):
+    """What a barrier, and a shared buffer, ask of the communicator whose ranks meet there: an MPIComm."""
+
+    rank: int
+    size: int
+    node: Node
+    mpi: Any
+    failed: Any
+
+    def barrier(self) -> None: ...
+    def _describe(self, call: str) -> str: ...
+    def _until(self, call: str, ready: Any, pause: Any = None, round_: Any = None, awaited: Any = tuple) -> None: ...
+
+
 class SharedBarrier:
     """A barrier in memory of a window that all ranks of comm see.
 
@@ -46,7 +57,7 @@ class SharedBarrier:
 
     beside: SharedBarrier
 
-    def __init__(self, comm: MPIComm, window: MPI.Win, memory: np.ndarray) -> None:
+    def __init__(self, comm: NodeComm, window: MPI.Win, memory: np.ndarray) -> None:
         self.comm, self.window = comm, window
         words, step = memory.data.cast("q"), _LINE // 8
         self.turns, self.asleep, *self.spare = (words[i:-step:step] for i in range(step))
@@ -86,7 +97,7 @@ class SharedBarrier:
         """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
         each overlook the other."""
         if polls % _POLLS == 0 and (others := self._elsewhere()):
-            lost(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")
+            fail_out_of_step(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")  # type: ignore[arg-type]
         if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:
             self.asleep[self.comm.rank] = 1
             self.window.Sync()

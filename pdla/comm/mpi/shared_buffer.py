@@ -8,20 +8,17 @@ what it waits for.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pdla.comm.mpi import barrier
 from pdla.comm.mpi.abort import watched
-from pdla.comm.mpi.barrier import SharedBarrier
+from pdla.comm.mpi.barrier import NodeComm, SharedBarrier
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import SHARED, least_room
 from pdla.comm.shared_buffer import Turns
 from pdla.errors import PdlaError
-
-if TYPE_CHECKING:
-    from pdla.comm.mpi.communicator import MPIComm
 
 _MOST = 2**32  # more than the pieces of any turn
 
@@ -29,7 +26,7 @@ _MOST = 2**32  # more than the pieces of any turn
 class WindowBuffer(Turns):
     """A shared buffer over an MPI window that the ranks of one node share; its memory is allocated by the first rank."""
 
-    def __init__(self, comm: MPIComm) -> None:
+    def __init__(self, comm: NodeComm) -> None:
         super().__init__()
         self.comm = comm
         self.window: MPI.Win | None = None
@@ -59,7 +56,7 @@ class WindowBuffer(Turns):
 
     def _window(self, size: int) -> MPI.Win:
         try:
-            return MPI.Win.Allocate_shared(size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)  # type: ignore[arg-type]
+            return MPI.Win.Allocate_shared(size if self.comm.rank == 0 else 0, 1, comm=self.comm.mpi)
         except MPI.Exception as error:  # on every rank, whichever lacks the memory
             raise PdlaError(
                 f"sharing memory: MPI could not map {size} bytes on every rank, which may lie at a limit of a rank's memory or at "

@@ -8,28 +8,19 @@ has to wait for all the work of its device.
 
 from __future__ import annotations
 
-import logging
-import os
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.array import namespace
 from pdla.comm.group import Array
 from pdla.comm.ledger import buffer
 from pdla.comm.mpi.messages import step
-from pdla.errors import DeviceError
 
 PIECE = 1 << 20  # bytes of a piece through pinned memory, at least: each is a launch
-SIZES = (1, 1 << 20)  # elements of the probe's messages, float64: some MPIs get only long ones wrong
-PATIENCE = 120.0  # seconds after which a probe, which imports CuPy and starts MPI, is given up
 
 
 def least(xp: ModuleType, aware: bool) -> int:
@@ -151,109 +142,3 @@ def _through_host(xp: ModuleType, named: Mapping[int, Array]) -> dict[int, Packe
 
     events = [[event(*part) for part in each] if len(each) > 1 else [short] for each in parts]
     return dict(zip(named, zip(boxes, events, strict=True), strict=True))
-
-
-# ---------------------------------------------------------------------------------------------- whether MPI takes device memory
-
-
-def connected(comm: Any) -> Any:
-    """Collective: the communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says: comm itself, or one over
-    its ranks that uses NCCL.
-
-    DeviceError, on every rank, where NCCL is asked for and does not work.
-    """
-    if comm.xp.name != "cupy":
-        return comm
-    if config.settings.gpu_mpi in ("auto", "nccl"):
-        from pdla.comm.mpi import nccl
-
-        made, fault = nccl.over(comm)
-        if made is not None:
-            wrong, fault = nccl.tried(comm, partial(_together, made))
-            fault = next(filter(None, comm.share(wrong or fault)), "")
-        if not fault:
-            _tell(comm, "arrays go by NCCL")
-            return made
-        if config.settings.gpu_mpi == "nccl":
-            raise DeviceError(f"PDLA_GPU_MPI=nccl, but {fault}: auto goes without it where it must")
-        _tell(comm, f"no NCCL here ({fault})")
-    comm.aware = aware(comm)
-    return comm
-
-
-def _tell(comm: Any, verdict: str) -> None:
-    if comm.rank == 0:
-        logging.getLogger("pdla").info("%s", verdict)
-
-
-def aware(comm: Any) -> bool:
-    """Collective: whether to give MPI device memory: as PDLA_GPU_MPI says or, with "auto", as a probe finds.
-
-    A new process on each node sends device arrays to itself: if it crashes nothing else does. Then all ranks broadcast, sum,
-    gather and shift some, and check what has come: some MPIs bring zeros.
-    """
-    if config.settings.gpu_mpi != "auto":
-        return config.settings.gpu_mpi == "on"
-    first = comm.homes.index(comm.homes[comm.rank]) == comm.rank
-    fault = next(filter(None, comm.share(_alone() if first else "")), "")
-    if not fault:
-        comm.aware = True
-        fault = next(filter(None, comm.share(_together(comm))), "")
-    verdict = f"takes no device memory ({fault}): arrays go through the host" if fault else "takes device memory"
-    _tell(comm, f"this MPI {verdict}")
-    return not fault
-
-
-@cache
-def _alone() -> str:
-    """Why a new process that sends device arrays to itself has failed; empty: it has not. Run once in a job's process, as it takes
-    seconds."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
-    command = [sys.executable, "-m", "pdla.comm.mpi.staging"]
-    try:
-        done = subprocess.run(command, env=environ | {"PDLA_GPU_MPI": "on"}, timeout=PATIENCE, text=True, capture_output=True)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"the probe: {error}"
-    return f"the probe ended with {done.returncode}: {' '.join(done.stderr.split()[-8:])}" if done.returncode else ""
-
-
-def _together(comm: Any) -> str:
-    """Collective: which verbs have brought this rank something else than was sent, in words; empty: none."""
-    wrong, rank, ranks = [], comm.rank, range(comm.size)
-    for size in SIZES:
-        sent = [np.arange(size) * 3.0 + 1 + r for r in ranks]
-        x, total, shifted, all_ = (comm.xp.asarray(sent[rank]) for _ in range(4))
-        parts = [all_ if r == rank else comm.xp.asarray(0 * sent[r]) for r in ranks]
-        expected = {  # shift first: in it every rank sends, so a rank that cannot fails before any rank waits for it
-            "shift": (comm.shift(comm.xp.asarray(sent[rank]), shifted), sent[rank - 1]),
-            "bcast": (comm.bcast(x, comm.size - 1), sent[-1]),
-            "allreduce": (comm.allreduce(total), sum(sent)),
-        }
-        found = {verb: (pending.wait(), wanted) for verb, (pending, wanted) in expected.items()}
-        found |= {f"allgather from {r}": (part, sent[r]) for r, part in enumerate(comm.allgather(all_, parts).wait())}
-        wrong += [f"{verb} of {size}" for verb, (came, wanted) in found.items() if not _same(came, wanted)]
-    return ", ".join(wrong)
-
-
-def _same(came: Any, wanted: np.ndarray) -> bool:
-    return bool((came == namespace(came).asarray(wanted)).all())
-
-
-def _probe() -> int:
-    """The probe's process: sends device arrays to itself; gives the exit status."""
-    from pdla.comm import world
-
-    comm: Any = world()
-    for size in SIZES:
-        sent = np.arange(size) + 1.0
-        x, out = comm.xp.asarray(sent), comm.xp.asarray(0 * sent)
-        coming, going = comm.recv(out, comm.rank), comm.send(x, comm.rank)
-        coming.wait()
-        going.wait()
-        if not _same(out, sent):
-            return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_probe())

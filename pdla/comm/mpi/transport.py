@@ -1,0 +1,150 @@
+"""How devices' arrays travel: the transports in order of preference, and which of them the ranks of a communicator use.
+
+To add one, write a file with a function like `by_mpi`, and a line in `TRANSPORTS`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla import config
+from pdla.array import namespace
+from pdla.comm.mpi import nccl
+from pdla.errors import DeviceError
+
+SIZES = (1, 1 << 20)  # elements of the probe's messages, float64: some MPIs get only long ones wrong
+PATIENCE = 120.0  # seconds after which a probe, which imports CuPy and starts MPI, is given up
+
+
+class Transport(NamedTuple):
+    """One way.
+
+    name     what PDLA_GPU_MPI says to have it, and no other
+    missing  what is told where it does not work
+    over     collective: over(comm, asked) gives the communicator to be used in place of comm, and what to tell; or None, and why
+             it does not work, the same on every rank. asked: it is asked for by name
+    """
+
+    name: str
+    missing: str
+    over: Callable[[Any, bool], tuple[Any, str]]
+
+
+def by_nccl(comm: Any, asked: bool) -> tuple[Any, str]:
+    """NCCL, from device to device."""
+    made, fault = nccl.over(comm)
+    if made is not None:
+        wrong, fault = nccl.tried(comm, partial(_together, made))
+        fault = next(filter(None, comm.share(wrong or fault)), "")
+    return (None, fault) if fault else (made, "arrays go by NCCL")
+
+
+def by_mpi(comm: Any, asked: bool) -> tuple[Any, str]:
+    """An MPI that takes device memory, as a probe finds unless it is asked for.
+
+    A new process on each node sends device arrays to itself: if it crashes nothing else does. Then all ranks broadcast, sum,
+    gather and shift some, and check what has come: some MPIs bring zeros.
+    """
+    comm.aware = True
+    if asked:
+        return comm, ""
+    first = comm.homes.index(comm.homes[comm.rank]) == comm.rank
+    fault = next(filter(None, comm.share(_alone() if first else "")), "")
+    if not fault:
+        fault = next(filter(None, comm.share(_together(comm))), "")
+    return (None, fault) if fault else (comm, "this MPI takes device memory")
+
+
+def through_host(comm: Any, asked: bool) -> tuple[Any, str]:
+    """Pinned memory of the host (staging.py)."""
+    comm.aware = False
+    return comm, "" if asked else "arrays go through the host"
+
+
+TRANSPORTS = (
+    Transport("nccl", "no NCCL here", by_nccl),
+    Transport("on", "this MPI takes no device memory", by_mpi),
+    Transport("off", "", through_host),
+)
+
+
+def connected(comm: Any) -> Any:
+    """Collective: the communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says: comm itself, or one over
+    its ranks with another transport. DeviceError, on every rank, where the transport that is asked for does not work.
+    """
+    if comm.xp.name != "cupy":
+        return comm
+    asked = config.settings.gpu_mpi
+    for transport in TRANSPORTS:
+        if asked in ("auto", transport.name):
+            made, told = transport.over(comm, asked == transport.name)
+            if made is None and asked == transport.name:
+                raise DeviceError(f"PDLA_GPU_MPI={asked}, but {told}: auto goes without it where it must")
+            if told and comm.rank == 0:
+                logging.getLogger("pdla").info("%s", told if made is not None else f"{transport.missing} ({told})")
+            if made is not None:
+                return made
+    raise DeviceError(f"PDLA_GPU_MPI={asked}: no transport of this name")
+
+
+@cache
+def _alone() -> str:
+    """Why a new process that sends device arrays to itself has failed; empty: it has not. Run once in a job's process, as it takes
+    seconds."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
+    command = [sys.executable, "-m", "pdla.comm.mpi.transport"]
+    try:
+        done = subprocess.run(command, env=environ | {"PDLA_GPU_MPI": "on"}, timeout=PATIENCE, text=True, capture_output=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"the probe: {error}"
+    return f"the probe ended with {done.returncode}: {' '.join(done.stderr.split()[-8:])}" if done.returncode else ""
+
+
+def _together(comm: Any) -> str:
+    """Collective: which verbs have brought this rank something else than was sent, in words; empty: none."""
+    wrong, rank, ranks = [], comm.rank, range(comm.size)
+    for size in SIZES:
+        sent = [np.arange(size) * 3.0 + 1 + r for r in ranks]
+        x, total, shifted, all_ = (comm.xp.asarray(sent[rank]) for _ in range(4))
+        parts = [all_ if r == rank else comm.xp.asarray(0 * sent[r]) for r in ranks]
+        expected = {  # shift first: in it every rank sends, so a rank that cannot fails before any rank waits for it
+            "shift": (comm.shift(comm.xp.asarray(sent[rank]), shifted), sent[rank - 1]),
+            "bcast": (comm.bcast(x, comm.size - 1), sent[-1]),
+            "allreduce": (comm.allreduce(total), sum(sent)),
+        }
+        found = {verb: (pending.wait(), wanted) for verb, (pending, wanted) in expected.items()}
+        found |= {f"allgather from {r}": (part, sent[r]) for r, part in enumerate(comm.allgather(all_, parts).wait())}
+        wrong += [f"{verb} of {size}" for verb, (came, wanted) in found.items() if not _same(came, wanted)]
+    return ", ".join(wrong)
+
+
+def _same(came: Any, wanted: np.ndarray) -> bool:
+    return bool((came == namespace(came).asarray(wanted)).all())
+
+
+def _probe() -> int:
+    """The probe's process: sends device arrays to itself; gives the exit status."""
+    from pdla.comm import world
+
+    comm: Any = world()
+    for size in SIZES:
+        sent = np.arange(size) + 1.0
+        x, out = comm.xp.asarray(sent), comm.xp.asarray(0 * sent)
+        coming, going = comm.recv(out, comm.rank), comm.send(x, comm.rank)
+        coming.wait()
+        going.wait()
+        if not _same(out, sent):
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_probe())
