@@ -15,9 +15,9 @@ from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, l
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import roles
+from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.choose import boxes
-from pdla.matmul.choose.candidates import NAMED
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matrix.redistribute import sums
 from pdla.model import received_lower_bound

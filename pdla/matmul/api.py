@@ -17,11 +17,11 @@ from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
-from pdla.matmul import checks
-from pdla.matmul.choose import build
-from pdla.matmul.choose.build import Options, Task
+from pdla.matmul import checks, memory
+from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.candidates import ALGORITHMS
 from pdla.matmul.choose.problem import Operand
+from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matrix.core import DistMatrix
@@ -64,31 +64,31 @@ def check_algorithm(algorithm: Any) -> None:
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto{hint}")
 
 
-def _check_wish(wish: Options, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
-    check_algorithm(wish.algorithm)
+def _check_options(options: Options, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:
+    check_algorithm(options.algorithm)
     for name, X in (("B", B), ("out", out)):
-        if wish.algorithm in ON_GRID and X is not None and X.grid != A.grid:
+        if options.algorithm in ON_GRID and X is not None and X.grid != A.grid:
             raise GridError(
-                f"A is on {A.grid!r}, {name} on {X.grid!r}: {wish.algorithm} works on one grid; redistribute {name} to A's "
+                f"A is on {A.grid!r}, {name} on {X.grid!r}: {options.algorithm} works on one grid; redistribute {name} to A's "
                 "grid first, or leave the choice to algorithm='auto'"
             )
-    if wish.schedule is not None and not checks.one_of(wish.schedule, SCHEDULES):
-        raise PlanError(f"schedule={wish.schedule!r}: one of {', '.join(SCHEDULES)}")
-    if wish.schedule is not None and (why := SCHEDULES[wish.schedule].refused(A.grid.comm)):
-        raise PlanError(f"schedule={wish.schedule!r}: {why}")
-    if wish.schedule and wish.algorithm in ON_GRID and wish.schedule != wish.algorithm:
-        raise PlanError(f"schedule={wish.schedule!r} with algorithm={wish.algorithm!r}, which is a schedule itself")
-    if wish.panel is not None and not _counts(wish.panel):
-        raise PlanError(f"panel={wish.panel!r}: a whole number of at least 1")
-    checks.limit(wish.memory_limit)
-    if wish.box is not None:
-        _check_box(wish, A.grid.comm.size)
+    if options.schedule is not None and not checks.one_of(options.schedule, SCHEDULES):
+        raise PlanError(f"schedule={options.schedule!r}: one of {', '.join(SCHEDULES)}")
+    if options.schedule is not None and (why := SCHEDULES[options.schedule].refused(A.grid.comm)):
+        raise PlanError(f"schedule={options.schedule!r}: {why}")
+    if options.schedule and options.algorithm in ON_GRID and options.schedule != options.algorithm:
+        raise PlanError(f"schedule={options.schedule!r} with algorithm={options.algorithm!r}, which is a schedule itself")
+    if options.panel is not None and not _counts(options.panel):
+        raise PlanError(f"panel={options.panel!r}: a whole number of at least 1")
+    checks.limit(options.memory_limit)
+    if options.box is not None:
+        _check_box(options, A.grid.comm.size)
 
 
-def _check_box(wish: Options, ranks: int) -> None:
-    box = wish.box
-    if wish.algorithm in ON_GRID:
-        raise PlanError(f"box={box} with algorithm={wish.algorithm!r}, which works on the grid of A and B")
+def _check_box(options: Options, ranks: int) -> None:
+    box = options.box
+    if options.algorithm in ON_GRID:
+        raise PlanError(f"box={box} with algorithm={options.algorithm!r}, which works on the grid of A and B")
     if not isinstance(box, tuple) or len(box) != 3 or not all(map(_counts, box)) or prod(box) > ranks:
         raise PlanError(f"box={box!r}: three sides of at least 1 in a tuple, of at most {ranks} ranks in all")
 
@@ -118,8 +118,8 @@ def plan_matmul(
     beta other than 0 for one made with 0, with 0 for one made with another (16-bit floats), or on matrices that have to be copied
     where these A and B have not (conjugates, parts, another dtype, blocks with gaps).
     """
-    wish = Options(algorithm, box, schedule, panel, memory_limit)
-    return _agreed(A, B, layout, out, alpha, beta, wish)[0]
+    options = Options(algorithm, box, schedule, panel, memory_limit)
+    return _agreed(A, B, layout, out, alpha, beta, options)[0]
 
 
 def matmul(
@@ -157,8 +157,8 @@ def matmul(
     dtypes promote as NumPy's do. Plans are kept: the same call finds its plan again. Raises ShapeError, LayoutError,
     GridError, PlanError or AgreementError, on every rank.
     """
-    wish = Options(algorithm, box, schedule, panel, memory_limit)
-    plan, kept = _agreed(A, B, layout, out, alpha, beta, wish)
+    options = Options(algorithm, box, schedule, panel, memory_limit)
+    plan, kept = _agreed(A, B, layout, out, alpha, beta, options)
     C = plan.run(A, B, out, alpha, beta, kept.workspace)
     kept.workspace.trim(config.settings.keep)
     plan.how.trim(A.grid.comm, config.settings.keep)
@@ -204,12 +204,13 @@ def _plans_of(comm: Communicator) -> Plans:
 
 
 def _agreed(
-    A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex, wish: Options
+    A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None, alpha: complex, beta: complex,
+    options: Options,
 ) -> tuple[Plan, Plans]:
     """Collective: the plan for a call that every rank has checked, found among those kept or made now; and where it is kept."""
-    with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, wish)):
+    with agreed(checks.communicator((A, B, out)), _call(A, B, layout, out, alpha, beta, options)):
         _check(A, B, out, layout)
-        _check_wish(wish, A, B, out)
+        _check_options(options, A, B, out)
         dtype = promoted(A.base.dtype, B.base.dtype)
         checks.scalars(dtype, alpha, beta, out)
         if out is not None:
@@ -217,8 +218,8 @@ def _agreed(
         kept = _plans_of(A.grid.comm)
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
-        key = (a, b, c, dtype, wish, adds, *_made_for(config.settings))
-        plan = kept.plan(key, lambda: build.make(Task(a, b, c, dtype, wish, Machine.chosen(), adds)))
+        key = (a, b, c, dtype, options, adds, *_made_for(config.settings))
+        plan = kept.plan(key, lambda: memory.make(PlanBuilder(a, b, c, dtype, options, Machine.chosen(), adds)))
     kept.keep(key, plan)
     return plan, kept
 
@@ -238,10 +239,10 @@ def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: Dist
     return Operand(shape, default_layout(A.layout, B.layout), A.grid) if layout is None and A.grid == B.grid else None
 
 
-def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, wish: Options) -> str:
+def _call(A: Any, B: Any, layout: Any, out: Any, alpha: Any, beta: Any, options: Options) -> str:
     """The call in words that are the same on every rank."""
     words = [X.described if isinstance(X, DistMatrix) else repr(X) for X in (A, B, layout, out)]
-    return f"matmul({'; '.join(words)}; {in_words(alpha)}; {in_words(beta)}; {wish!r})"
+    return f"matmul({'; '.join(words)}; {in_words(alpha)}; {in_words(beta)}; {options!r})"
 
 
 DistMatrix.multiply = matmul  # A @ B

@@ -12,7 +12,8 @@ from pdla.errors import PlanError, ShapeError
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout
 from pdla.matmul import checks
-from pdla.matmul.choose.candidates import NAMED, native_tables
+from pdla.matmul.algorithms import NAMED
+from pdla.matmul.choose.candidates import native_tables
 from pdla.matmul.choose.problem import Sizes
 from pdla.model.bounds import exact
 from pdla.model.machine import Machine

@@ -12,12 +12,13 @@ import numpy as np
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.matmul import checks
+from pdla.matmul import checks, memory
+from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
-from pdla.matmul.choose import build
-from pdla.matmul.choose.build import Options, Task
-from pdla.matmul.choose.candidates import ALGORITHMS, NAMED, Order, native_tables
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose.candidates import ALGORITHMS, Order, native_tables
 from pdla.matmul.choose.problem import Operand, Sizes
+from pdla.matmul.options import Options
 from pdla.matmul.schedules import SCHEDULES
 from pdla.model.bounds import exact, received_lower_bound
 from pdla.model.machine import Machine
@@ -63,19 +64,19 @@ def predict_matmul(
     kind, comm = np.dtype(dtype), DryComm(0, P)
     made_for = Machine.chosen() if machine is None else Machine.of(machine)
 
-    def asked(table: Table, order: Order, schedule: str | None) -> Task:
+    def asked(table: Table, order: Order, schedule: str | None) -> PlanBuilder:
         grid = ProcessGrid.trusted(table.shape, comm, order, table.axes)
         A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
-        return Task(A, B, C, kind, Options(table.algorithm, table.asked, schedule), made_for)
+        return PlanBuilder(A, B, C, kind, Options(table.algorithm, table.asked, schedule), made_for)
 
     found = native_tables(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
     if memory_limit is None:
-        plan = build.make(asked(*found[0], found[0][0].schedule))
+        plan = memory.make(asked(*found[0], found[0][0].schedule))
     else:
         shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
         for table, order in found:  # each shape once: `lean` tries all of its schedules
             shapes.setdefault(table.shape, (table, order))
-        plan = build.fitting((plan for way in shapes.values() for plan in build.lean(asked(*way, None))), memory_limit)
+        plan = memory.fitting((plan for way in shapes.values() for plan in memory.lean(asked(*way, None))), memory_limit)
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,

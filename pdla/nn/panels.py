@@ -8,7 +8,7 @@ from __future__ import annotations
 from pdla.comm.ledger import tagged
 from pdla.comm.workspace import Workspace
 from pdla.layout import Layout, effective
-from pdla.matmul.choose import build
+from pdla.matmul import builder
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Plan
 from pdla.matmul.roles import Roles
@@ -47,7 +47,7 @@ class Panels:
         key = A.shape, B.shape, A.layout, B.layout
         if key not in self.plans:
             C = Operand((A.shape[0], B.shape[1]), layout, A.grid)
-            self.plans[key] = build.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*met), self.width)
+            self.plans[key] = builder.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*met), self.width)
             while len(self.plans) > PLANS:
                 del self.plans[next(iter(self.plans))]
         return self.plans[key].run(A, B, None, 1, 0, Workspace())

@@ -25,9 +25,10 @@ from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
-from pdla.matmul.choose import build
-from pdla.matmul.choose.build import Options, Task
+from pdla.matmul import memory
+from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
+from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules.streams import PlanCache, route
 from pdla.matrix.core import DistMatrix
@@ -141,7 +142,7 @@ TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": l
 
 
 def _planned(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
-    return build.make(Task(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
+    return memory.make(PlanBuilder(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
 
 
 def gemm(context: Context, windows: list[Window], call: Call) -> Run:

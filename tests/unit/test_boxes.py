@@ -17,12 +17,15 @@ from unit.test_harness import LONGEST
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.layout import shares
+from pdla.matmul import memory
+from pdla.matmul.algorithms import NAMED as BY_NAME
 from pdla.matmul.algorithms.table import boxed
-from pdla.matmul.choose import boxes, build, candidates
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose import boxes, candidates
 from pdla.matmul.choose.boxes import Box
-from pdla.matmul.choose.build import Options
 from pdla.matmul.choose.mapping import Place
 from pdla.matmul.choose.problem import Lying, Operand, Problem, Sizes
+from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import cannon
 from pdla.matmul.schedules.walk import choose
@@ -107,7 +110,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize("elsewhere", ELSEWHERE)
 @pytest.mark.parametrize("moved", "ABC")
 def test_a_boxs_own_layout_on_another_grid_is_not_its_own(moved, elsewhere):
-    table = next(iter(candidates.NAMED["3d"].tables((2, 2, 2))))
+    table = next(iter(BY_NAME["3d"].tables((2, 2, 2))))
 
     def program(comm):
         here, there = ProcessGrid(table.shape, table.axes), ProcessGrid(**ELSEWHERE[elsewhere])
@@ -191,7 +194,7 @@ TURNED = [("3d", (1, 4, 1), (100, 8, 3)), ("3d", (4, 1, 1), (8, 100, 3)), ("3d",
 def test_words_recorded_copied_dry_and_by_formula(algorithm, box, mnk):
     """From the algorithm's own layouts: nothing is converted, and every rank receives what the formula says."""
     m, n, k = mnk
-    table = next(iter(candidates.NAMED[algorithm].tables(box))).evened(m, n, k)
+    table = next(iter(BY_NAME[algorithm].tables(box))).evened(m, n, k)
 
     def program(comm):
         grid = ProcessGrid(table.shape, table.axes)
@@ -505,10 +508,10 @@ def test_memory_limit_is_kept_or_says_what_is_missing():
 
 
 def test_each_plan_is_followed_by_panels_on_its_own_grid():
-    def program(comm, wish):
+    def program(comm, options):
         side = Operand((64, 64), LAYOUT, ProcessGrid((2, 2), comm=comm))
-        task = build.Task(side, side, None, np.dtype(float), wish, Machine())
-        return [(plan.named, plan.walk.dimension) for plan in build.lean(task)]
+        builder = PlanBuilder(side, side, None, np.dtype(float), options, Machine())
+        return [(plan.named, plan.walk.dimension) for plan in memory.lean(builder)]
 
     own = pdla.dry_run(4, program, Options(memory_limit=1))[0]
     assert [name for name, _ in own[:2]] == ["gather", "summa"]
@@ -667,8 +670,8 @@ def test_a_plan_allocates_once():
 
 
 def test_repeated_products_find_their_plan(monkeypatch):
-    made, make = [], build.make
-    monkeypatch.setattr(build, "make", lambda *args: made.append(1) or make(*args))
+    made, make = [], memory.make
+    monkeypatch.setattr(memory, "make", lambda *args: made.append(1) or make(*args))
 
     def program(comm):
         grid = ProcessGrid((1, 2))

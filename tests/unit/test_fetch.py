@@ -11,8 +11,12 @@ from matmuls import LAYOUT, exact, lacks
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
-from pdla.matmul.choose import build, candidates
+from pdla.matmul import memory
+from pdla.matmul.algorithms import NAMED
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose import candidates
 from pdla.matmul.choose.problem import Operand, Problem
+from pdla.matmul.options import Options
 from pdla.matmul.schedules import fetch
 from pdla.model.machine import Machine
 
@@ -137,7 +141,7 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
     def program(comm):
         lies = [Operand((64, 64), Layout(), ProcessGrid((1, 1))), *[Operand((64, 64), LAYOUT, ProcessGrid((8, 8)))] * 2]
         q = Problem.about(*lies, 8, Machine())
-        first, *_, last = candidates.NAMED["3d"].tables((4, 4, 4))
+        first, *_, last = NAMED["3d"].tables((4, 4, 4))
         for table, copies in ((first, 1), (last, 4)):
             way = candidates._way(q, candidates.KeptOf(q), table, np.arange(64))
             sent = copies * 64 * 64 - 16 * 16  # but for its own face
@@ -150,7 +154,7 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
 def test_where_faces_come_at_once_they_can_come_in_panels_within_less_memory():
     def program(comm):
         A, B = exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=1), exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=2)
-        ways = build.lean(build.Task(*(Operand.of(X) for X in (A, B)), None, A.dtype, build.Wish(box=(2, 2, 2)), Machine()))
+        ways = memory.lean(PlanBuilder(*(Operand.of(X) for X in (A, B)), None, A.dtype, Options(box=(2, 2, 2)), Machine()))
         plans = [(plan.schedule, plan.native[:2] == plan.roles.layouts[:2]) for plan in ways]
         return plans[plans.index(("gather", True)) + 1]
 

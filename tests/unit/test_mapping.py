@@ -13,10 +13,13 @@ from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.indices import runs
 from pdla.layout import shares as layout_shares
 from pdla.matmul import roles
-from pdla.matmul.choose import boxes, build, candidates, mapping
+from pdla.matmul.algorithms import NAMED
+from pdla.matmul.builder import PlanBuilder
+from pdla.matmul.choose import boxes, candidates, mapping
 from pdla.matmul.choose.candidates import ways
 from pdla.matmul.choose.mapping import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.choose.problem import Lying, Operand, Problem
+from pdla.matmul.options import Options
 from pdla.model.machine import Machine
 
 USERS = {
@@ -73,7 +76,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
     what a rank writes there and reads, and what C's conversion brings."""
     order, (m, n, k) = np.array([3, 1, 7, 5, 0, 2, 6, 4]), (12, 8, 16)
     (where, stays), shapes = WAYS[lying], ((m, k), (k, n), (m, n))
-    table = replace(next(iter(candidates.NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
+    table = replace(next(iter(NAMED["3d"].tables((2, 2, 2)))), schedule=schedule)
     in_place = schedule == "shared" and where != "hhh"
     layouts = table.straight.layouts if in_place else table.layouts
 
@@ -118,7 +121,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
 @pytest.mark.parametrize("layout", [Layout("col", "row"), Layout(Cyclic("row", 2), "col"), Layout(cols=("col", "row"))], ids=repr)
 @pytest.mark.parametrize("box", [(1, 1, 1), (2, 1, 3), (3, 2, 1)])
 def test_messages_of_conversions_are_those_that_a_redistribution_brings(shape, layout, box):
-    table, order = next(iter(candidates.NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
+    table, order = next(iter(NAMED["3d"].tables(box))), np.array([4, 2, 0, 5, 1, 3])[: int(np.prod(box))]
 
     def program(comm):
         grid, there = ProcessGrid((2, 3)), ProcessGrid(box, table.axes, order=order)
@@ -148,15 +151,15 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
         grid = ProcessGrid((2, 3))
         for lying in itertools.product(layouts, repeat=3):
             A, B, C = (pdla.zeros((12, size), grid, layout) for size, layout in zip((12, n, n), lying, strict=True))
-            task = build.Task(*map(Operand.of, (A, B, C)), A.dtype, build.Wish(), Machine())
+            builder = PlanBuilder(*map(Operand.of, (A, B, C)), A.dtype, Options(), Machine())
             for schedule in ("gather", "shared") if C.layout == LAYOUT and layouts is CUT else ("gather",):
-                [way] = candidates.direct(task.question, "auto", schedule)
+                [way] = candidates.direct(builder.problem, "auto", schedule)
                 used = boxes.of(way.roles.carries, grid.sizes)
                 with pdla.record() as ledger:
-                    task.plan(way)(A, B, out=C)
+                    builder.plan(way)(A, B, out=C)
                 more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
-                words = candidates._weighed(task.question, schedule, way.words, lying, way.roles, grid.sizes, None)
-                assert way.price == task.question.priced(schedule, used, words, more), (schedule, lying)
+                words = candidates._weighed(builder.problem, schedule, way.words, lying, way.roles, grid.sizes, None)
+                assert way.price == builder.problem.priced(schedule, used, words, more), (schedule, lying)
 
     pdla.run(6, program)
 
@@ -190,7 +193,7 @@ def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes
 
 def test_what_has_to_be_summed_or_gathered_does_not_stay():
     q = cluster(1, 4, 64, 64, 64)
-    table = next(iter(candidates.NAMED["3d"].tables((2, 2, 1)))).straight
+    table = next(iter(NAMED["3d"].tables((2, 2, 1)))).straight
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
         assert candidates._way(asked, candidates.KeptOf(asked), table, np.arange(4)).stays[0] is stays
@@ -271,7 +274,7 @@ def test_conversions_inside_nodes_count_less():
 @pytest.mark.parametrize("box", [(2, 2, 2), (1, 3, 2), (3, 2, 1)], ids=str)
 def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(box):
     """Of A and B on the way there, of C on the way back."""
-    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(candidates.NAMED["3d"].tables(box))), np.arange(np.prod(box))
+    q, table, order = cluster(1, 8, 13, 11, 6), next(iter(NAMED["3d"].tables(box))), np.arange(np.prod(box))
     other = table.turned(*"ABC")
     for layout in (LAYOUT, Layout("row"), Layout(("row", "col")), Layout(cols=("row", "col")), Layout(Cyclic("col", 2)), Layout()):
         asked = replace(q, **{name: replace(getattr(q, name), layout=layout) for name in "ABC"})
@@ -283,7 +286,7 @@ def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(b
 
 
 def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_ranks_are():
-    table = next(iter(candidates.NAMED["3d"].tables((2, 2, 2))))
+    table = next(iter(NAMED["3d"].tables((2, 2, 2))))
     place = Place(table.axes, table.shape, np.array([7, 2, 5, 0, 3, 6, 1, 4]), 8, b"")
     q = cluster(1, 8, 16, 16, 16)
     q = replace(q, **{name: Lying((16, 16), getattr(table, name), place) for name in "ABC"})
@@ -363,7 +366,7 @@ def test_the_cheapest_way_is_the_first_of_all_ways(nodes, mnk, shared):
 @pytest.mark.parametrize("mnk", [(97, 131, 64), (1000, 3, 5)], ids=str)
 @pytest.mark.parametrize("box", [(4, 3, 5), (2, 1, 30), (60, 1, 1)], ids=str)
 def test_no_table_receives_less_than_its_least_words(box, mnk):
-    for table in candidates.NAMED["3d"].tables(box):
+    for table in NAMED["3d"].tables(box):
         for each in (table, table.turned(*"ABC"), table.evened(*mnk)):
             assert all(least <= words for least, words in zip(table.least_faces(*mnk), each.faces(*mnk), strict=True))
 

@@ -15,8 +15,10 @@ from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
 from pdla.comm.collectives import ring
 from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
-from pdla.matmul.choose import build
+from pdla.matmul import memory
+from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
+from pdla.matmul.options import Options
 from pdla.matmul.roles import Roles, choose
 from pdla.matmul.schedules import gather, streams, summa, walk
 from pdla.matmul.schedules.streams import PlanCache, Sink
@@ -761,9 +763,9 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         for kind, text, call in cases:
             with pytest.raises(kind, match=text):
                 call()
-        for wish in ({"panel": 2.0}, {"panel": "3"}, {"memory_limit": "1MB"}, {"memory_limit": np.nan}, {"box": (1.0, 2, 2)}):
+        for options in ({"panel": 2.0}, {"panel": "3"}, {"memory_limit": "1MB"}, {"memory_limit": np.nan}, {"box": (1.0, 2, 2)}):
             with pytest.raises(errors.PlanError, match=r"(panel=.*whole number|memory_limit=.*bytes|box=.*sides)"):
-                pdla.matmul(A, B, **wish)
+                pdla.matmul(A, B, **options)
         square = exact((4, 4), grid, LAYOUT)
         with pytest.raises(errors.ShapeError, match="shares memory"):
             pdla.matmul(square, square, out=square)
@@ -1060,8 +1062,8 @@ def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
     def program(comm):
         grid, shapes = ProcessGrid((2, 3), comm=comm), ((m, k), (k, n), (m, n))
         sides = [Operand(shape, layout.summed, grid) for shape, layout in zip(shapes, layouts, strict=True)]
-        plans = list(build.lean(build.Task(*sides, np.dtype(float), build.Wish(memory_limit=1), Machine())))
-        return [(build._least(plan), plan.predicted.peak_workspace) for plan in plans]
+        plans = list(memory.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine())))
+        return [(memory._least(plan), plan.predicted.peak_workspace) for plan in plans]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found)
@@ -1078,8 +1080,8 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
         for shape, mnk in ((2, 3), (60, 50, 70)), ((1, 6), (30, 30, 300)):
             grid, (m, n, k) = ProcessGrid(shape, comm=comm), mnk
             sides = [Operand(size, LAYOUT, grid) for size in ((m, k), (k, n), (m, n))]
-            plans += build.lean(build.Task(*sides, np.dtype(float), build.Wish(memory_limit=1), Machine()))
-        return [(build._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
+            plans += memory.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine()))
+        return [(memory._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found) and any(bound > peak / 3 for bound, peak in found)

@@ -19,7 +19,7 @@ from pdla.errors import PlanError
 from pdla.grid import usual_order
 from pdla.layout import Layout, extra_axes, ranks_along
 from pdla.matmul import roles
-from pdla.matmul.algorithms import box, layers, stationary, tesseract
+from pdla.matmul.algorithms import BOX, NAMED
 from pdla.matmul.algorithms.table import Algorithm, Table
 from pdla.matmul.choose import boxes
 from pdla.matmul.choose.mapping import Kept, Side, kept_in_all, most_kept, relabelled
@@ -28,7 +28,6 @@ from pdla.matmul.choose.problem import Problem, Sizes, lying_so
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matrix.redistribute import sums_to
 
-NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, box.ALGORITHM, *stationary.ALGORITHMS)}
 ALGORITHMS = (*ON_GRID, *NAMED)
 BOXES = 8  # how many of the cheapest boxes are priced with the conversions
 FEW = 1024  # ranks up to which ranks are relabelled: an assignment takes time that grows with their cube
@@ -123,7 +122,7 @@ def _candidates(
     if algorithm in ON_GRID:
         return []
     tables = list(_tables(q, algorithm, shape, schedule))
-    again = [] if schedule else [table for table in tables if table.algorithm == box.ALGORITHM.name]
+    again = [] if schedule else [table for table in tables if table.algorithm == BOX.name]
     return [(table, order) for table in (*tables, *_read_in_place(q, again), *_straight(again)) for order in _orders(q, table)]
 
 
@@ -196,13 +195,13 @@ def _tables(
     q: Sizes, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None, lean: bool = False
 ) -> Iterator[Table]:
     """The tables with the cheapest products, each by the schedule that suits it."""
-    named = NAMED["3d" if algorithm == "auto" else algorithm]
+    named = BOX if algorithm == "auto" else NAMED[algorithm]
     known = {table.schedule for table in named.tables((1, 1, 1))}
     if schedule not in (None, *known):
         raise PlanError(f"schedule={schedule!r}: {named.name} does not go by {schedule}, but by {' or '.join(sorted(known))}")
     for sides in _shapes(q, named, shape, lean):
         tables = [*named.tables(sides)]
-        suits = schedule or (_suited(q, tables[0]) if named is box.ALGORITHM else None)
+        suits = schedule or (_suited(q, tables[0]) if named is BOX else None)
         for table in tables:
             if suits in (None, table.schedule):
                 yield table.evened(*q.mnk, in_two=q.in_two)
@@ -215,7 +214,7 @@ def _suited(q: Sizes, table: Table) -> str:
 def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: bool) -> Iterable[tuple[int, int, int]]:
     if shape is not None:
         return [(shape[0], shape[1], shape[2])]
-    if named is box.ALGORITHM:
+    if named is BOX:
         rows_first = q.itemsize == WIDE
         search = partial(boxes.cheapest, *q.mnk, q.ranks, q.machine, rows_first=rows_first, in_two=q.in_two)
         thin = boxes.by_layers(*q.mnk, q.ranks, q.machine, rows_first, q.in_two) if lean else ()
@@ -272,7 +271,7 @@ def _straight(tables: Iterable[Table]) -> list[Table]:
 def _turned(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
     """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved. Where
     none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory."""
-    if table.algorithm != box.ALGORITHM.name or q.ranks > LARGE or _at_home(q, table, order):
+    if table.algorithm != BOX.name or q.ranks > LARGE or _at_home(q, table, order):
         return table
     other, better = table.turned(*"ABC"), {}
     for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):

@@ -1,140 +1,40 @@
-"""Making a plan: what the caller asks for, and the cheapest way to compute it, within a memory limit if there is one."""
+"""The plan for a product: the cheapest one or, with a memory limit, the cheapest one that keeps it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from math import inf, prod
+from dataclasses import replace
+from math import prod
 
-import numpy as np
-
-from pdla import config
-from pdla.comm.agreement import in_words
 from pdla.errors import PlanError
-from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape
-from pdla.matmul import roles
-from pdla.matmul.algorithms.table import Table
-from pdla.matmul.choose import candidates
-from pdla.matmul.choose.candidates import Way
-from pdla.matmul.choose.problem import Operand, Problem
+from pdla.matmul.builder import MOST_PANELS, PANEL, PlanBuilder
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import SCHEDULES, walk
 from pdla.matmul.schedules.base import AHEAD, evenly
-from pdla.model.bounds import exact
-from pdla.model.machine import Machine
-
-PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
-MOST_PANELS = 2048  # about how many panels a plan has at most: of more each is wider, or what keeps a memory limit is not as thin
 
 
-@dataclass(frozen=True, repr=False)
-class Options:
-    """What the caller asks of the plan: arguments of matmul, described there."""
-
-    algorithm: str = "auto"
-    box: tuple[int, int, int] | None = None
-    schedule: str | None = None
-    panel: int | None = None
-    memory_limit: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("box", "panel", "memory_limit"):
-            given = getattr(self, name)
-            if given is not None:
-                object.__setattr__(self, name, exact(*given) if isinstance(given, tuple) else exact(given)[0])
-
-    def __repr__(self) -> str:
-        return ", ".join([f"{name}={in_words(value)}" for name, value in vars(self).items() if value is not None])
+def make(builder: PlanBuilder) -> Plan:
+    """The cheapest plan for a builder."""
+    if builder.options.memory_limit is not None:
+        return fitting(lean(builder), builder.options.memory_limit)
+    return builder.plan(builder.cheapest(), builder.runners_up)
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a plan is made for.
-
-    C=None leaves C's layout to the plan;  adds: beta is not 0, C has old values to add.
-    """
-
-    A: Operand
-    B: Operand
-    C: Operand | None
-    dtype: np.dtype
-    wish: Options
-    machine: Machine
-    adds: bool = False
-
-    @cached_property
-    def question(self) -> Problem:
-        return Problem.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
-
-    def ways(self) -> list[Way]:
-        """All ways that the wish allows, cheapest first."""
-        return candidates.ways(self.question, self.wish.algorithm, self.wish.box, self.wish.schedule)
-
-    def cheapest(self) -> Way:
-        """The first of `ways`."""
-        return candidates.cheapest(self.question, self.wish.algorithm, self.wish.box, self.wish.schedule)
-
-    def runners_up(self) -> tuple[str, ...]:
-        """The next cheapest ways, in words."""
-        return candidates.runners_up(self.ways(), self.dtype.itemsize)
-
-    def plan(self, way: Way, rivals: Callable[[], tuple[str, ...]] = tuple, walked: str | None = None) -> Plan:
-        """The plan that goes this way."""
-        q = self.question
-        if way.table is None:
-            grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native(way.roles.C)
-            native = self.A.layout, self.B.layout, c
-        else:
-            grid = self._grid(way.table, way.order)
-            native, walked = way.table.layouts, walked or way.table.walked
-        a, b, c = (layout.summed for layout in native)
-        steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
-        C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
-        width = self.wish.panel or config.settings.panel or max(PANEL, -(-steps.length(q.mnk) // MOST_PANELS))
-        limit = inf if self.wish.memory_limit is None else self.wish.memory_limit
-        return Plan(
-            self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
-            self.machine, way.words, way.moved, q.bound, self.adds, limit, rivals,
-        )
-
-    def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
-        """The table's grid: A's own, if that is the same, as a million ranks are not arranged once more for each plan."""
-        assert order is not None
-        if self.question.A.place.filled_so(table.axes, table.shape, order):
-            return self.A.grid
-        return ProcessGrid.trusted(table.shape, self.A.grid.comm, order, table.axes)
-
-
-def make(task: Task) -> Plan:
-    """The cheapest plan for a task."""
-    if task.wish.memory_limit is not None:
-        return fitting(lean(task), task.wish.memory_limit)
-    return task.plan(task.cheapest(), task.runners_up)
-
-
-def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
-    """SUMMA's plan for operands on one grid, with given roles of its axes."""
-    task = Task(A, B, C, dtype, Options(panel=panel), Machine.chosen())
-    words = roles.price((A.layout, B.layout, C.layout), chosen.layouts, task.question.mnk, A.grid.sizes)
-    return task.plan(Way("summa", "summa", chosen, None, None, words, 0.0, 0.0))
-
-
-def lean(task: Task) -> Iterator[Plan]:
-    """The plans for a task, cheapest first. Where the caller leaves the choice, each is followed by plans in panels on its grid,
+def lean(builder: PlanBuilder) -> Iterator[Plan]:
+    """The plans for a builder, cheapest first. Where the caller leaves the choice, each is followed by plans in panels on its grid,
     which need less memory."""
-    wish = task.wish
-    for way in task.ways():
-        yield (cheapest := task.plan(way))
+    options = builder.options
+    for way in builder.ways():
+        yield (cheapest := builder.plan(way))
         how = SCHEDULES[way.schedule]
-        if wish.schedule is None and how.straight_in_panels and way.table is not None and way.table == way.table.straight:
-            yield task.plan(replace(way, schedule=how.straight_in_panels))
+        if options.schedule is None and how.straight_in_panels and way.table is not None and way.table == way.table.straight:
+            yield builder.plan(replace(way, schedule=how.straight_in_panels))
         name = how.in_panels
-        if name and wish.schedule in (None, name) and (wish.algorithm not in SCHEDULES or wish.algorithm == name):
+        if name and options.schedule in (None, name) and (options.algorithm not in SCHEDULES or options.algorithm == name):
             for walked in "knm" if way.table is not None else (None,):
                 panels = replace(way, schedule=name, algorithm=way.algorithm if way.table is not None else name)
-                if (plan := task.plan(panels, walked=walked)) != cheapest:
+                if (plan := builder.plan(panels, walked=walked)) != cheapest:
                     yield plan
 
 

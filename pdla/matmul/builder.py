@@ -1,0 +1,90 @@
+"""Making a plan: what it is made for, and the plan that goes a given way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from pdla import config
+from pdla.grid import ProcessGrid
+from pdla.matmul import roles
+from pdla.matmul.algorithms.table import Table
+from pdla.matmul.choose import candidates
+from pdla.matmul.choose.candidates import Way
+from pdla.matmul.choose.problem import Operand, Problem
+from pdla.matmul.options import Options
+from pdla.matmul.plan import Plan
+from pdla.matmul.schedules import walk
+from pdla.model.machine import Machine
+
+PANEL = 512  # indices: wide enough for a GEMM at full speed, narrow enough that four panels are small
+MOST_PANELS = 2048  # about how many panels a plan has at most: of more each is wider, or what keeps a memory limit is not as thin
+
+
+@dataclass(frozen=True)
+class PlanBuilder:
+    """What a plan is made for.
+
+    C=None leaves C's layout to the plan;  adds: beta is not 0, C has old values to add.
+    """
+
+    A: Operand
+    B: Operand
+    C: Operand | None
+    dtype: np.dtype
+    options: Options
+    machine: Machine
+    adds: bool = False
+
+    @cached_property
+    def problem(self) -> Problem:
+        return Problem.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
+
+    def ways(self) -> list[Way]:
+        """All ways that the options allows, cheapest first."""
+        return candidates.ways(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
+
+    def cheapest(self) -> Way:
+        """The first of `ways`."""
+        return candidates.cheapest(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
+
+    def runners_up(self) -> tuple[str, ...]:
+        """The next cheapest ways, in words."""
+        return candidates.runners_up(self.ways(), self.dtype.itemsize)
+
+    def plan(self, way: Way, rivals: Callable[[], tuple[str, ...]] = tuple, walked: str | None = None) -> Plan:
+        """The plan that goes this way."""
+        q = self.problem
+        if way.table is None:
+            grid, c = self.A.grid, self.C.layout if self.C is not None else roles.native(way.roles.C)
+            native = self.A.layout, self.B.layout, c
+        else:
+            grid = self._grid(way.table, way.order)
+            native, walked = way.table.layouts, walked or way.table.walked
+        a, b, c = (layout.summed for layout in native)
+        steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
+        C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
+        width = self.options.panel or config.settings.panel or max(PANEL, -(-steps.length(q.mnk) // MOST_PANELS))
+        limit = inf if self.options.memory_limit is None else self.options.memory_limit
+        return Plan(
+            self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,
+            self.machine, way.words, way.moved, q.bound, self.adds, limit, rivals,
+        )
+
+    def _grid(self, table: Table, order: np.ndarray | None) -> ProcessGrid:
+        """The table's grid: A's own, if that is the same, as a million ranks are not arranged once more for each plan."""
+        assert order is not None
+        if self.problem.A.place.filled_so(table.axes, table.shape, order):
+            return self.A.grid
+        return ProcessGrid.trusted(table.shape, self.A.grid.comm, order, table.axes)
+
+
+def in_panels(A: Operand, B: Operand, C: Operand, dtype: np.dtype, chosen: roles.Roles, panel: int) -> Plan:
+    """SUMMA's plan for operands on one grid, with given roles of its axes."""
+    builder = PlanBuilder(A, B, C, dtype, Options(panel=panel), Machine.chosen())
+    words = roles.price((A.layout, B.layout, C.layout), chosen.layouts, builder.problem.mnk, A.grid.sizes)
+    return builder.plan(Way("summa", "summa", chosen, None, None, words, 0.0, 0.0))
