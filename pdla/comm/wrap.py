@@ -12,7 +12,7 @@ from pdla import config
 from pdla.array import blas, chosen, numpy
 from pdla.comm import device, libmpi
 from pdla.comm.agree import name, who_said
-from pdla.comm.job import watched
+from pdla.comm.job import end_when_interrupted, watched
 from pdla.comm.libmpi import MPI
 from pdla.comm.mpi import MPIComm
 from pdla.comm.node import least_room, started, this_node
@@ -48,6 +48,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             ours.shared_limit = least_room(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
+        end_when_interrupted()
     return ours
 
 
