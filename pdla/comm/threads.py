@@ -21,7 +21,7 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any
 
-from pdla.array import blas, chosen, namespace, numpy
+from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.base import Communicator
 from pdla.comm.board import Board
@@ -325,7 +325,7 @@ def run(size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, 
         current_world.set(comm)
         return program(comm, *args)
 
-    with blas.held(1 if size > 1 else blas.share_cores(1)):
+    with blas.held(1 if size > 1 else cores.share(1)):
         return together(world, main)
 
 

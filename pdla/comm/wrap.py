@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from pdla import config
-from pdla.array import blas, chosen, numpy
+from pdla.array import blas, chosen, cores, numpy
 from pdla.comm import device, libmpi
 from pdla.comm.agree import name, who_said
 from pdla.comm.job import end_when_interrupted, watched
@@ -102,7 +102,7 @@ def _share_out(ours: MPIComm) -> None:
     if ranks <= _among:
         return
     _among = ranks
-    threads = config.settings.threads or blas.share_cores(ranks)
+    threads = config.settings.threads or cores.share(ranks)
     blas.hold(threads)
     if threads > 1 and threads * here.ranks > here.cores and ours.homes[ours.rank] == ours.rank:
         warnings.warn(
