@@ -15,6 +15,8 @@ from contextlib import suppress
 import pytest
 from unit.test_harness import LONGEST, mpirun
 
+from pdla.array.cores import usable
+
 HEADER = """
 from dataclasses import replace
 import sys
@@ -594,7 +596,7 @@ def test_any_timeout_is_waited_for():
 
 
 def test_more_blas_threads_than_cores_are_warned_of_once_a_node():
-    cores = len(os.sched_getaffinity(0))
+    cores = usable()
     job = run_job("", ranks=2, PDLA_THREADS=str(cores))
     said = f"2 ranks x {cores} BLAS threads on a node of {cores} cores: set PDLA_THREADS={max(1, cores // 2)}"
     assert job.returncode == 0 and job.stdout.count(said) == (cores > 1)
