@@ -518,6 +518,22 @@ raise ValueError("no job to end")
     assert "ValueError: no job to end" in job.stdout, job.stdout
 
 
+def test_a_pblas_call_that_fails_where_no_job_can_be_ended_is_left_to_scalapack():
+    """To have taken it would leave the result as it was."""
+    job = run_job(
+        """
+from types import SimpleNamespace
+from pdla.native import pblas
+libmpi.MPI.Finalize()
+takes = []
+pblas.serve(SimpleNamespace(offsetof=lambda *_: 0, def_extern=lambda error: takes.append))
+print("taken:", takes[0](SimpleNamespace(comm=0, nprow=1, npcol=1, myrow=0, mycol=0), *[None] * 5))
+""",
+        ranks=1,
+    )
+    assert job.returncode == 0 and "NoMPIError: MPI is not running" in job.stdout and "taken: 0" in job.stdout, job.stdout
+
+
 def test_matrices_that_outlive_mpi_say_so():
     """Where Open MPI would end the job."""
     job = run_job(
