@@ -3,6 +3,8 @@
 After each phase of a test (setup, call, teardown) the ranks exchange their outcomes. If one of them failed, all fail and
 name it. If the others do not come to the exchange, they are waiting for messages that will never be sent, and the failed
 rank ends the job. Any other hang is ended by a watchdog, which prints the stacks of every rank.
+
+Without mpirun the watchdog fails the test that hangs, ends the processes that it has started, and lets the others run.
 """
 
 import hashlib
@@ -12,7 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -38,17 +41,70 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("pdla")
 
 
+class Hang(BaseException):
+    """A test has taken more than TIMEOUT seconds. No Exception, which a test might catch, and hypothesis would try again."""
+
+
 class Alone:
-    """The ranks of a run without mpirun: one, which agrees with itself."""
+    """The ranks of a run without mpirun: one, which agrees with itself, and can go on after a test that hangs."""
 
     rank, size = 0, 1
+    grace = GRACE + TIMEOUT / 10  # to end what the test has begun
+
+    def __init__(self):
+        self.nodeid = ""  # of the test of which a phase runs: elsewhere pytest would not stand an exception
+        signal.signal(signal.SIGUSR1, self.interrupted)
 
     def exchange(self, outcome, patience):
         return [outcome]
 
+    @contextmanager
+    def running(self, nodeid):
+        self.nodeid = nodeid
+        try:
+            yield
+        finally:
+            self.nodeid = ""
+
+    def interrupted(self, number, frame):
+        __tracebackhide__ = True
+        if self.nodeid:
+            raise Hang(f"{self.nodeid} takes more than {TIMEOUT:g} s (PDLA_TEST_TIMEOUT); its stacks are on stderr")
+
+    def end_test(self, nodeid, since):
+        """Called by the watchdog: raise Hang in the main thread, wherever that is, and end the processes begun since then."""
+        if self.nodeid == nodeid:
+            processes = begun(since)
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            time.sleep(STAGGER)  # so that who waits for one of them raises Hang, rather than go on as that ends
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def clock_ticks():
+    """The time since the system's start, as /proc tells a process's."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def begun(since):
+    """This process's descendants that began at that time or later, in clock_ticks."""
+    children = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            fields = stat.read_text().rpartition(")")[2].split()
+            children.setdefault(int(fields[1]), []).append((int(stat.parent.name), int(fields[19])))
+    found, parents = [], [os.getpid()]
+    for parent in parents:  # which grows
+        parents += [child for child, _ in children.get(parent, [])]
+        found += [child for child, began in children.get(parent, []) if began >= since]
+    return found
+
 
 class Ranks:
-    """The ranks of this job, on a communicator that no test uses."""
+    """The ranks of this job, on a communicator that no test uses. All of it ends with a test that hangs."""
+
+    grace = GRACE
 
     def __init__(self):
         from mpi4py import MPI
@@ -69,6 +125,12 @@ class Ranks:
             time.sleep(0 if polls < QUICK_POLLS else 0.001)
         records = (everyone[i : i + RECORD] for i in range(0, len(everyone), RECORD))
         return [bytes(record).rstrip(b"\0").decode(errors="ignore") for record in records]
+
+    def running(self, nodeid):
+        return nullcontext()
+
+    def end_test(self, nodeid, since):
+        """The alarm will, once the other ranks have said where they are."""
 
 
 class Harness:
@@ -109,16 +171,22 @@ class Harness:
 
     @contextmanager
     def watchdog(self, nodeid):
-        """After TIMEOUT seconds print this rank's stacks; then an alarm ends the process, whatever it is doing."""
-        stacks = threading.Timer(TIMEOUT + STAGGER * self.ranks.rank, self.print_stacks, [nodeid])
+        """After TIMEOUT seconds print this rank's stacks, and end the test if that can be; later an alarm ends the process,
+        whatever it is doing."""
+        began = clock_ticks()
+        stacks = threading.Timer(TIMEOUT + STAGGER * self.ranks.rank, self.give_up, [nodeid, began])
         stacks.daemon = True
         stacks.start()
-        signal.setitimer(signal.ITIMER_REAL, TIMEOUT + STAGGER * self.ranks.size + GRACE)
+        signal.setitimer(signal.ITIMER_REAL, TIMEOUT + STAGGER * self.ranks.size + self.ranks.grace)
         try:
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             stacks.cancel()
+
+    def give_up(self, nodeid, began):
+        self.print_stacks(nodeid)
+        self.ranks.end_test(nodeid, began)
 
     def print_stacks(self, nodeid):
         names = {thread.ident: thread.name for thread in threading.enumerate()}
@@ -130,8 +198,9 @@ class Harness:
     def together(self, item):
         """Around one phase of a test: its own result, unless that of some other rank is worse."""
         try:
-            result, error = (yield), None
-        except (Exception, pytest.fail.Exception, pytest.skip.Exception) as raised:
+            with self.ranks.running(item.nodeid):
+                result, error = (yield), None
+        except (Exception, Hang, pytest.fail.Exception, pytest.skip.Exception) as raised:
             result, error = None, raised
         mine = outcome_of(error)
         everyone = self.ranks.exchange(mine, PATIENCE if mine.startswith("failed") else float("inf"))

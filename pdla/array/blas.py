@@ -9,7 +9,6 @@ library, whose routines are called in the same way; then NumPy multiplies only w
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from pdla import config
+from pdla.array import cores
 from pdla.errors import DeviceError
 
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
@@ -236,14 +236,6 @@ def _hold(threads: int) -> None:
     _limit(_loaded(), threads)
 
 
-def share_cores(ranks: int) -> int:
-    """BLAS threads for each of `ranks` ranks on this machine: an equal share of its cores or, where this process is bound to some
-    cores, as many as these.
-    """
-    mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    return mine if mine < all_cores else max(1, all_cores // ranks)
-
-
 def hold(threads: int) -> None:
     """Limit every BLAS of this process to so many threads: those loaded now, and SciPy's when it is loaded."""
     global _threads
@@ -266,4 +258,4 @@ def held(threads: int) -> Iterator[None]:
         _threads = before
         _limit(loaded, had)
         if _routine.cache_info().currsize > routines:  # SciPy's may have been loaded in the block
-            _hold(max((library["num_threads"] for library in had), default=share_cores(1)))
+            _hold(max((library["num_threads"] for library in had), default=cores.share(1)))

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pdla import config, nn
+from pdla.array import cores
 from pdla.array.numpy import gemm
 from pdla.bench.arguments import Parser
 from pdla.bench.info import processor
@@ -71,12 +72,12 @@ def measured(comm: Communicator) -> Machine:
     far_gap, far_latency, network = _link(comm, far) if far else (gap, Machine.far_latency, Machine.network)
     ranks = comm.size // comm.nodes
     single = _rate(comm, LARGE, "float32") / flops
-    many, cores = f"{comm.size} {plural(comm.size, 'rank')}", os.cpu_count() or 1
+    many, here = f"{comm.size} {plural(comm.size, 'rank')}", cores.usable(os.cpu_count())
     machine = Machine(
         flops=flops, single=single, half=single, reached=reached, call=_call(comm), memory=_stream(comm), erf=_erf(comm),
         bandwidth=bandwidth, latency=latency, network=network, far_latency=far_latency, gap=max(gap, far_gap),
         node=ranks if comm.nodes > 1 else 0, overlap=_overlap(comm, far or int(comm.size > 1)),
-        name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{cores} {plural(cores, 'core')} of {processor()}",
+        name=f"{many} on {f'{comm.nodes} nodes of ' if comm.nodes > 1 else ''}{here} {plural(here, 'core')} of {processor()}",
         source=f"measured by `pdla.bench calibrate`, {many} at once, on {datetime.date.today()}, NumPy {np.__version__}",
     )
     return comm.share(_rounded(machine))[0]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import pdla
-from pdla.array import namespace
+from pdla.array import cores, namespace
 from pdla.bench.plural import plural
 
 NAP = 0.2  # seconds that rank 0 keeps the others waiting
@@ -33,8 +33,8 @@ def facts(comm: pdla.Communicator, world: str) -> dict[str, Any]:
         "host": here[0],
         "processor": processor(),
         "system": platform.platform(),
-        "cores": len({core for host, cores in everyone if host == here[0] for core in cores}),
-        "cores_a_rank": len(here[1]),
+        "cores": cores.usable(len({core for host, bound in everyone if host == here[0] for core in bound})),
+        "cores_a_rank": cores.usable(),
         "ranks_a_host": max(hosts.count(host) for host in set(hosts)),
     }
     return {"machine": machine, "mpi": _mpi() if world == "mpi" else None, "blas": _blas(), "versions": _versions()}
@@ -116,7 +116,7 @@ def _used(comm: pdla.Communicator, wait: Callable[[], None]) -> float:
     share = (time.thread_time() - cpu) / max(time.perf_counter() - wall, 1e-9) if comm.rank else 0.0
     said = comm.share((platform.node(), share))
     here = [share for rank, (host, share) in enumerate(said) if rank and host == said[0][0]]
-    return sum(here) / min(len(here), len(os.sched_getaffinity(0))) if here else 0.0
+    return sum(here) / min(len(here), cores.usable()) if here else 0.0
 
 
 def lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dict[str, float]) -> list[str]:

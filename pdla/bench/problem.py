@@ -105,7 +105,7 @@ def record(result: Result, of: Problem, ranks: int) -> dict[str, Any]:
 
 def heading(of: Problem, machine: Machine, what: str) -> str:
     """The heading of a table: what is predicted, and for which machine."""
-    return f"{of}{', forward and backward' if isinstance(of, Net) else ''}, {what}\nof {machine.name or 'the default machine'}"
+    return f"{of}{', forward and backward' if isinstance(of, Net) else ''}, {what}\nof {machine.title}"
 
 
 def described(of: Problem) -> dict[str, Any]:

@@ -20,9 +20,9 @@ def world() -> Communicator:
     if here is not None:
         return here
     from pdla.comm.mpi import libmpi
-    from pdla.comm.mpi.attach import wrap
+    from pdla.comm.mpi.attach import attach
 
-    return wrap(libmpi.MPI.COMM_WORLD)
+    return attach(libmpi.MPI.COMM_WORLD)
 
 
 def as_communicator(comm: Any) -> Communicator:
@@ -32,19 +32,19 @@ def as_communicator(comm: Any) -> Communicator:
     if isinstance(comm, Communicator):
         return comm
     if hasattr(comm, "Get_rank"):
-        from pdla.comm.mpi.attach import wrap
+        from pdla.comm.mpi.attach import attach
 
-        return wrap(comm)
+        return attach(comm)
     raise GridError(f"{comm!r} is not a communicator: give None, an mpi4py communicator or one of pdla's")
 
 
 def from_fortran(handle: int) -> Communicator:
     """A pdla communicator from an MPI communicator as Fortran, or C's MPI_Comm_c2f, names it. Collective the first time."""
     from pdla.comm.mpi import libmpi
-    from pdla.comm.mpi.attach import wrap
+    from pdla.comm.mpi.attach import attach
 
     libmpi.check_running()
-    return wrap(libmpi.MPI.Comm.f2py(handle))
+    return attach(libmpi.MPI.Comm.f2py(handle))
 
 
 def abort_on_exception() -> None:

@@ -26,6 +26,7 @@ from pdla.indices import Selection
 
 _open: ContextVar[Ledger | None] = ContextVar("pdla_ledger", default=None)
 _tag: ContextVar[str] = ContextVar("pdla_tag", default="")
+_NAMED = 6  # verbs, axes or tags that a ledger's repr names: those with most bytes
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ class Event:
     far: int = 0
 
 
-@dataclass
+@dataclass(repr=False)
 class Ledger:
-    """What one rank received and computed.
+    """What one rank received and computed. Its repr is a few lines of totals, however many events there are.
 
     events     in the order in which they ended
     workspace  bytes of buffers that are allocated now;  peak_workspace: the most at any moment
@@ -107,6 +108,17 @@ class Ledger:
                 sums[getattr(event, key)] = sums.get(getattr(event, key), 0) + event.bytes
         return sums
 
+    def __repr__(self) -> str:
+        far = f", {self.bytes_from_far} of them from other nodes" if self.bytes_from_far else ""
+        timed = f"; {self.seconds:.4g} s, {self.computed:.4g} of them computing" if self.seconds else ""
+        sums = {"verb": self.by_verb(), "axis": self.by_axis(), "tag": self.by_tag()}
+        head = f"Ledger: {len(self.events)} events, {self.bytes_received} bytes received{far}"
+        return "\n".join([
+            f"{head}, {self.messages} messages, {self.flops} flops",
+            *(f"    bytes by {key}: {_largest(found)}" for key, found in sums.items() if any(found)),
+            f"    workspace: {self.workspace} bytes, at most {self.peak_workspace}{timed}",
+        ])
+
     def total(self, comm: Any) -> dict[str, int]:
         """Collective over comm: sums and maxima over its ranks of bytes received, those from other nodes, messages, and bytes of
         peak workspace."""
@@ -142,6 +154,12 @@ class Ledger:
     def _hold(self, change: int) -> None:
         self.workspace += change
         self.peak_workspace = max(self.peak_workspace, self.workspace)
+
+
+def _largest(sums: dict[str, int]) -> str:
+    """The largest of some sums, by name."""
+    found = [f"{name or 'without one'}: {sums[name]}" for name in sorted(sums, key=sums.__getitem__, reverse=True)]
+    return ", ".join(found[:_NAMED]) + (f", and {len(found) - _NAMED} others" if len(found) > _NAMED else "")
 
 
 @contextmanager

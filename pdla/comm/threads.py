@@ -22,7 +22,7 @@ from numbers import Integral
 from types import ModuleType
 from typing import Any
 
-from pdla.array import blas, chosen, namespace, numpy
+from pdla.array import blas, chosen, cores, namespace, numpy
 from pdla.comm import current_world
 from pdla.comm.communicator import Communicator
 from pdla.comm.group import Array, Landed, Onward, Pieces
@@ -340,7 +340,7 @@ def run(
         current_world.set(comm)
         return program(comm, *args, **named)
 
-    with blas.held(1 if size > 1 else blas.share_cores(1)):
+    with blas.held(1 if size > 1 else cores.share(1)):
         return together(world, main)
 
 

@@ -66,7 +66,8 @@ class Machine:
     def load(name: str | Path) -> Machine:
         """A machine from a TOML file, or by name one of those that come with pdla (`Machine.known()`).
 
-        ValueError for a file with keys or values that no machine has; FileNotFoundError, which lists the known machines.
+        ValueError for a file with keys or values that no machine has, or without a figure for which 0 would not mean "none": only
+        reached, erf, gap, node, injection, name and source may be left out. FileNotFoundError, which lists the known machines.
         """
         path = Path(name)
         if not path.suffix:
@@ -82,6 +83,8 @@ class Machine:
             fits = key in known and _fits(value, known[key])
             if not fits or (key in _RATES and value == 0) or (key == "overlap" and value > 1):
                 raise ValueError(f"{path}: {key} = {value!r}; a machine has {', '.join(known)}: {_FORM}")
+        if missing := [key for key in known if key not in (*figures, *_OPTIONAL)]:
+            raise ValueError(f"{path}: lacks {', '.join(missing)}; only {', '.join(_OPTIONAL)} may be left out")
         return Machine(**figures)
 
     @staticmethod
@@ -107,6 +110,11 @@ class Machine:
         """The names of the machines that come with pdla."""
         folder = Path(str(files("pdla.model") / "machines"))
         return tuple(sorted(path.stem for path in folder.glob("*.toml")))
+
+    @property
+    def title(self) -> str:
+        """Its name or, without one, what to call it."""
+        return self.name or ("the default machine" if self == Machine() else "a machine without a name")
 
     def text(self) -> str:
         """As a TOML file."""
@@ -188,6 +196,7 @@ def _chosen(name: str) -> Machine:
         raise type(error)(f"PDLA_MACHINE: {error}") from error
 
 
+_OPTIONAL = ("reached", "erf", "gap", "node", "injection", "name", "source")  # of which there may be none
 _RATES = ("flops", "single", "half", "memory", "bandwidth", "network")  # which must not be 0: times would be infinite
 _FORM = (
     f"finite figures of 0 or more, {', '.join(_RATES)} above 0, node a whole number, overlap up to 1; "

@@ -6,6 +6,7 @@
  * wrong arguments: on these ScaLAPACK ends the job.
  */
 #include <dlfcn.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,50 @@ __attribute__((destructor)) static void report(void)
 
 /* ------------------------------------------------------------------ the ScaLAPACK behind us */
 
+/* The paths of the libraries that are loaded, each ended by a zero, and their length. */
+typedef struct {
+    char *text;
+    size_t size;
+} paths;
+
+static int add_path(struct dl_phdr_info *library, size_t unused, void *to)
+{
+    paths *all = to;
+    const size_t size = strlen(library->dlpi_name) + 1;
+    char *grown = size > 1 ? realloc(all->text, all->size + size) : NULL; /* the program itself has no name */
+    (void)unused;
+    if (grown) {
+        memcpy(grown + all->size, library->dlpi_name, size);
+        all->text = grown;
+        all->size += size;
+    }
+    return 0;
+}
+
+static int ours(void *function)
+{
+    Dl_info its, mine;
+    return dladdr(function, &its) && dladdr(&taken, &mine) && its.dli_fbase == mine.dli_fbase;
+}
+
+/* A function of the library that came first, though it was loaded for one module alone, as Python loads what an extension needs.
+   (They are opened when all are listed, as other threads may load some, too.) */
+static void *loaded(const char *name)
+{
+    paths all = {NULL, 0};
+    void *found = NULL;
+    dl_iterate_phdr(add_path, &all);
+    for (size_t at = 0; at < all.size && !found; at += strlen(all.text + at) + 1) {
+        void *library = dlopen(all.text + at, RTLD_LAZY | RTLD_NOLOAD), *symbol = library ? dlsym(library, name) : NULL;
+        if (symbol && !ours(symbol))
+            found = symbol; /* and the library stays */
+        else if (library)
+            dlclose(library);
+    }
+    free(all.text);
+    return found;
+}
+
 static void *next(const char *name)
 {
     void *found = dlsym(RTLD_NEXT, name);
@@ -38,6 +83,7 @@ static void *next(const char *name)
         void *handle = dlopen(library, RTLD_NOW | RTLD_GLOBAL);
         found = handle ? dlsym(handle, name) : NULL;
     }
+    if (!found) found = loaded(name);
     if (!found) {
         fprintf(stderr, "pdla: no %s behind libpdla_pblas.so: link ScaLAPACK after it, or name its file in PDLA_SCALAPACK\n", name);
         abort();

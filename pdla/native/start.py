@@ -16,12 +16,18 @@ mpi4py.rc.errors = "default"  # else errors on the program's own communicators w
 MPICH, ALIAS = "libmpi.so.12", "pdla_mpich.so"
 
 
-def _lend_a_name() -> None:
+def _open_to_all(files: str) -> None:
+    """Where MPI was loaded for one module alone, as Python loads what an extension needs: let mpi4py find its functions, too."""
+    if not hasattr(ctypes.CDLL(None), "MPI_Init"):
+        for path in set(re.findall(r"/.*/libmpi\w*\.so.*$", files, re.MULTILINE)):
+            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+
+
+def _lend_a_name(files: str) -> None:
     """mpi4py loads MPICH by its usual soname, and Debian's MPICH has another: so load the empty library of that name, which lies
     beside pdla's. MPI itself is in the process already, and its functions are found there.
     """
-    process, files = ctypes.CDLL(None), Path("/proc/self/maps").read_text()
-    ours = re.search(r"(/.*)/libpdla(_pblas)?\.so$", files, re.MULTILINE)
+    process, ours = ctypes.CDLL(None), re.search(r"(/.*)/libpdla(_pblas)?\.so$", files, re.MULTILINE)
     if ours and hasattr(process, "MPI_Init") and not hasattr(process, "ompi_mpi_comm_self") and MPICH not in files:
         ctypes.CDLL(f"{ours[1]}/{ALIAS}", ctypes.RTLD_GLOBAL)
 
@@ -33,5 +39,7 @@ def _leave_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-_lend_a_name()
+_mapped = Path("/proc/self/maps").read_text()
+_open_to_all(_mapped)
+_lend_a_name(_mapped)
 _leave_interrupts()

@@ -273,7 +273,7 @@ def _telling(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterato
         yield i
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AllRanks:
     """What a dry run of all ranks gives: by rank, what the program returned, and the ledger.
 
@@ -284,6 +284,9 @@ class AllRanks:
     results: list[Any]
     ledgers: list[Ledger]
     lanes: list[Lane]
+
+    def __repr__(self) -> str:
+        return f"AllRanks({len(self.ledgers)} ranks, {self.seconds:.4g} s)"
 
     @property
     def seconds(self) -> float:

@@ -178,7 +178,7 @@ class Lane(Clock):
             yield replace(step, start=max(start, step.start), end=min(end, step.end))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Path:
     """Steps, each of which begins when the one before it ends: the first at the start of the run; the last ends with the run."""
 
@@ -207,11 +207,17 @@ class Path:
             sums[getattr(step, key)] = sums.get(getattr(step, key), 0.0) + step.end - step.start
         return sums
 
+    def __repr__(self) -> str:
+        return f"Path({len(self.steps)} steps, {self._shares()})"
+
     def __str__(self) -> str:
         """The shares of the kinds, and a line for each step; consecutive steps that differ in their times only are one line."""
-        sums = ", ".join(f"{kind} {seconds / (self.seconds or 1):.0%}" for kind, seconds in self.by_kind().items())
         head = f"{'start':>11}{'seconds':>11}  {'':<10}{'rank':>9}"
-        return "\n".join([f"{self.seconds:.4g} s: {sums}", head, *map(_line, _merged(self.steps))])
+        return "\n".join([self._shares(), head, *map(_line, _merged(self.steps))])
+
+    def _shares(self) -> str:
+        sums = ", ".join(f"{kind} {seconds / (self.seconds or 1):.0%}" for kind, seconds in self.by_kind().items())
+        return f"{self.seconds:.4g} s: {sums}"
 
 
 def _merged(steps: Sequence[Step]) -> list[Step]:

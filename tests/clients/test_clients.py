@@ -396,6 +396,51 @@ def test_without_scalapack_behind_it_says_what_is_missing(libraries, tmp_path):
     assert job.returncode and "link ScaLAPACK after it, or name its file in PDLA_SCALAPACK" in job.stderr
 
 
+MODULE = r"""
+#include "scalapack.h"
+#include <mpi.h>
+#include <stdlib.h>
+
+double multiply(void)
+{
+    int size, context, rows, cols, row, col, zero = 0, one = 1, n = 8;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    Cblacs_get(-1, 0, &context);
+    Cblacs_gridinit(&context, "R", size, 1);
+    Cblacs_gridinfo(context, &rows, &cols, &row, &col);
+    int desc[9] = {1, context, n, n, one, n, 0, 0, numroc_(&n, &one, &row, &zero, &rows)};
+    double *a = calloc(n * n, sizeof *a), *c = calloc(n * n, sizeof *c), alpha = 3, beta = 0;
+    for (int i = 0; i < n * n; i++) a[i] = 1;
+    pdgemm_("N", "N", &n, &n, &n, &alpha, a, &one, &one, desc, a, &one, &one, desc, &beta, c, &one, &one, desc);
+    return c[0];
+}
+
+void finish(void) { MPI_Finalize(); }
+"""
+PYTHON = """
+import ctypes, sys
+module = ctypes.PyDLL(sys.argv[1])  # for itself alone, as Python loads an extension, and what it is linked with
+module.multiply.restype = ctypes.c_double
+sys.stdout.write(f"c = {module.multiply()}\\n")
+sys.stdout.flush()
+module.finish()
+"""
+
+
+@pytest.mark.parametrize("flavour", ["openmpi", pytest.param("mpich", marks=slow)])
+@pytest.mark.parametrize(("least", "taken"), [("0", 1), ("1e9", 0)])
+def test_a_python_program_s_extension_brings_scalapack_along(programs, tmp_path, flavour, least, taken):
+    """As GPAW's does: neither the linker's order nor the names that all may use lead to it, nor to MPI."""
+    need(f"mpicc.{flavour}")
+    (tmp_path / "module.c").write_text(MODULE)
+    flags = ["-shared", "-fPIC", f"-I{ROOT}/bench/clients", f"-lscalapack-{flavour}"]
+    subprocess.run([f"mpicc.{flavour}", "module.c", "-o", "module.so", *flags], cwd=tmp_path, check=True)
+    options = ALL | {"PDLA_PBLAS_LEAST": least, "PRELOAD": f"{programs}/libpdla_pblas.so"}
+    output = run([sys.executable, "-c", PYTHON, tmp_path / "module.so"], 2, flavour, limit=60, **options)
+    assert output.count("c = 24.0\n") == 2 and counted(output) == taken, output
+
+
 THREADS = r"""
 #include <pdla.h>
 #include <pthread.h>

@@ -72,7 +72,9 @@ def test_without_a_timeout_a_rank_waits_as_long_as_it_takes(comm):
 
 def test_a_node_has_the_cores_of_any_of_its_ranks_and_the_least_room_counts(comm, monkeypatch):
     monkeypatch.setattr(node.os, "sched_getaffinity", lambda _: {99, comm.rank})
-    assert node.this_node(comm.mpi) == (node.Node(comm.size, comm.size + 1), [0] * comm.size)
+    for quota, cores in ((inf, comm.size + 1), (1.5, 1)):
+        monkeypatch.setattr(node.cores, "quota", lambda quota=quota: quota)
+        assert node.this_node(comm.mpi) == (node.Node(comm.size, cores), [0] * comm.size)
     monkeypatch.setattr(node, "room", lambda: 100 - comm.rank)
     assert node.least_room(comm.mpi) == 101 - comm.size
 

@@ -15,7 +15,7 @@ from pdla.comm.agreement import agree, agreed, collective_section, fail_out_of_s
 from pdla.comm.ledger import buffer
 from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, PlanError, ShapeError
 
-redistribute = importlib.import_module("pdla.redistribute")  # pdla.redistribute is its function
+redistribute = importlib.import_module("pdla.matrix.redistribute")  # of which the function has the same name
 
 
 def odd_one_out(comm, usual, odd):

@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from math import inf
 from types import SimpleNamespace
 
@@ -186,7 +187,7 @@ def test_machines_are_files(tmp_path):
         assert Machine.load(path) == machine
     with pytest.raises(FileNotFoundError, match="a100x4"):
         Machine.load("a100")
-    path.write_text("reached = [[8, 0.5], [64.5, 0.75]]")
+    path.write_text(replace(machine, reached=((8, 0.5), (64.5, 0.75))).text())
     assert Machine.load(path).reached == ((8.0, 0.5), (64.5, 0.75))
     shares = ("0.5", "[1, 2]", "[[8, 0.5, 1]]", "[[8, 0]]", '[["8", 0.5]]', "[[8, 0.5], [8, 0.6]]", "[[8, 0.5], [4, 0.6]]")
     never = ("flops = 0", "single = 0.0", "half = 0", "memory = 0", "bandwidth = 0", "network = 0", "flops = inf", "latency = nan")
@@ -195,6 +196,34 @@ def test_machines_are_files(tmp_path):
         path.write_text(wrong)
         with pytest.raises(ValueError, match=wrong.split()[0]):
             Machine.load(path)
+
+
+@pytest.mark.parametrize("lost", ["flops", "overlap", "latency single call memory far_latency overlap"])
+def test_a_file_without_all_figures_is_no_machine(lost, tmp_path):
+    """It would have a desktop core's in their place."""
+    path = tmp_path / "partial.toml"
+    path.write_text(without(lost.split()))
+    with config.override(machine=str(path)), pytest.raises(ValueError) as told:
+        Machine.chosen()
+    assert str(told.value).startswith(f"PDLA_MACHINE: {path}: lacks {', '.join(lost.split())}; only reached, ")
+
+
+def without(names):
+    """A file of a machine that lacks these figures."""
+    return "\n".join(line for line in Machine(node=4).text().splitlines() if line.split()[0] not in names)
+
+
+def test_what_a_machine_has_none_of_may_be_left_out(tmp_path):
+    path = tmp_path / "least.toml"
+    path.write_text(without(["reached", "erf", "gap", "node", "injection", "name", "source"]))
+    assert Machine.load(path) == Machine()
+
+
+def test_only_the_machine_of_round_figures_is_called_the_default():
+    named = Machine.load("a100x4")
+    assert [one.title for one in (Machine(), Machine(flops=1e12), named)] == [
+        "the default machine", "a machine without a name", named.name
+    ]
 
 
 @pytest.mark.parametrize("content", [b"flops = \n", b"\xff\xfe"])

@@ -29,10 +29,14 @@ def mpirun():
 
 def run_job(folder, body, **env):
     """Run a test file on two ranks under this project's conftest.py."""
+    return run_pytest(folder, HEADER + body, [*mpirun(), "-n", "2"], ["--with-mpi"], **env)
+
+
+def run_pytest(folder, text, launcher=(), options=(), **env):
+    """Run a test file under this project's conftest.py."""
     shutil.copy(CONFTEST, folder)
-    (folder / "test_it.py").write_text(HEADER + body)
-    pytest_alone = [sys.executable, "-m", "pytest", "--with-mpi", "--color=no", "-p", "no:cacheprovider", "test_it.py"]
-    command = [*mpirun(), "-n", "2", *pytest_alone]
+    (folder / "test_it.py").write_text(text)
+    command = [*launcher, sys.executable, "-m", "pytest", *options, "--color=no", "-p", "no:cacheprovider", "test_it.py"]
     joined = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.run(command, cwd=folder, env=os.environ | env, timeout=LONGEST, **joined)
 
@@ -99,6 +103,61 @@ def test_it():
     for rank in range(2):
         assert f"[rank {rank} of 2] test_it.py::test_it takes more than 2 s" in job.stdout
     assert job.stdout.count("comm.recv(source=1 - comm.rank)") == 2
+
+
+HANGS = """
+import subprocess, sys, time
+import hypothesis, pdla, pytest
+
+def sleeper(*launcher):
+    work = "import os, time; open(str(os.getpid()) + '.pid', 'w'); time.sleep(3600)"
+    return [*launcher, sys.executable, "-c", work]
+
+def test_ranks_that_are_threads():
+    pdla.run(2, lambda comm: time.sleep(3600) if comm.rank else comm.barrier())
+
+def test_a_process():
+    with subprocess.Popen(sleeper()) as process:
+        process.wait()
+
+def test_an_mpi_job():
+    subprocess.run(sleeper(*MPIRUN, "-n", "2"), capture_output=True)
+
+@hypothesis.given(hypothesis.strategies.integers())
+def test_an_example(number):
+    time.sleep(3600)
+
+@pytest.fixture
+def never_left():
+    yield
+    time.sleep(3600)
+
+def test_a_teardown(never_left):
+    pass
+
+def test_the_rest():
+    pass
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_without_mpirun_a_test_that_hangs_fails_its_processes_end_and_the_others_run(tmp_path, workers):
+    job = run_pytest(tmp_path, f"MPIRUN = {mpirun()}\n{HANGS}", options=workers, PDLA_TEST_TIMEOUT="6")
+    assert job.returncode == 1 and "4 failed, 2 passed, 1 error" in job.stdout, job.stdout
+    for name in ("ranks_that_are_threads", "a_process", "an_mpi_job", "an_example"):
+        assert f"FAILED test_it.py::test_{name} - " in job.stdout, job.stdout
+        assert f"test_it.py::test_{name} takes more than 6 s (PDLA_TEST_TIMEOUT)" in job.stdout, job.stdout
+    assert "ERROR test_it.py::test_a_teardown - " in job.stdout and "time.sleep(3600) if comm.rank" in job.stdout, job.stdout
+    started = [int(path.stem) for path in tmp_path.glob("*.pid")]
+    assert started and not [number for number in started if running(number)]
+
+
+def running(number):
+    """Whether a process runs, and has not only been left for its parent to look at."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_ranks_that_collect_different_tests_end_the_job(tmp_path):

@@ -5,19 +5,26 @@ Each test starts a job of its own with mpirun, so this file runs without it.
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import textwrap
+import threading
+from contextlib import suppress
 
 import pytest
 from unit.test_harness import LONGEST, mpirun
+
+from pdla.array.cores import usable
 
 HEADER = """
 from dataclasses import replace
 import sys
 import numpy as np
 from pdla import config
-from pdla.comm import job, libmpi, world
-from pdla.comm.mpi.attach import wrap
+from pdla.comm import world
+from pdla.comm.mpi import abort, libmpi
+from pdla.comm.mpi.attach import attach
 comm = world()
 
 def patience(seconds):  # PDLA_TIMEOUT from here on: before, ranks may be slow to start and to import
@@ -60,6 +67,84 @@ A.redistribute(pdla.Layout("col"))
     assert job.returncode != 0 and job.stdout.count("Traceback") == 1 and "[rank 0 of 3] Traceback" in job.stdout
     for rank in (1, 2):
         assert re.search(rf"\[rank {rank} of 3\] <string>:\d+: LayoutError, as on the other ranks: Layout", job.stdout)
+
+
+# Its own session on the terminal that it is given, and Ctrl-C as a user has it: a shell's background jobs ignore it.
+ON_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def typed_ctrl_c(command, ready):
+    """Run a command on a terminal of its own, type Ctrl-C once it has printed "ready" so often; gives the exit status, and what it
+    has printed since."""
+    ours, theirs = os.openpty()
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    job = subprocess.Popen([sys.executable, "-c", ON_TERMINAL, *command], start_new_session=True, **streams)
+    os.close(theirs)
+    alarm = threading.Timer(LONGEST, job.kill)
+    alarm.start()
+    said, typed = b"", 0
+    with suppress(OSError):  # where the last process on the terminal ends
+        while more := os.read(ours, 4096):
+            said += more
+            if not typed and said.count(b"ready") == ready:
+                typed = len(said)
+                os.write(ours, b"\x03")
+    alarm.cancel()
+    os.close(ours)
+    return job.wait(), said[typed:].decode()
+
+
+WAITING = """
+A = pdla.ones((64, 64), pdla.ProcessGrid(pdla.world().size), pdla.Layout("row"))
+print("ready", flush=True)
+while True:
+    A @ A
+"""
+
+
+@pytest.mark.parametrize("asked", ["", "pdla.abort_on_exception()\n"])
+def test_ctrl_c_ends_all_ranks_with_one_line(asked):
+    command = [*mpirun(), "-n", "6", sys.executable, "-c", "import pdla\n" + asked + WAITING]
+    status, said = typed_ctrl_c(command, 6)
+    told = [line for line in said.splitlines() if line.startswith("[rank ")]
+    lines = len((asked + WAITING).splitlines()) + 1  # of which it is one of the last three
+    right = [[f"[rank 0 of 6] <string>:{at}: interrupted; the job ends"] for at in range(lines - 2, lines + 1)]
+    assert told in (right if "Sending Ctrl-C" in said else [[]]), said  # Open MPI's launcher ends all ranks itself, in silence
+    assert status != 0 and "Traceback" not in said, said
+
+
+INTERRUPTS = """
+import os, signal
+
+def interrupts():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.kill(os.getpid(), signal.SIGINT)
+    comm.barrier()
+
+"""
+
+
+def test_an_interruption_of_one_rank_is_told_by_that_rank_and_ends_the_job():
+    job = run_job(f"{INTERRUPTS}interrupts() if comm.rank == 1 else comm.barrier()", PDLA_TIMEOUT="120")
+    told = re.findall(r"\[rank .*", job.stdout)
+    assert job.returncode != 0 and "Traceback" not in job.stdout, job.stdout
+    assert len(told) == 1 and re.fullmatch(r"\[rank 1 of 3\] <string>:\d+: interrupted; the job ends", told[0]), job.stdout
+
+
+def test_an_interruption_that_the_program_catches_ends_nothing():
+    job = run_job(INTERRUPTS + "try: interrupts()\nexcept KeyboardInterrupt: print('caught')\ncomm.barrier()", ranks=2)
+    assert (job.returncode, job.stdout) == (0, "caught\ncaught\n")
+
+
+def test_ctrl_c_ends_ranks_that_are_threads_with_one_traceback():
+    program = f"import pdla\ndef program(comm):\n{textwrap.indent(WAITING, '    ')}\npdla.run(6, program)"
+    status, said = typed_ctrl_c([sys.executable, "-c", program], 6)
+    assert (status, said.count("Traceback"), said.count("KeyboardInterrupt")) == (-signal.SIGINT, 1, 1), said
 
 
 def test_the_time_for_which_a_job_is_suspended_is_no_waiting():
@@ -264,7 +349,7 @@ patience(3.0)
 if comm.rank == 0:
     comm.split([0, 1, 2], "row")
 elif comm.rank == 1:
-    wrap(theirs)
+    attach(theirs)
 """
     )
     assert job.returncode != 0
@@ -392,7 +477,7 @@ def test_threads_of_a_rank_may_look_for_room_in_any_order():
     job = run_job(
         """
 import threading, time
-from pdla.comm import node
+from pdla.comm.mpi import node
 theirs = [libmpi.MPI.COMM_WORLD.Dup() for _ in range(2)]
 looks = [threading.Thread(target=node.least_room, args=[theirs[i]], daemon=True) for i in (comm.rank, 1 - comm.rank)]
 for look in looks:
@@ -434,6 +519,22 @@ raise ValueError("no job to end")
     assert "ValueError: no job to end" in job.stdout, job.stdout
 
 
+def test_a_pblas_call_that_fails_where_no_job_can_be_ended_is_left_to_scalapack():
+    """To have taken it would leave the result as it was."""
+    job = run_job(
+        """
+from types import SimpleNamespace
+from pdla.native import pblas
+libmpi.MPI.Finalize()
+takes = []
+pblas.serve(SimpleNamespace(offsetof=lambda *_: 0, def_extern=lambda error: takes.append))
+print("taken:", takes[0](SimpleNamespace(comm=0, nprow=1, npcol=1, myrow=0, mycol=0), *[None] * 5))
+""",
+        ranks=1,
+    )
+    assert job.returncode == 0 and "NoMPIError: MPI is not running" in job.stdout and "taken: 0" in job.stdout, job.stdout
+
+
 def test_matrices_that_outlive_mpi_say_so():
     """Where Open MPI would end the job."""
     job = run_job(
@@ -463,7 +564,7 @@ grid = pdla.ProcessGrid((1, comm.size))
 A, x = pdla.random((6, 6), grid, pdla.Layout(cols="col")), np.zeros(2)
 before = (A @ A).norm()
 calls = {
-    "world": pdla.world, "wrap": lambda: wrap(libmpi.MPI.COMM_WORLD), "product": lambda: A @ A, "barrier": comm.barrier,
+    "world": pdla.world, "attach": lambda: attach(libmpi.MPI.COMM_WORLD), "product": lambda: A @ A, "barrier": comm.barrier,
     "send": lambda: comm.send(x, 0), "bcast": lambda: comm.bcast(x, 0), "made": lambda: pdla.ProcessGrid((1, comm.size)),
     "threads": lambda: pdla.run(2, lambda inner: inner.barrier()),
 }
@@ -512,7 +613,7 @@ def test_any_timeout_is_waited_for():
 
 
 def test_more_blas_threads_than_cores_are_warned_of_once_a_node():
-    cores = len(os.sched_getaffinity(0))
+    cores = usable()
     job = run_job("", ranks=2, PDLA_THREADS=str(cores))
     said = f"2 ranks x {cores} BLAS threads on a node of {cores} cores: set PDLA_THREADS={max(1, cores // 2)}"
     assert job.returncode == 0 and job.stdout.count(said) == (cores > 1)

@@ -461,7 +461,7 @@ def test_groups_of_tiles_grow_as_the_network_outruns_the_products(pace, widths):
 def test_plans_are_made_for_the_machine_that_is_told(tmp_path):
     """And kept for it alone."""
     slow = tmp_path / "slow.toml"
-    slow.write_text("flops = 1.0")
+    slow.write_text(Machine(flops=1.0).text())
 
     def program(comm):
         A = pdla.zeros((8, 8), ProcessGrid((1, 1)), LAYOUT)
@@ -547,8 +547,8 @@ def test_a_plan_foretells_sums_as_this_world_can_send_them(adds, monkeypatch):
 def test_another_machine_makes_another_choice(tmp_path):
     """Where messages cost nothing words alone decide; what each keeps a rank busy counts, not what passes for all at once."""
     prompt, late = tmp_path / "prompt.toml", tmp_path / "late.toml"
-    prompt.write_text("latency = 0.0")
-    late.write_text("gap = 2e-6\nlatency = 1.0")
+    prompt.write_text(Machine(latency=0.0).text())
+    late.write_text(Machine(gap=2e-6, latency=1.0).text())
     shapes = []
     for machine in ("", str(late), str(prompt)):
         with config.override(machine=machine):

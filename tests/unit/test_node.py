@@ -17,13 +17,13 @@ from mpi4py import MPI
 if sys.argv[1] == "untold":
     os.environ.pop("MPI_LOCALNRANKS", None), os.environ.pop("OMPI_COMM_WORLD_LOCAL_SIZE", None)
 import pdla
-from pdla.array import blas
+from pdla.array import cores
 from threadpoolctl import threadpool_info
 pdla.ProcessGrid(1, comm=MPI.COMM_SELF)
 if sys.argv[1] == "untold":
     pdla.ProcessGrid(2)
 held = {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
-sys.stdout.write(f"fair: {held == {blas.share_cores(2)}}\\n")
+sys.stdout.write(f"fair: {held == {cores.share(2)}}\\n")
 """
 
 

@@ -33,10 +33,10 @@ class File:
     def about(self) -> dict[str, str]:
         """The file's name, and where and how it was run, in words."""
         known, ranks = self.content, self.content["ranks"]
-        host, told = known["machine"], known["predicted_on"]
+        host = known["machine"]
         where = f"{ranks} {plural(ranks, 'rank')}, {known['world']}"
         where += "" if known["world"] == "dry" else f", {host['hosts']} x {host['processor']}"
-        predicted = f"predicted on {told['name'] or 'the default machine'}" if told else ""
+        predicted = f"predicted on {self.machine.title}" if self.machine else ""
         command = " ".join(["python -m pdla.bench", *known["arguments"]])
         return {"file": self.name, "where": where, "predicted": predicted, "command": command, "version": _version(known)}
 

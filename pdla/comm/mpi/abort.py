@@ -10,6 +10,8 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
@@ -73,18 +75,44 @@ def end_job(kind: type[BaseException], error: BaseException | None, trace: Trace
     try:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        repeated = getattr(error, "repeated", False)
-        say(_in_a_line(error, trace) if repeated else "".join(traceback.format_exception(kind, error, trace)))
+        if issubclass(kind, KeyboardInterrupt) and not libmpi.first():
+            time.sleep(_PATIENCE)  # a launcher interrupts all ranks: the first one tells it, and ends the job meanwhile
+        say(_told(kind, error, trace))
         time.sleep(_HEARD)
     finally:
         _abort()
 
 
-def _in_a_line(error: BaseException | None, trace: TracebackType | None) -> str:
-    """An error that another rank prints in full, and the line of the program that raised it: the last one outside of pdla."""
+def _told(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> str:
+    """What a rank prints of its exception: a line where others tell the rest, or where there is no more to tell."""
+    if issubclass(kind, KeyboardInterrupt):
+        return f"{_place(trace)}: interrupted; the job ends"
+    if getattr(error, "repeated", False):
+        return f"{_place(trace)}: {kind.__name__}, as on the other ranks: {error}"
+    return "".join(traceback.format_exception(kind, error, trace))
+
+
+def _place(trace: TracebackType | None) -> str:
+    """File and line of the program where an exception passed: where it called pdla, if it did. (Beyond that, other files than
+    pdla's may be Python's, or NumPy's.)"""
     frames = traceback.extract_tb(trace)
-    at = next((frame for frame in reversed(frames) if not frame.filename.startswith(_HERE)), frames[-1])
-    return f"{at.filename}:{at.lineno}: {type(error).__name__}, as on the other ranks: {error}"
+    program = [*takewhile(lambda frame: not frame.filename.startswith(_HERE), frames)]
+    at = next((frame for frame in reversed(program) if not frame.filename.startswith("<frozen ")), frames[-1])  # `python -m`
+    return f"{at.filename}:{at.lineno}"
+
+
+@cache
+def end_when_interrupted() -> None:
+    """From here on Ctrl-C that the program lets pass ends a job of several ranks, in one line. Without it each rank prints its
+    stack, and waits in MPI_Finalize for those that were not interrupted. A Python prompt goes on as always."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+        ends = issubclass(kind, KeyboardInterrupt) and not hasattr(sys, "ps1")
+        (end_job if ends else before)(kind, error, trace)  # type: ignore[arg-type]
+
+    if MPI.COMM_WORLD.Get_size() > 1:
+        sys.excepthook = hook
 
 
 def abort_on_exception() -> None:

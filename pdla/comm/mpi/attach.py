@@ -9,10 +9,10 @@ from types import ModuleType
 from typing import Any
 
 from pdla import config
-from pdla.array import blas, chosen, numpy
+from pdla.array import blas, chosen, cores, numpy
 from pdla.comm.agreement import name, who_said
 from pdla.comm.mpi import libmpi
-from pdla.comm.mpi.abort import watched
+from pdla.comm.mpi.abort import end_when_interrupted, watched
 from pdla.comm.mpi.communicator import MPIComm
 from pdla.comm.mpi.libmpi import MPI
 from pdla.comm.mpi.node import least_room, started, this_node
@@ -21,7 +21,7 @@ from pdla.errors import AgreementError, DeviceError, GridError
 from pdla.model.machine import Machine
 
 
-def wrap(comm: MPI.Comm) -> MPIComm:
+def attach(comm: MPI.Comm) -> MPIComm:
     """pdla's communicator over the ranks of an mpi4py one: a duplicate of it, made once. The first call is collective, and so is
     the first one after the duplicate was closed.
 
@@ -49,6 +49,7 @@ def wrap(comm: MPI.Comm) -> MPIComm:
             ours.shared_limit = least_room(comm) // 2 if config.settings.shared and ours.xp is numpy else 0
         comm.Set_attr(_key(), ours)
         _share_out(ours)
+        end_when_interrupted()
     return ours
 
 
@@ -102,7 +103,7 @@ def _share_out(ours: MPIComm) -> None:
     if ranks <= _among:
         return
     _among = ranks
-    threads = config.settings.threads or blas.share_cores(ranks)
+    threads = config.settings.threads or cores.share(ranks)
     blas.hold(threads)
     if threads > 1 and threads * here.ranks > here.cores and ours.homes[ours.rank] == ours.rank:
         warnings.warn(

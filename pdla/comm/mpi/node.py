@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pdla import config
+from pdla.array import cores
 from pdla.comm.mpi.libmpi import MPI
 
 SHARED = "/dev/shm"  # where MPIs keep the memory that ranks share
@@ -59,13 +60,13 @@ class Node:
 def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
     """Collective over comm: this rank's node, and by rank the lowest rank on the same node, which stands for the node.
 
-    The node's cores are all those on which at least one of its ranks may run.
+    The node's cores are all those on which at least one of its ranks may run, as far as they can be used at once.
     """
     neighbours = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    cores = neighbours.allgather(os.sched_getaffinity(0))
+    bound = neighbours.allgather(os.sched_getaffinity(0))
     homes = comm.allgather(neighbours.bcast(comm.Get_rank()))
     neighbours.Free()
-    return Node(len(cores), len(set().union(*cores))), homes
+    return Node(len(bound), cores.usable(len(set().union(*bound)))), homes
 
 
 def started() -> int:
