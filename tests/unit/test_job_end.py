@@ -309,7 +309,7 @@ def test_an_uncaught_exception_on_one_rank_ends_the_job(fault):
         f"""
 import signal, threading
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-job.abort_on_exception()
+abort.abort_on_exception()
 if comm.rank == 1:
     {fault}
 comm.barrier()
@@ -328,7 +328,7 @@ def test_an_uncaught_exception_ends_the_job_where_nobody_listens_any_more():
     job = run_job(
         """
 import os
-job.abort_on_exception()
+abort.abort_on_exception()
 if comm.rank == 1:
     print("unheard", end="")
     os.close(1)
@@ -422,7 +422,7 @@ def test_who_goes_on_after_a_signal_amid_a_share_takes_nothing_of_it_for_somethi
     job = run_job(
         INTERRUPTED
         + """
-job.abort_on_exception()
+abort.abort_on_exception()
 interrupted(lambda: comm.share(comm.rank))
 comm.barrier()
 print("gone on")
@@ -583,7 +583,7 @@ assert (A @ A).norm() == before
     assert job.returncode == 0, job.stdout
     for rank in range(2):
         said = [line for line in job.stdout.splitlines() if f": this process was forked from rank {rank}, and is no rank" in line]
-        assert [line.partition(":")[0] for line in said] == ["world", "wrap", "product", "barrier", "send", "bcast", "made"]
+        assert [line.partition(":")[0] for line in said] == ["world", "attach", "product", "barrier", "send", "bcast", "made"]
 
 
 def test_an_uncaught_exception_in_a_thread_of_a_forked_process_ends_no_job():
@@ -596,7 +596,7 @@ def work():
     thread.start()
     thread.join()
 
-job.abort_on_exception()
+abort.abort_on_exception()
 child = multiprocessing.get_context("fork").Process(target=work)
 child.start()
 child.join()
