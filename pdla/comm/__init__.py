@@ -1,5 +1,9 @@
 """Communicators: ten verbs, three worlds (MPI, threads of one process, dry), and the ledger that counts.
 
+communicator  ranks that send each other arrays (communicator.py, group.py), in three worlds (mpi/, threads.py, dry.py)
+verb          bcast, reduce and so on: it gives a Pending, which is waited for (pending.py, collectives/)
+ledger        what a rank has received and computed (ledger.py, trace.py, workspace.py)
+
 `world()` is the communicator that comm=None means: the one of pdla.run or pdla.dry_run inside those, else MPI's world.
 """
 

@@ -1,4 +1,11 @@
-"""Distributed multiplication: one rule (roles), named algorithms as tables, schedules, a planner, and the public functions."""
+"""Distributed multiplication.
+
+roles     the one rule: what each axis of a grid carries, and so how A, B and C must lie (roles.py)
+plan      all choices for one product, and how it is run (plan.py; builder.py and memory.py make one)
+schedule  when what must travel does (schedules/)
+
+choose/ has the search for the cheapest way, algorithms/ the named algorithms, api.py the functions that a user calls.
+"""
 
 from pdla.matmul.api import gemm, matmul, plan_matmul
 from pdla.matmul.choose.candidates import ALGORITHMS as algorithms

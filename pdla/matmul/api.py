@@ -18,8 +18,8 @@ from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
 from pdla.matmul import checks, memory
+from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose.candidates import ALGORITHMS
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
@@ -59,9 +59,10 @@ def _check(A: DistMatrix, B: Any, out: Any, layout: Any) -> None:
 
 def check_algorithm(algorithm: Any) -> None:
     """That there is one of this name."""
-    if not checks.one_of(algorithm, (*ALGORITHMS, "auto")):
+    names = (*ON_GRID, *NAMED)
+    if not checks.one_of(algorithm, (*names, "auto")):
         hint = f"; {algorithm} is a schedule: give matmul schedule={algorithm!r}" if checks.one_of(algorithm, SCHEDULES) else ""
-        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(ALGORITHMS)}, auto{hint}")
+        raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(names)}, auto{hint}")
 
 
 def _check_options(options: Options, A: DistMatrix, B: DistMatrix, out: DistMatrix | None) -> None:

@@ -30,7 +30,7 @@ class Page:
 
     def __init__(self, path, folder, capsys):
         self.path, self.folder, self.capsys = path, folder, capsys
-        self.names = {"__name__": "__main__"}
+        self.names = {"__name__": "__main__", "PAGE": str(path)}
         self.printed = None
 
     def run(self):

@@ -1,4 +1,9 @@
-"""The algorithms that have grids of their own, by name: to add one, write a file with an `Algorithm`, and a line here."""
+"""The algorithms that have grids of their own, by name: to add one, write a file with an `Algorithm`, and a line here.
+
+algorithm  its name, the grids that are worth a look, and the tables for a grid
+table      which axis carries m, n or k, the layouts of A, B and C, and a schedule (table.py)
+box        how many ranks there are along m, n and k
+"""
 
 from pdla.matmul.algorithms import box, layers, stationary, tesseract
 

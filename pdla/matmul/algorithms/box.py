@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pdla.matmul.algorithms.table import Algorithm, Table, boxed
 from pdla.matmul.choose.boxes import Box, cheapest
+from pdla.matmul.schedules import SCHEDULES
 from pdla.model.machine import Machine
 
 
@@ -15,8 +16,8 @@ def shapes(m: int, n: int, k: int, ranks: int, machine: Machine) -> list[Box]:
 
 
 def tables(shape: tuple[int, int, int]) -> list[Table]:
-    own = [boxed("3d", shape, schedule) for schedule in ("gather", "summa", "cannon", "shared")]
-    return [*own, boxed("3d", shape, "fetch").straight]
+    each = [(boxed("3d", shape, name), schedule) for name, schedule in SCHEDULES.items()]
+    return [table.straight if schedule.needs_box else table for table, schedule in each]
 
 
 ALGORITHM = Algorithm("3d", shapes, tables)

@@ -1,4 +1,9 @@
-"""The schedules: of those that suit a product the first is taken, where the caller leaves the choice."""
+"""When parts of A, B and C travel, and when they are multiplied.
+
+schedule  an object that is asked (base.py); of those that suit a product the first is taken, where the caller leaves the choice
+walk      the dimension along which panels pass, and what moves along it (walk.py)
+stream    a matrix that moves in parts, and the sink in which products are added up (streams.py)
+"""
 
 from pdla.matmul.schedules.base import Schedule, Traffic
 from pdla.matmul.schedules.cannon import Cannon
