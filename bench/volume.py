@@ -15,11 +15,11 @@ import numpy as np
 
 import pdla
 from pdla.bench.arguments import natural, positive, to_draw, to_write
-from pdla.matmul.choose import boxes
-from pdla.matmul.choose.boxes import Box
+from pdla.matmul import boxes
+from pdla.matmul.boxes import Box
 from pdla.matmul.choose.candidates import ways
 from pdla.matmul.choose.mapping import Kept, Place, Side
-from pdla.matmul.choose.problem import Lying, Problem
+from pdla.matmul.choose.problem import PlacedOperand, Problem
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
@@ -44,7 +44,7 @@ def converted(mnk, ranks):
     m, n, k = mnk
     blocks, shape = pdla.Layout("row", "col"), pdla.balanced_shape(ranks)
     place = Place(("row", "col"), shape, np.arange(ranks), ranks, b"")
-    A, B, C = (Lying(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
+    A, B, C = (PlacedOperand(size, blocks, place) for size in ((m, k), (k, n), (m, n)))
     asked = Problem(mnk, ranks, itemsize=8, machine=Machine(), shared=0, nodes=(), A=A, B=B, C=C)
     way = ways(asked, "auto", None, None)[0]
     bound = received_lower_bound(*mnk, ranks)

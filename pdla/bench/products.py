@@ -14,10 +14,9 @@ from pdla.bench.case import LAYOUT
 from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
 from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
-from pdla.matmul import roles
+from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
-from pdla.matmul.choose import boxes
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matrix.redistribute import sums
 from pdla.model import received_lower_bound
@@ -25,7 +24,6 @@ from pdla.model.machine import Machine, operations
 
 BOXES = 32  # that are looked at, the cheapest
 MOST = 24  # dry runs in a search
-HIDES = {"gather": 0.4, "summa": 0.6, "cannon": 0.6}  # see Seconds: by which most of 574 random products' fastest grids are found
 
 
 @dataclass(frozen=True)
@@ -195,7 +193,7 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
     best, placed = fastest(moved, work, sizes, machine, product.itemsize)
     begun = _begun(table, moved, placed, machine)
     held = sum(block(shape, layout, sizes) for shape, layout in zip(product.shapes, table.layouts, strict=True))
-    told = replace(best, begun=begun, hides=HIDES[table.schedule])
+    told = replace(best, begun=begun, hides=SCHEDULES[table.schedule].hides)
     return Candidate(Choice(table, tuple(placed)), told, held * product.itemsize)
 
 

@@ -85,7 +85,7 @@ def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoRet
 
 
 def _on_all(comm: Communicator, error: Exception) -> Exception:
-    """An error that all ranks are about to raise: if it ends the job, one traceback is enough (job.py)."""
+    """An error that all ranks are about to raise: if it ends the job, one traceback is enough (mpi/abort.py)."""
     error.repeated = comm.rank > 0  # type: ignore[attr-defined]
     return _known(comm, error)
 

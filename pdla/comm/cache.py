@@ -9,7 +9,7 @@ from pdla import config
 from pdla.comm.communicator import Communicator
 
 
-def kept(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
+def cached(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
     """What this rank made for this key at an earlier call, or makes now. The PDLA_PLANS used last are kept, as long as the
     communicator lives.
 

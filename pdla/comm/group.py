@@ -1,7 +1,7 @@
 """A group of ranks: who they are, on which nodes they run, and what a world provides for them.
 
 A world (MPI, threads, dry) is a class that fills in the abstract methods. The most important is `_exchange`, one round of messages,
-of which the verbs are made (base.py).
+of which the verbs are made (communicator.py).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Group(ABC):
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
         self.rank, self.size, self.axis = rank, size, axis
-        self.failed: Callable[[], None] | None = None  # after an error amid messages (agree.py): asks whether all ranks failed
+        self.failed: Callable[[], None] | None = None  # after an error amid messages (agreement.py): asks whether all ranks failed
         self.user: tuple[int, str] | None = None  # the thread that is in a collective call, and the call in words
         self.clash = ""  # what to say at every further call, since two threads were in collective calls at once
-        self.noted: list[str] = []  # what this rank has done since the last agreement, and the others should have (agree.py)
+        self.noted: list[str] = []  # what this rank has done since the last agreement, and the others should have (agreement.py)
         self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
         self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
         self._routes: dict[str, ring.Route] = {}
@@ -76,7 +76,7 @@ class Group(ABC):
         return ring.way(nbytes, self.size, self.nodes)
 
     def _relayed(self, nbytes: int, growth: int) -> bool:
-        """Whether a sum of pieces of `nbytes` in all goes from node to node (relay.py).
+        """Whether a sum of pieces of `nbytes` in all goes from node to node (collectives/pipeline.py).
 
         growth  so many times as many bytes a piece has there, as 16-bit floats are widened
         """
@@ -94,7 +94,8 @@ class Group(ABC):
 
     def in_step(self, call: str = "a verb") -> None:
         """Called before an agreement or a message: GridError where the communicator has been freed, AgreementError where two
-        threads are in calls at once; and if this rank has gone on after an error amid messages (agree.py), ask whether all ranks
+        threads are in calls at once; and if this rank has gone on after an error amid messages (agreement.py), ask whether all
+        ranks
         have. If that raises, the next call asks again."""
         self._check_open()
         comm: Group | None = self
@@ -183,7 +184,7 @@ class Group(ABC):
         """A value that is equal for two handles of one communicator on the same rank."""
 
     def shared_buffer(self) -> SharedBuffer | None:
-        """Memory that all ranks write to and read from in turns (shared buffer.py); None where they do not run on one node."""
+        """Memory that all ranks write to and read from in turns (shared_buffer.py); None where they do not run on one node."""
         return None
 
     def common(self, size: int) -> Any:
@@ -200,8 +201,8 @@ class Group(ABC):
         return made
 
     def gather_buffer(self, nbytes: int, pieces: int) -> GatherBuffer | None:
-        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes (gather buffer.py). None
-        where that does
+        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes
+        (collectives/shared_gather.py). None where that does
         not pay or is not possible: then each rank needs memory of its own.
 
         pieces  how many arrays will be taken from it

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array import namespace
-from pdla.comm.cache import kept
+from pdla.comm.cache import cached
 from pdla.indices import IndexSet
 from pdla.linalg.stairs import Block
 from pdla.linalg.travel import Wanting, Way, held_by, wanted_by
@@ -16,7 +16,7 @@ from pdla.matrix.core import DistMatrix
 
 def reflect(C: DistMatrix, hermitian: bool) -> None:
     """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view."""
-    way: Way = kept(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
+    way: Way = cached(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
     way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, conjugate=hermitian)
 
 

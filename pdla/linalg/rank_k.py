@@ -19,7 +19,7 @@ import numpy as np
 from pdla import config
 from pdla.array.composed import summing
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.cache import kept
+from pdla.comm.cache import cached
 from pdla.comm.ledger import buffer, held, note_read, timed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
@@ -106,7 +106,7 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     comm, together = A.grid.comm, _together(A)
-    script: Script = kept(comm, ("rank k", A.grid, A.shape, A.layout, C.layout, together), lambda: Script.of(A, C, together))
+    script: Script = cached(comm, ("rank k", A.grid, A.shape, A.layout, C.layout, together), lambda: Script.of(A, C, together))
     script.home.run(A.xp, comm, _sums(A, script, _tiles(A, script, alpha, hermitian)), C.stored, beta)
 
 

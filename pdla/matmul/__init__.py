@@ -1,7 +1,7 @@
 """Distributed multiplication.
 
 roles     the one rule: what each axis of a grid carries, and so how A, B and C must lie (roles.py)
-plan      all choices for one product, and how it is run (plan.py; builder.py and memory.py make one)
+plan      all choices for one product, and how it is run (plan.py; builder.py and planner.py make one)
 schedule  when what must travel does (schedules/)
 
 choose/ has the search for the cheapest way, algorithms/ the named algorithms, api.py the functions that a user calls.
@@ -9,7 +9,7 @@ choose/ has the search for the cheapest way, algorithms/ the named algorithms, a
 
 from pdla.matmul.api import gemm, matmul, plan_matmul
 from pdla.matmul.choose.candidates import ALGORITHMS as algorithms
-from pdla.matmul.native import native_layouts
+from pdla.matmul.native_layouts import native_layouts
 from pdla.matmul.plan import Plan
 from pdla.matmul.predict import predict_matmul
 from pdla.matmul.predict import words as matmul_words

@@ -17,7 +17,7 @@ from pdla.comm.workspace import Workspace
 from pdla.errors import GridError, LayoutError, PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of
-from pdla.matmul import checks, memory
+from pdla.matmul import checks, planner
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
@@ -140,7 +140,8 @@ def matmul(
     """C = alpha A B + beta C over the communicator of A and B; collective, idle ranks included. A and B are never written to.
 
     A, B       m x k and k x n, in any layouts on any grids over one communicator; transposes and conjugates are views
-    algorithm  "auto": the cheapest of those below, with the words that bring A and B to its layouts, and C back, counted;
+    algorithm  "auto": the cheapest of the rule on A's own grid and all boxes of "3d", with the words that bring A and B to its
+               layouts, and C back, counted;
                "gather", "summa", "cannon": on the grid of A and B, by the rule;
                "3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary": on the best grid of their kind
     layout     of C, on A's grid: a Layout, "native" (where it costs least, on the plan's grid), or None: A's row cuts and
@@ -220,7 +221,7 @@ def _agreed(
         a, b, c = Operand.of(A), Operand.of(B), _wanted(A, B, layout, out)
         adds = bool(beta != 0)
         key = (a, b, c, dtype, options, adds, *_made_for(config.settings))
-        plan = kept.plan(key, lambda: memory.make(PlanBuilder(a, b, c, dtype, options, Machine.chosen(), adds)))
+        plan = kept.plan(key, lambda: planner.make(PlanBuilder(a, b, c, dtype, options, Machine.chosen(), adds)))
     kept.keep(key, plan)
     return plan, kept
 

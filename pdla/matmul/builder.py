@@ -45,7 +45,7 @@ class PlanBuilder:
         return Problem.about(self.A, self.B, self.C, self.dtype.itemsize, self.machine)
 
     def ways(self) -> list[Way]:
-        """All ways that the options allows, cheapest first."""
+        """All ways that the options allow, cheapest first."""
         return candidates.ways(self.problem, self.options.algorithm, self.options.box, self.options.schedule)
 
     def cheapest(self) -> Way:

@@ -1,4 +1,4 @@
-"""A plan: how a product is computed, what that will cost, and how it is run; builder.py and memory.py make one."""
+"""A plan: how a product is computed, what that will cost, and how it is run; builder.py and planner.py make one."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import lcm, prod
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from pdla.comm.dry import DryComm
 from pdla.errors import PlanError
 from pdla.grid import ProcessGrid
-from pdla.matmul import checks, memory
+from pdla.matmul import checks, planner
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.builder import PlanBuilder
@@ -71,12 +70,12 @@ def predict_matmul(
 
     found = native_tables(Sizes((m, n, k), P, kind.itemsize, made_for, 0, ()), algorithm, memory_limit is not None)
     if memory_limit is None:
-        plan = memory.make(asked(*found[0], found[0][0].schedule))
+        plan = planner.make(asked(*found[0], found[0][0].schedule))
     else:
         shapes: dict[tuple[int, ...], tuple[Table, Order]] = {}
         for table, order in found:  # each shape once: `lean` tries all of its schedules
             shapes.setdefault(table.shape, (table, order))
-        plan = memory.fitting((plan for way in shapes.values() for plan in memory.lean(asked(*way, None))), memory_limit)
+        plan = planner.fitting((plan for way in shapes.values() for plan in planner.lean(asked(*way, None))), memory_limit)
     cost = plan.predicted
     return Prediction(
         plan.algorithm, plan.schedule, plan.grid.shape, plan.grid.size, cost.bytes_received, cost.messages,
@@ -102,15 +101,4 @@ def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
     (m, n, k), grid = exact(m, n, k), exact(*grid)
     if algorithm in NAMED:
         return next(iter(NAMED[algorithm].tables((grid[0], grid[1], grid[2])))).evened(m, n, k).words(m, n, k)
-    pr, pc = grid
-    if algorithm == "cannon":
-        return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / prod(grid)
-    return (m * k * (pc - 1) + k * n * (pr - 1)) / prod(grid)
-
-
-def _visits(ring: int, across: int) -> int:
-    """How many parts come to a rank on a Cannon ring of `ring` ranks, where the other operand's ring has `across`; at most."""
-    steps = lcm(ring, across)
-    mine, theirs = steps // ring, steps // across
-    late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))
-    return ring - 1 + max(late) if ring > 1 else 0
+    return SCHEDULES[algorithm].words(m, n, k, *grid)

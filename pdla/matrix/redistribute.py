@@ -16,7 +16,7 @@ import numpy as np
 
 from pdla.array.composed import summing
 from pdla.comm.agreement import agree, agreed, collective_section
-from pdla.comm.cache import kept
+from pdla.comm.cache import cached
 from pdla.comm.collectives import circulant
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, takes
@@ -130,7 +130,7 @@ def start(A: DistMatrix, route: Route, comm: Communicator, out: Any) -> Callable
 def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
     """Collective: fill `out`, this rank's block in the new layout, from A, whose layout has no partial sums."""
     source, target = (A.layout, A.grid), (layout, grid)
-    route = kept(grid.comm, ("route", A.shape, source, target), lambda: Route.between(A.shape, source, target))
+    route = cached(grid.comm, ("route", A.shape, source, target), lambda: Route.between(A.shape, source, target))
     start(A, route, grid.comm, out)()
 
 

@@ -25,7 +25,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.grid import ProcessGrid
 from pdla.linalg.rank_k import fill
 from pdla.linalg.symmetric import mirrored
-from pdla.matmul import memory
+from pdla.matmul import planner
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.options import Options
@@ -142,7 +142,7 @@ TURNS: dict[str, Callable[[DistMatrix], DistMatrix]] = {"N": lambda X: X, "T": l
 
 
 def _planned(context: Context, A: DistMatrix, B: DistMatrix, C: DistMatrix) -> Plan:
-    return memory.make(PlanBuilder(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
+    return planner.make(PlanBuilder(Operand.of(A), Operand.of(B), Operand.of(C), C.dtype, AUTO, Machine.chosen()))
 
 
 def gemm(context: Context, windows: list[Window], call: Call) -> Run:

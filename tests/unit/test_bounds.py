@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla.matmul.choose import boxes as chosen
+from pdla.matmul import boxes as chosen
 from pdla.model import received_lower_bound, scaling_ends
 from pdla.model.bounds import accessed_lower_bound, moved_lower_bound
 from pdla.model.machine import Machine

@@ -17,14 +17,14 @@ from unit.test_harness import LONGEST
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.layout import shares
-from pdla.matmul import memory
+from pdla.matmul import boxes, planner
 from pdla.matmul.algorithms import NAMED as BY_NAME
 from pdla.matmul.algorithms.table import boxed
+from pdla.matmul.boxes import Box
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose import boxes, candidates
-from pdla.matmul.choose.boxes import Box
+from pdla.matmul.choose import candidates
 from pdla.matmul.choose.mapping import Place
-from pdla.matmul.choose.problem import Lying, Operand, Problem, Sizes
+from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem, Sizes
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import cannon
@@ -511,7 +511,7 @@ def test_each_plan_is_followed_by_panels_on_its_own_grid():
     def program(comm, options):
         side = Operand((64, 64), LAYOUT, ProcessGrid((2, 2), comm=comm))
         builder = PlanBuilder(side, side, None, np.dtype(float), options, Machine())
-        return [(plan.named, plan.walk.dimension) for plan in memory.lean(builder)]
+        return [(plan.named, plan.walk.dimension) for plan in planner.lean(builder)]
 
     own = pdla.dry_run(4, program, Options(memory_limit=1))[0]
     assert [name for name, _ in own[:2]] == ["gather", "summa"]
@@ -670,8 +670,8 @@ def test_a_plan_allocates_once():
 
 
 def test_repeated_products_find_their_plan(monkeypatch):
-    made, make = [], memory.make
-    monkeypatch.setattr(memory, "make", lambda *args: made.append(1) or make(*args))
+    made, make = [], planner.make
+    monkeypatch.setattr(planner, "make", lambda *args: made.append(1) or make(*args))
 
     def program(comm):
         grid = ProcessGrid((1, 2))
@@ -701,7 +701,7 @@ def test_matrices_that_differ_in_one_thing_have_plans_of_their_own():
     pdla.run(4, program)
 
 
-@pytest.mark.parametrize("kind", [Operand, Lying, Place, Sizes, Problem, Options, Machine])
+@pytest.mark.parametrize("kind", [Operand, PlacedOperand, Place, Sizes, Problem, Options, Machine])
 def test_what_plans_and_choices_are_kept_for_is_compared_in_every_field(kind):
     one = object.__new__(kind)
     for field in fields(kind):

@@ -4,7 +4,7 @@ import pytest
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config
-from pdla.comm.cache import kept
+from pdla.comm.cache import cached
 from pdla.linalg import script
 from pdla.matrix import redistribute
 
@@ -50,7 +50,7 @@ def test_the_latest_are_kept(plans, made):
     def program(comm):
         order = []
         for key in "aabacab":
-            assert kept(comm, key, lambda key=key: order.append(key) or key.upper()) == key.upper()
+            assert cached(comm, key, lambda key=key: order.append(key) or key.upper()) == key.upper()
         return "".join(order)
 
     with config.override(plans=plans):

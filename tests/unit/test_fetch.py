@@ -11,7 +11,7 @@ from matmuls import LAYOUT, exact, lacks
 
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
-from pdla.matmul import memory
+from pdla.matmul import planner
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose import candidates
@@ -154,7 +154,7 @@ def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
 def test_where_faces_come_at_once_they_can_come_in_panels_within_less_memory():
     def program(comm):
         A, B = exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=1), exact((96, 96), ProcessGrid((2, 4)), LAYOUT, seed=2)
-        ways = memory.lean(PlanBuilder(*(Operand.of(X) for X in (A, B)), None, A.dtype, Options(box=(2, 2, 2)), Machine()))
+        ways = planner.lean(PlanBuilder(*(Operand.of(X) for X in (A, B)), None, A.dtype, Options(box=(2, 2, 2)), Machine()))
         plans = [(plan.schedule, plan.native[:2] == plan.roles.layouts[:2]) for plan in ways]
         return plans[plans.index(("gather", True)) + 1]
 

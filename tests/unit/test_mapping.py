@@ -12,13 +12,13 @@ import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
 from pdla.indices import runs
 from pdla.layout import shares as layout_shares
-from pdla.matmul import roles
+from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose import boxes, candidates, mapping
+from pdla.matmul.choose import candidates, mapping
 from pdla.matmul.choose.candidates import ways
 from pdla.matmul.choose.mapping import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
-from pdla.matmul.choose.problem import Lying, Operand, Problem
+from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem
 from pdla.matmul.options import Options
 from pdla.model.machine import Machine
 
@@ -166,7 +166,7 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
 
 def test_without_a_message_the_price_counts_none_though_a_boxs_own_gather_would_go_in_steps():
     place = Place(("row",), (512,), np.arange(512), 512, b"")
-    A, B, C = (Lying((4096, 64), Layout(rows), place) for rows in ("row", (), "row"))
+    A, B, C = (PlacedOperand((4096, 64), Layout(rows), place) for rows in ("row", (), "row"))
     q = Problem((4096, 64, 64), 512, 8, Machine(), 0, (0,) * 512, A=A, B=replace(B, shape=(64, 64)), C=C)
     [way] = candidates.direct(q, "auto", "gather")
     used = boxes.Box(512, 1, 1)
@@ -215,7 +215,7 @@ def cluster(hosts, ranks, *mnk):
     """A product of 2-D blocks into 2-D blocks, hosts of so many ranks."""
     (m, n, k), P = mnk, hosts * ranks
     place = Place(("row", "col"), pdla.balanced_shape(P), np.arange(P), P, b"")
-    A, B, C = (Lying(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
+    A, B, C = (PlacedOperand(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
     return Problem(mnk, P, 8, Machine(), 0, tuple(r // ranks * ranks for r in range(P)), A=A, B=B, C=C)
 
 
@@ -289,7 +289,7 @@ def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_rank
     table = next(iter(NAMED["3d"].tables((2, 2, 2))))
     place = Place(table.axes, table.shape, np.array([7, 2, 5, 0, 3, 6, 1, 4]), 8, b"")
     q = cluster(1, 8, 16, 16, 16)
-    q = replace(q, **{name: Lying((16, 16), getattr(table, name), place) for name in "ABC"})
+    q = replace(q, **{name: PlacedOperand((16, 16), getattr(table, name), place) for name in "ABC"})
     way = ways(q, "3d", (2, 2, 2), "gather")[0]
     assert way.stays == (True, True, True) and way.moved == 0
 

@@ -15,7 +15,7 @@ from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
 from pdla.comm.collectives import ring
 from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
-from pdla.matmul import memory
+from pdla.matmul import planner
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.options import Options
@@ -1062,8 +1062,8 @@ def test_the_bound_on_workspace_without_a_dry_run_is_one(layouts, mnk):
     def program(comm):
         grid, shapes = ProcessGrid((2, 3), comm=comm), ((m, k), (k, n), (m, n))
         sides = [Operand(shape, layout.summed, grid) for shape, layout in zip(shapes, layouts, strict=True)]
-        plans = list(memory.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine())))
-        return [(memory._least(plan), plan.predicted.peak_workspace) for plan in plans]
+        plans = list(planner.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine())))
+        return [(planner._least(plan), plan.predicted.peak_workspace) for plan in plans]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found)
@@ -1080,8 +1080,8 @@ def test_the_bound_on_workspace_is_one_on_several_nodes(monkeypatch):
         for shape, mnk in ((2, 3), (60, 50, 70)), ((1, 6), (30, 30, 300)):
             grid, (m, n, k) = ProcessGrid(shape, comm=comm), mnk
             sides = [Operand(size, LAYOUT, grid) for size in ((m, k), (k, n), (m, n))]
-            plans += memory.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine()))
-        return [(memory._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
+            plans += planner.lean(PlanBuilder(*sides, np.dtype(float), Options(memory_limit=1), Machine()))
+        return [(planner._least(plan), plan.predicted.peak_workspace) for plan in plans if plan.schedule == "gather"]
 
     found, _ = pdla.dry_run(6, program)
     assert all(0 <= bound <= peak for bound, peak in found) and any(bound > peak / 3 for bound, peak in found)

@@ -12,10 +12,10 @@ from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.shared_buffer import HALF, Turns
 from pdla.errors import PdlaError
 from pdla.matmul import checks
-from pdla.matmul.choose.boxes import Box
+from pdla.matmul.boxes import Box
 from pdla.matmul.choose.candidates import direct, native_tables, ways
 from pdla.matmul.choose.mapping import Place
-from pdla.matmul.choose.problem import Lying, Problem, Sizes
+from pdla.matmul.choose.problem import PlacedOperand, Problem, Sizes
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import shared, streams
 from pdla.model.machine import Machine
@@ -272,7 +272,7 @@ def from_blocks(ranks, *mnk):
     """A product of 2-D blocks into 2-D blocks on the near-square grid of one node."""
     m, n, k = mnk
     place = Place(("row", "col"), pdla.balanced_shape(ranks), np.arange(ranks), ranks, b"")
-    A, B, C = (Lying(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
+    A, B, C = (PlacedOperand(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
     return Problem(mnk, ranks, 8, Machine(), 2**33, (), A=A, B=B, C=C)
 
 

@@ -56,7 +56,7 @@ class MPIComm(Communicator):
         # Whether MPI's broadcast, by a tree, pays: on crowded cores each step of it waits until its rank gets a core, and 8 ranks
         # on 2 cores take 8 times as long.
         self.tree = self.nodes > 1 or not here.crowded
-        self._board: WindowBuffer | None = None
+        self._shared_buffer: WindowBuffer | None = None
         self._under_way: dict[int, tuple[Round, ref[Iterator[int]]]] = {}  # what MPI may still write to, and who waits for it
         self._waits: dict[int, Any] = {}  # the same of the requests that `_wait` waits for
 
@@ -311,8 +311,8 @@ class MPIComm(Communicator):
         """
         self.in_step()
         digest = np.frombuffer(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest(), np.int64)
-        if self._board is not None and self._board.window is not None:
-            *digests, sizes = self._board.meet(call, (*digest.tolist(), size))
+        if self._shared_buffer is not None and self._shared_buffer.window is not None:
+            *digests, sizes = self._shared_buffer.meet(call, (*digest.tolist(), size))
             return all(min(part) == max(part) for part in digests), max(sizes)
         mine = np.concatenate([digest, ~digest, [-size]])
         least = np.empty_like(mine)
@@ -334,8 +334,8 @@ class MPIComm(Communicator):
     def shared_buffer(self) -> SharedBuffer | None:
         if self.nodes > 1 or self.xp is not numpy:
             return None
-        self._board = self._board or WindowBuffer(self)
-        return self._board
+        self._shared_buffer = self._shared_buffer or WindowBuffer(self)
+        return self._shared_buffer
 
     def common(self, size: int) -> Any:
         return mapped(self, size) if self.shared_limit and self.nodes == 1 else None
@@ -345,9 +345,9 @@ class MPIComm(Communicator):
             super().close()
             if "near" in vars(self):
                 self.near.close()
-            if self._board is not None:
+            if self._shared_buffer is not None:
                 with watched(self._describe("freeing a communicator")):  # it hangs if other ranks free another one first
-                    self._board.free()
+                    self._shared_buffer.free()
             self.mpi.Free()
 
 

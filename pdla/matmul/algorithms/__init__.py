@@ -5,7 +5,7 @@ table      which axis carries m, n or k, the layouts of A, B and C, and a schedu
 box        how many ranks there are along m, n and k
 """
 
-from pdla.matmul.algorithms import box, layers, stationary, tesseract
+from pdla.matmul.algorithms import box, stationary, tesseract, two_point_five_d
 
 BOX = box.ALGORITHM  # any box of ranks: where the algorithm is left open, these are searched
-NAMED = {algorithm.name: algorithm for algorithm in (layers.ALGORITHM, tesseract.ALGORITHM, BOX, *stationary.ALGORITHMS)}
+NAMED = {algorithm.name: algorithm for algorithm in (two_point_five_d.ALGORITHM, tesseract.ALGORITHM, BOX, *stationary.ALGORITHMS)}

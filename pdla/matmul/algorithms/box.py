@@ -6,7 +6,7 @@ Agarwal et al. 1995 for cubes, Kwasniewski et al. 2019 for any sides; `boxes.wor
 from __future__ import annotations
 
 from pdla.matmul.algorithms.table import Algorithm, Table, boxed
-from pdla.matmul.choose.boxes import Box, cheapest
+from pdla.matmul.boxes import Box, cheapest
 from pdla.matmul.schedules import SCHEDULES
 from pdla.model.machine import Machine
 

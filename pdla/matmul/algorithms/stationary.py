@@ -8,7 +8,7 @@ along the walked dimension, which the matrix that stays does not have. Schatz, v
 from __future__ import annotations
 
 from pdla.matmul.algorithms.table import Algorithm, Table, boxed
-from pdla.matmul.choose.boxes import Box, cheapest
+from pdla.matmul.boxes import Box, cheapest
 from pdla.model.machine import Machine
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from pdla.comm.collectives import circulant
 from pdla.cuts import Block, Cut
 from pdla.layout import Layout
-from pdla.matmul.choose import boxes
-from pdla.matmul.choose.boxes import Box
+from pdla.matmul import boxes
+from pdla.matmul.boxes import Box
 from pdla.matmul.roles import Roles
 from pdla.matmul.schedules import SCHEDULES
 from pdla.matrix.redistribute import addends

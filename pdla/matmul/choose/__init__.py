@@ -2,6 +2,6 @@
 
 problem  a product's sizes, ranks and machine, and how A, B and C lie (problem.py)
 way      roles and a schedule on the matrices' own grid, or a table on a grid of its own with ranks in some order (candidates.py,
-         boxes.py, mapping.py, nodes.py)
-price    words, messages and idle ranks of a way, in multiples of the lower bound (boxes.py)
+         mapping.py, nodes.py)
+price    words, messages and idle ranks of a way, in multiples of the lower bound (boxes.py, one room above)
 """

@@ -18,10 +18,9 @@ import numpy as np
 from pdla.errors import PlanError
 from pdla.grid import usual_order
 from pdla.layout import Layout, extra_axes, ranks_along
-from pdla.matmul import roles
+from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import BOX, NAMED
 from pdla.matmul.algorithms.table import Algorithm, Table
-from pdla.matmul.choose import boxes
 from pdla.matmul.choose.mapping import Kept, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.choose.nodes import far, fillings
 from pdla.matmul.choose.problem import Problem, Sizes, lying_so
@@ -168,7 +167,7 @@ def _redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used
     summed."""
     place, received = q.A.place, np.zeros(q.ranks)
 
-    def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
+    def cached(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
         lies, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
         return Kept(lies, needed, place.order, q.ranks)
 
@@ -178,13 +177,13 @@ def _redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used
             continue
         gathered = extra_axes(layout, needed, place.sizes)
         if gathered is None:
-            received += kept(X.shape, layout, needed).messages(place.order, False) - counted
+            received += cached(X.shape, layout, needed).messages(place.order, False) - counted
         elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
             received += parts - 1 - counted
     if q.C is not None:
         steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
         layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
-        received += kept(q.C.shape, given[2], layouts[-1]).messages(place.order, True)
+        received += cached(q.C.shape, given[2], layouts[-1]).messages(place.order, True)
     return float(received.max())
 
 
@@ -274,7 +273,7 @@ def _turned(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
     if table.algorithm != BOX.name or q.ranks > LARGE or _at_home(q, table, order):
         return table
     other, better = table.turned(*"ABC"), {}
-    for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
+    for name, face, turned_face in zip("ABC", cached(table), cached(other), strict=False):
         back = name == "C"
         if face is not turned_face and kept.words(turned_face, order, back).max() < kept.words(face, order, back).max():
             better[name] = getattr(other, name)
@@ -330,7 +329,7 @@ def _way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         (moved, more), stays = _by_sizes(q, table), (False, False, q.C is None)
         brought = q.anywhere(moved)
     else:
-        each = kept(table)
+        each = cached(table)
         arriving, returning, stays = _moves(q, kept, each, order)
         moved, more = float((arriving + returning).max()), _messages(each, order)
         # Where few ranks hold A or B, what these send takes longer than what any receives.
@@ -345,7 +344,7 @@ def _way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
 def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     """The way by which A and B, in any layouts, are written to shared memory and read there: a rank copies its blocks once, unless
     they need not move or all ranks see the matrix as it is."""
-    each, words = kept(table), table.words(*q.mnk)
+    each, words = cached(table), table.words(*q.mnk)
     arriving, returning, stays = _moves(q, kept, each, order)
     read, moved = float(arriving.max()), float(returning.max())
     written = sum([most for most, stay, seen in zip(kept.most, stays, q.seen, strict=False) if not (stay or seen)])
@@ -450,7 +449,7 @@ class _Hoped:
 
     @staticmethod
     def of(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> _Hoped:
-        each = kept(table)
+        each = cached(table)
         total, moved = kept_in_all(each), 0.0
         if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less
             needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))

@@ -11,8 +11,7 @@ import numpy as np
 
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, extra_axes
-from pdla.matmul import roles
-from pdla.matmul.choose import boxes
+from pdla.matmul import boxes, roles
 from pdla.matmul.choose.mapping import Place
 from pdla.matmul.schedules import SCHEDULES, suited
 from pdla.matmul.schedules.base import Traffic
@@ -52,12 +51,12 @@ class Operand:
         """Whether X has this layout on this grid. `is` comes first, as they are mostly the very same objects."""
         return (X.layout is self.layout or X.layout == self.layout) and (X.grid is self.grid or X.grid == self.grid)
 
-    def lying(self) -> Lying:
-        return Lying(self.shape, self.layout, Place.of(self.grid), self.shared and not self.conjugated)
+    def placed(self) -> PlacedOperand:
+        return PlacedOperand(self.shape, self.layout, Place.of(self.grid), self.shared and not self.conjugated)
 
 
 @dataclass(frozen=True)
-class Lying:
+class PlacedOperand:
     """An operand as the choice sees it: the same value on every rank."""
 
     shape: Shape
@@ -151,15 +150,15 @@ class Sizes:
 class Problem(Sizes):
     """A product to be planned, of A and B, into C where its layout is given."""
 
-    A: Lying
-    B: Lying
-    C: Lying | None
+    A: PlacedOperand
+    B: PlacedOperand
+    C: PlacedOperand | None
 
     @staticmethod
     def about(A: Operand, B: Operand, C: Operand | None, itemsize: int, machine: Machine) -> Problem:
         mnk, comm = (A.shape[0], B.shape[1], A.shape[1]), A.grid.comm
-        c = None if C is None else C.lying()
-        return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.lying(), B.lying(), c)
+        c = None if C is None else C.placed()
+        return Problem(mnk, comm.size, itemsize, machine, comm.shared_limit, tuple(comm.homes), A.placed(), B.placed(), c)
 
     @property
     def seen(self) -> tuple[bool, bool]:
@@ -171,7 +170,7 @@ class Problem(Sizes):
         return super().in_two and (self.C is None or len(self.C.place.axes) == 4)
 
     @property
-    def operands(self) -> tuple[Lying, ...]:
+    def operands(self) -> tuple[PlacedOperand, ...]:
         """A, B and, where its layout is given, C."""
         return (self.A, self.B) if self.C is None else (self.A, self.B, self.C)
 

@@ -261,10 +261,19 @@ def walk_mn(moving: Stream, other: Any, c: Stream, sink: Sink, width: int, memo:
         carried.arrive()
 
 
+def _visits(ring: int, across: int) -> int:
+    """How many parts come to a rank on a Cannon ring of `ring` ranks, where the other operand's ring has `across`; at most."""
+    steps = lcm(ring, across)
+    mine, theirs = steps // ring, steps // across
+    late = ((theirs * i // mine % ring > 0) + (theirs * i % mine > 0) for i in range(across))
+    return ring - 1 + max(late) if ring > 1 else 0
+
+
 class Cannon(Schedule):
     """Cannon's algorithm as an entry of the registry."""
 
     name = "cannon"
+    hides = 0.6
     is_algorithm = walks = True
     keeps_copies = splits_sums = False  # each rank adds in an order of its own; each dimension has one ring
     in_panels = "summa"
@@ -281,6 +290,9 @@ class Cannon(Schedule):
         still = replace(way, axes_b=(), B=plan.roles.B) if way.dimension == "n" else replace(way, axes_a=(), A=plan.roles.A)
         c = going[2].X if going is not None else DistMatrix(a.xp.empty((0, 0), a.dtype), (0, 0), plan.grid, way.C)
         return streams(a, b, c, still, plan.memo)
+
+    def words(self, m: int, n: int, k: int, pr: int, pc: int) -> float:
+        return (m * k * _visits(pc, pr) + k * n * _visits(pr, pc)) / (pr * pc)
 
     def width_under_way(self, plan: Planned, common: int) -> int:
         return ROOMS * min(common, plan.panel // 2 + 1)  # another part, a little wider, may be cut in two

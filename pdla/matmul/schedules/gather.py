@@ -188,7 +188,8 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
     comms = [X.grid[along] if along else None for X, along in zip((a, b), script.axes, strict=True)]
     if into is None:
         return
-    gather_buffers = [_hall(comms[0], script.rooms[0]), _hall(comms[1], script.rooms[1]) if comms[1] is not comms[0] else None]
+    other = comms[1] if comms[1] is not comms[0] else None
+    gather_buffers = [_buffer_of(comms[0], script.rooms[0]), _buffer_of(other, script.rooms[1])]
     try:
         here_a, coming_a = _operand(a, roles.A, script, 0, comms[0], gather_buffers[0])
         here_b, coming_b = _operand(b, roles.B, script, 1, comms[1], gather_buffers[1])
@@ -208,7 +209,7 @@ def run(a: DistMatrix, b: DistMatrix, roles: Roles, into: Sink | None, memo: Pla
                 gather_buffer.leave()
 
 
-def _hall(comm: Communicator | None, room: Room) -> GatherBuffer | None:
+def _buffer_of(comm: Communicator | None, room: Room) -> GatherBuffer | None:
     """Memory that the ranks of a node share, for an operand that is gathered over comm; None: there is none."""
     return None if comm is None else comm.gather_buffer(*room)
 

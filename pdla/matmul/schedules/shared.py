@@ -96,7 +96,7 @@ class Script:
         return Script(faces_a, faces_b, size_b, own)
 
     @staticmethod
-    def kept(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
+    def cached(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
         """The same, worked out once."""
         common = a.common is not None, b.common is not None
         return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
@@ -181,7 +181,7 @@ def _all(selection: Selection, n: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Lying:
+class LocalBlock:
     """A matrix's local block; the whole matrix where all ranks see it (else None); and whether they are stored transposed. A turn
     keeps this and not the matrix, so that the matrix can be garbage-collected before it."""
 
@@ -191,9 +191,9 @@ class Lying:
     transposed: bool
 
     @staticmethod
-    def of(X: DistMatrix) -> Lying:
+    def of(X: DistMatrix) -> LocalBlock:
         whole = X.common.T if X.transposed and X.common is not None else X.common
-        return Lying(X.xp, X.stored, whole, X.transposed)
+        return LocalBlock(X.xp, X.stored, whole, X.transposed)
 
     def face(self, faces: Faces | None, memory: Any, writes: list[Callable[[], None]]) -> Any:
         """This rank's face, to be multiplied; functions that write this rank's pieces of all faces are appended to `writes`."""
@@ -228,10 +228,10 @@ class Turn:
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:
         self.script = Script.kept(a, b, roles, grid, memo)
-        self.shared_buffer: SharedBuffer = memo.once("board", grid.comm.shared_buffer)
+        self.shared_buffer: SharedBuffer = memo.once("shared buffer", grid.comm.shared_buffer)
         self.share = self.script.size // grid.comm.size
         left, right = self.script.own[0](a), self.script.own[1](b)
-        self.left, self.right = Lying.of(left), Lying.of(right)
+        self.left, self.right = LocalBlock.of(left), LocalBlock.of(right)
         self.views: dict[Any, Views] = {}
 
     def run(self, c: Any, alpha: complex, beta: complex) -> None:
