@@ -73,7 +73,7 @@ def cut_over(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(rows.split()), tuple(cols.split())
 
 
-def cached(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
+def kept(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
     """The cuts along some axes."""
     return tuple(cut for cut in cuts if cut.axis in axes)
 
@@ -191,8 +191,8 @@ class Scheme:
         X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
         rows, cols = cut_over(table.W)
         W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
-        t, i, o = cached(X.rows, carried["t"]), cached(X.cols, carried["i"]), cached(W.cols, carried["o"])
-        return Meeting(X, W, Y, Layout(t, i), Layout(cached(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))
+        t, i, o = kept(X.rows, carried["t"]), kept(X.cols, carried["i"]), kept(W.cols, carried["o"])
+        return Meeting(X, W, Y, Layout(t, i), Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))
 
     # ------------------------------------------------------------------ activations
 

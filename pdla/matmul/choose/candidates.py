@@ -167,7 +167,7 @@ def _redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used
     summed."""
     place, received = q.A.place, np.zeros(q.ranks)
 
-    def cached(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
+    def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
         lies, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
         return Kept(lies, needed, place.order, q.ranks)
 
@@ -177,13 +177,13 @@ def _redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used
             continue
         gathered = extra_axes(layout, needed, place.sizes)
         if gathered is None:
-            received += cached(X.shape, layout, needed).messages(place.order, False) - counted
+            received += kept(X.shape, layout, needed).messages(place.order, False) - counted
         elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
             received += parts - 1 - counted
     if q.C is not None:
         steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
         layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
-        received += cached(q.C.shape, given[2], layouts[-1]).messages(place.order, True)
+        received += kept(q.C.shape, given[2], layouts[-1]).messages(place.order, True)
     return float(received.max())
 
 
@@ -273,7 +273,7 @@ def _turned(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
     if table.algorithm != BOX.name or q.ranks > LARGE or _at_home(q, table, order):
         return table
     other, better = table.turned(*"ABC"), {}
-    for name, face, turned_face in zip("ABC", cached(table), cached(other), strict=False):
+    for name, face, turned_face in zip("ABC", kept(table), kept(other), strict=False):
         back = name == "C"
         if face is not turned_face and kept.words(turned_face, order, back).max() < kept.words(face, order, back).max():
             better[name] = getattr(other, name)
@@ -329,7 +329,7 @@ def _way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
         (moved, more), stays = _by_sizes(q, table), (False, False, q.C is None)
         brought = q.anywhere(moved)
     else:
-        each = cached(table)
+        each = kept(table)
         arriving, returning, stays = _moves(q, kept, each, order)
         moved, more = float((arriving + returning).max()), _messages(each, order)
         # Where few ranks hold A or B, what these send takes longer than what any receives.
@@ -344,7 +344,7 @@ def _way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
 def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
     """The way by which A and B, in any layouts, are written to shared memory and read there: a rank copies its blocks once, unless
     they need not move or all ranks see the matrix as it is."""
-    each, words = cached(table), table.words(*q.mnk)
+    each, words = kept(table), table.words(*q.mnk)
     arriving, returning, stays = _moves(q, kept, each, order)
     read, moved = float(arriving.max()), float(returning.max())
     written = sum([most for most, stay, seen in zip(kept.most, stays, q.seen, strict=False) if not (stay or seen)])
@@ -449,7 +449,7 @@ class _Hoped:
 
     @staticmethod
     def of(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> _Hoped:
-        each = cached(table)
+        each = kept(table)
         total, moved = kept_in_all(each), 0.0
         if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less
             needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))

@@ -96,7 +96,7 @@ class Script:
         return Script(faces_a, faces_b, size_b, own)
 
     @staticmethod
-    def cached(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
+    def kept(a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> Script:
         """The same, worked out once."""
         common = a.common is not None, b.common is not None
         return memo.once(("faces", *common), lambda: Script.of(a, b, roles, grid, memo))
