@@ -18,13 +18,15 @@ else
 $(error MPI=$(MPI): say MPI=mpich (embedded, the default) or MPI=system (the mpirun on PATH))
 endif
 
+# Tests of all that pdla asks of the packages that it needs.
+LOWEST  = array matrix create matmul level3 io report bench_compare
 SPREAD  = -n auto --maxprocesses 8 --dist worksteal
 CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-dev scalapack-mpi-test mpich cp2k cp2k-data
 
 PY    = $(VENV)/bin/python
 READY = $(VENV)/.ready
 
-.PHONY: help bench test test-full test-unit test-clients test-gpu pblas clients cuda experiments lint docs clean
+.PHONY: help bench test test-full test-unit test-lowest test-clients test-gpu pblas clients cuda experiments lint docs clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -42,6 +44,12 @@ test-full: $(READY)-test  ## test products for every combination of algorithm, t
 
 test-unit: $(READY)-test  ## run the tests that need no mpirun
 	PDLA_TEST_MPIRUN="$(patsubst .venv/%,'$(CURDIR)'/.venv/%,$(MPIRUN))" $(PY) -m pytest $(SPREAD) tests --ignore=tests/mpi $(ARGS)
+
+test-lowest:  ## run the tests of matrices and products with the lowest versions that pyproject.toml allows
+	mkdir -p build
+	grep -Eo '"[a-z0-9_-]+>=[0-9.]+"' pyproject.toml | tr -d '"' | sed 's/>=/==/' | sort -u > build/lowest.txt
+	PIP_CONSTRAINT=build/lowest.txt $(MAKE) VENV=.venv-lowest .venv-lowest/.ready-test
+	.venv-lowest/bin/python -m pytest $(SPREAD) $(LOWEST:%=tests/unit/test_%.py) $(ARGS)
 
 test-%: $(READY)-test  ## run the MPI tests on that number of ranks: make test-4
 	OMP_NUM_THREADS=1 $(MPIRUN) -n $* $(PY) -m pytest --with-mpi tests/mpi $(ARGS)
@@ -74,7 +82,7 @@ docs: $(READY)-docs  ## build docs/_build/index.html
 	$(PY) -m sphinx -W -q docs docs/_build
 
 clean:  ## remove the environments and everything built
-	rm -rf .venv .venv-system build docs/_build *.egg-info .hypothesis .*_cache
+	rm -rf .venv .venv-system .venv-lowest build docs/_build *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(PY):

@@ -54,7 +54,10 @@ def write(path, x):
             file["matrix"] = x
     else:
         with gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb") as file:
-            scipy.io.mmwrite(file, x, symmetry="general")
+            if x.size:
+                scipy.io.mmwrite(file, x, symmetry="general")
+            else:  # from which SciPy 1.14 to 1.16 do not come back
+                file.write("%%MatrixMarket matrix array real general\n{} {}\n".format(*x.shape).encode())
 
 
 def read(path):
@@ -519,9 +522,9 @@ def test_hdf5_with_mpi_is_written_by_all_ranks(tmp_path, monkeypatch, name):
 
 
 def test_sparse_is_made_dense(tmp_path):
-    path, x = tmp_path / "x.mtx", scipy.sparse.random_array((30, 20), density=0.1, rng=1)
-    scipy.io.mmwrite(path, x)
-    assert same(loaded(4, path, LAYOUTS["cyclic"]), x.toarray())
+    path, x = tmp_path / "x.mtx", np.where(np.arange(600).reshape(30, 20) % 7, 0.0, numbers((30, 20)))
+    scipy.io.mmwrite(path, scipy.sparse.coo_array(x))
+    assert same(loaded(4, path, LAYOUTS["cyclic"]), x)
 
 
 def test_symmetric_pattern(tmp_path):
