@@ -365,11 +365,11 @@ def test_who_waits_in_shared_memory_sends_its_own_messages_meanwhile():
 from pdla.array import numpy as xp
 sizes = [8_000_000, 1000, 1000, 8_000_000]
 for turn in range(3):
-    if gather buffer := comm.gather_buffer(sum(sizes), comm.size):
-        outs = [gather buffer.take(xp, (n,), np.uint8) for n in sizes]
-        comm.allgather(np.full(sizes[comm.rank], comm.rank + turn, np.uint8), outs, gather buffer=gather buffer).wait()
+    if room := comm.gather_buffer(sum(sizes), comm.size):
+        outs = [room.take(xp, (n,), np.uint8) for n in sizes]
+        comm.allgather(np.full(sizes[comm.rank], comm.rank + turn, np.uint8), outs, gather_buffer=room).wait()
         assert all((x == r + turn).all() for r, x in enumerate(outs))
-        gather buffer.leave()
+        room.leave()
 """,
         ranks=4, UCX_TLS="tcp,self", MPIR_CVAR_NUM_CLIQUES="2", PDLA_TIMEOUT="120",
     )

@@ -20,7 +20,7 @@ from pdla import config
 from pdla.comm.mpi import libmpi
 from pdla.comm.mpi.libmpi import MPI
 
-_HERE = str(Path(__file__).parents[1])  # pdla's own folder
+_HERE = str(Path(__file__).parents[2])  # pdla's own folder
 _HEARD = 0.5  # seconds for the launcher to pass on what was printed, which may be lost when the job is aborted
 _PATIENCE = 2.0  # seconds for other ranks to print where they wait, too
 
