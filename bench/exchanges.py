@@ -98,7 +98,7 @@ def main(megabits, most=inf):
     shares = [x.nbytes / rate / seconds(comm, work) for work in works]
     print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
     times = milliseconds, ("directly", "in steps", "fan", "ring", "MPI"), f"all-gather of {comm.size} on {comm.nodes} nodes"
-    sums = milliseconds_of_sums, ("directly", "in steps", "relay", "MPI"), "reduce-scatter, the same"
+    sums = milliseconds_of_sums, ("directly", "in steps", "pipeline", "MPI"), "reduce-scatter, the same"
     for found, ways, what in (times, sums):
         print_(f"{'KiB':>20}" + "".join(f"{way:>12}" for way in ways) + f"   ms, {what}")
         for kib in (kib for kib in PIECES if kib <= most):

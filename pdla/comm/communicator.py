@@ -23,7 +23,7 @@ from pdla.array import namespace
 from pdla.array.composed import summed_in
 from pdla.comm.collectives import broadcast, circulant, ring
 from pdla.comm.collectives.broadcast import Messages
-from pdla.comm.collectives.pipeline import Relay
+from pdla.comm.collectives.pipeline import Pipeline
 from pdla.comm.collectives.shared_gather import GatherBuffer
 from pdla.comm.group import Array, Group, Pieces
 from pdla.comm.ledger import buffer, buffers, current
@@ -234,12 +234,12 @@ class Communicator(Group):
         wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
         if self._stepwise(size):
             return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
-        if self.nodes > 1 and self._relayed(size, wide.itemsize // parts[0].itemsize):
+        if self.nodes > 1 and self._pipelined(size, wide.itemsize // parts[0].itemsize):
             addends = [self._widened(part, wide) for part in parts]
             total = out if out.dtype == wide else buffer(self.xp, out.shape, wide)
-            mine = Relay(self._circle, self.rank, addends, total, self.xp, op)
+            mine = Pipeline(self._circle, self.rank, addends, total, self.xp, op)
             arrivals = self._exchange(verb, mine.sends, mine.recvs, mine.onward, mine.landed)
-            return self._pending(verb, arrivals, mine.recvs, lambda: self._given(out, total), "relay")
+            return self._pending(verb, arrivals, mine.recvs, lambda: self._given(out, total), "pipeline")
         sends = {r: part for r, part in enumerate(parts) if r != self.rank and part.size}
         return self._sum(verb, sends, parts[self.rank], out, op)
 

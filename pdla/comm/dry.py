@@ -123,10 +123,10 @@ class DryComm(Communicator):
         """What this rank receives for its `own` elements of a sum of x, added up in `wide` bytes each; bytes of buffers; the sum's
         way."""
         growth, peers = wide // x.itemsize, self.size - 1
-        if self._relayed(x.nbytes, growth):
+        if self._pipelined(x.nbytes, growth):
             lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
             figures, room = received(self._circle, self.rank, lengths, wide)
-            return figures, room + (wide * (x.size + own) if growth > 1 else 0), "relay"
+            return figures, room + (wide * (x.size + own) if growth > 1 else 0), "pipeline"
         size = own * x.itemsize * peers
         return self._spread(size, peers if own else 0, self._outside), size + (wide * own if growth > 1 else 0), ""
 

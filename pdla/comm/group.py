@@ -75,7 +75,7 @@ class Group(ABC):
         """How pieces of `nbytes` in all are gathered: "ring" or "fan" around the nodes (ring.py); empty: directly."""
         return ring.way(nbytes, self.size, self.nodes)
 
-    def _relayed(self, nbytes: int, growth: int) -> bool:
+    def _pipelined(self, nbytes: int, growth: int) -> bool:
         """Whether a sum of pieces of `nbytes` in all goes from node to node (collectives/pipeline.py).
 
         growth  so many times as many bytes a piece has there, as 16-bit floats are widened

@@ -607,7 +607,7 @@ def test_sums_from_node_to_node(placed, monkeypatch, length):
             coming.wait()
         ways.append(ledger.events[-1].way)
     np.testing.assert_array_equal(*map(comm.xp.host, outs))
-    assert ways == ["", "relay" if comm.adds and comm.size in (4, 6) else ""]
+    assert ways == ["", "pipeline" if comm.adds and comm.size in (4, 6) else ""]
 
 
 def in_steps(comm):

@@ -539,7 +539,7 @@ def test_a_plan_foretells_sums_as_this_world_can_send_them(adds, monkeypatch):
         with pdla.record() as ledger:
             plan(A, B)
         assert plan.predicted.messages == ledger.total(comm)["max_messages"]
-        return any(event.way == "relay" for event in ledger.events)
+        return any(event.way == "pipeline" for event in ledger.events)
 
     assert pdla.run(8, program) == 8 * [adds]
 

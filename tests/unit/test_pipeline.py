@@ -52,7 +52,7 @@ def summing(comm, homes, op="add", turned=False, dtype="float64"):
 def test_a_sum_has_the_same_bits_as_on_one_node(always, homes, op, turned, dtype):
     here, there = run(len(homes), summing, (), op, turned, dtype), run(len(homes), summing, homes, op, turned, dtype)
     assert [x for x, *_ in there] == [x for x, *_ in here]
-    assert {event[-1] for _, event, _ in there} == {"relay"} and {event[-1] for _, event, _ in here} == {""}
+    assert {event[-1] for _, event, _ in there} == {"pipeline"} and {event[-1] for _, event, _ in here} == {""}
 
 
 @every_place
@@ -85,7 +85,7 @@ def test_all_reduces_go_the_same_way_dry_or_not(always, homes, length, dtype):
 
     here, there = run(len(homes), program, ()), run(len(homes), program, homes)
     assert [x for x, *_ in there] == [x for x, *_ in here]
-    assert there[0][1][0][-1] == "relay"
+    assert there[0][1][0][-1] == "pipeline"
     dry = [pdla.dry_run(len(homes), program, homes, rank=r)[0] for r in range(len(homes))]
     assert [(sums[0], peak) for _, sums, peak in dry] == [(sums[0], peak) for _, sums, peak in there]
 
@@ -130,7 +130,7 @@ def test_several_sums_may_be_under_way():
     whole = [[np.random.default_rng([r, i]).standard_normal(3 * 2**17) for r in range(16)] for i in range(2)]
     sums = [np.split(np.add.reduce(one), 16) for one in whole]
     for rank, (outs, ways) in enumerate(told):
-        assert ways == {"relay"}
+        assert ways == {"pipeline"}
         np.testing.assert_allclose(outs, [one[rank] for one in sums], rtol=1e-12, atol=1e-12)
 
 

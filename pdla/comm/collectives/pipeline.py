@@ -78,7 +78,7 @@ class Chunk(NamedTuple):
     addends: Sequence[Any]
 
 
-class Relay:
+class Pipeline:
     """A rank's part in summing parts[r] of all ranks into the `out` of rank r: what to pass to `_exchange`, with `landed`, which
     adds."""
 
