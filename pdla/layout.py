@@ -37,7 +37,8 @@ def _share(n: int, cuts: tuple[Cut, ...], parts: tuple[int, ...], coords: tuple[
 
 def share(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mapping[str, int]) -> IndexSet:
     """The indices of a dimension of length n that the rank at `coords` holds."""
-    return _share(n, cuts, tuple(sizes[c.axis] for c in cuts), tuple(coords[c.axis] for c in cuts))
+    axes = axes_of(cuts)
+    return _share(n, cuts, tuple(map(sizes.__getitem__, axes)), tuple(map(coords.__getitem__, axes)))
 
 
 def share_length(n: int, cuts: tuple[Cut, ...], sizes: Mapping[str, int], coords: Mapping[str, int]) -> int:
@@ -350,7 +351,7 @@ def meeting(
         total *= sizes[axis]
 
     def number(met: Overlay) -> int:
-        return sum(weight.get(axis, 0) * at for axis, at in met.where.items())
+        return sum([weight.get(axis, 0) * at for axis, at in met.where.items()])
 
     rows, cols = ([(number(met), met) for met in found] for found in _met(shape, parts, whole, sizes, coords))
     return dict(sorted((i + j, (along, across)) for i, along in rows for j, across in cols))

@@ -90,7 +90,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(
         self, shape: tuple[int, ...], dtype: Any = np.float64, lying: np.ndarray | None = None, base: Meta | None = None
     ) -> None:
-        self.shape = tuple(int(n) for n in shape)
+        self.shape = tuple(map(int, shape))
         self.dtype = np.dtype(dtype)
         self.lying = None if lying is None or lying.flags.c_contiguous else lying
         self.base: Meta | None = base if base is None or base.base is None else base.base
@@ -105,8 +105,8 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
     ndim = property(lambda self: len(self.shape))
     size = property(lambda self: prod(self.shape))
     itemsize = property(lambda self: self.dtype.itemsize)
-    nbytes = property(lambda self: self.size * self.dtype.itemsize)
-    strides = property(lambda self: tuple(self.itemsize * step for step in self._laid.strides))
+    nbytes = property(lambda self: prod(self.shape) * self.dtype.itemsize)
+    strides = property(lambda self: tuple([self.dtype.itemsize * step for step in self._laid.strides]))
     imag = property(lambda self: Meta(self.shape, np.empty(0, self.dtype).imag.dtype))
     T = property(lambda self: Meta(self.shape[::-1], self.dtype, self._laid.T, self))
 
@@ -149,8 +149,8 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
         return Meta(self.shape, dtype)
 
     def reshape(self, *shape: int) -> Meta:
-        known = prod(n for n in shape if n != -1)
-        lengths = tuple(self.size // max(1, known) if n == -1 else n for n in shape)
+        known = prod([n for n in shape if n != -1])
+        lengths = tuple([self.size // max(1, known) if n == -1 else n for n in shape])
         return Meta(lengths, self.dtype, base=self if self.lying is None else None)
 
     def transpose(self, *axes: int) -> Meta:

@@ -9,7 +9,7 @@ from typing import Any
 
 def exact(*sizes: Any) -> tuple[Any, ...]:
     """Integers as Python's, whose products do not wrap around as NumPy's do; anything else unchanged."""
-    return tuple(int(n) if isinstance(n, Integral) else n for n in sizes)
+    return tuple([int(n) if isinstance(n, Integral) else n for n in sizes])
 
 
 def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:

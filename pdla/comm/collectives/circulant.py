@@ -55,7 +55,7 @@ def skips(ranks: Any) -> list[tuple[Any, Any]]:
 
 def most_addends(ranks: Any, holders: Any) -> Any:
     """The most pieces that a rank receives in a sum where only `holders` ranks have pieces; elementwise for arrays."""
-    return sum(-(-count * holders // ranks) for _, count in skips(ranks))
+    return sum([-(-count * holders // ranks) for _, count in skips(ranks)])
 
 
 def spread(sizes: Sequence[int]) -> Sequence[int]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pdla.comm.collectives import circulant
 from pdla.cuts import Block, Cut
-from pdla.layout import Layout
+from pdla.layout import Layout, axes_of
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
 from pdla.matmul.roles import Roles
@@ -30,14 +30,11 @@ DIMENSIONS = {"A": "mk", "B": "kn", "C": "mn"}
 
 
 class Further(NamedTuple):
-    """Axes that cut one dimension of a matrix's faces, and their sizes."""
+    """Axes that cut one dimension of a matrix's faces, their sizes, and how many parts they make."""
 
     axes: tuple[str, ...]
     sizes: tuple[int, ...]
-
-    @property
-    def parts(self) -> int:
-        return prod(self.sizes)
+    parts: int
 
 
 @dataclass(frozen=True)
@@ -113,13 +110,15 @@ class Table:
     def _further(self) -> dict[str, tuple[Further, Further]]:
         """By what axes the rows and the columns of each matrix's faces are cut: those that carry another dimension."""
         role, found = dict(self.carries), {}
+
+        def further(nest: tuple[Cut, ...], own: str) -> Further:
+            axes = tuple([cut.axis for cut in nest if role[cut.axis] != own])
+            sizes = tuple(map(self.sizes.__getitem__, axes))
+            return Further(axes, sizes, prod(sizes))
+
         for name, X in zip("ABC", self.layouts, strict=True):
-            axes = [
-                tuple([cut.axis for cut in nest if role[cut.axis] != own])
-                for nest, own in zip((X.rows, X.cols), DIMENSIONS[name], strict=True)
-            ]
-            by_rows, by_cols = (Further(each, tuple(map(self.sizes.__getitem__, each))) for each in axes)
-            found[name] = by_rows, by_cols
+            own = DIMENSIONS[name]
+            found[name] = further(X.rows, own[0]), further(X.cols, own[1])
         return found
 
     @cached_property
@@ -178,8 +177,7 @@ class Table:
         if len(further[0].axes) + len(further[1].axes) != 1:
             return layout
         nests, at = ([*layout.rows], [*layout.cols]), 0 if further[0].axes else 1
-        moved = next(cut for cut in nests[at] if cut.axis == further[at].axes[0])
-        nests[at].remove(moved)
+        moved = nests[at].pop(axes_of(tuple(nests[at])).index(further[at].axes[0]))
         nests[1 - at].append(moved)
         return Layout.trusted(*map(tuple, nests))
 

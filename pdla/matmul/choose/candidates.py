@@ -373,8 +373,10 @@ def _least(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> float:
 
 def _at_home(q: Problem, table: Table, order: np.ndarray) -> bool:
     """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
-    pairs = zip(q.operands, table.layouts, strict=False)
-    return all(X.layout == layout and X.place.filled_so(table.axes, table.shape, order) for X, layout in pairs)
+    for X, layout in zip(q.operands, table.layouts, strict=False):
+        if not (X.place.axes == table.axes and X.layout == layout and X.place.filled_so(table.axes, table.shape, order)):
+            return False
+    return True
 
 
 def _moves(
