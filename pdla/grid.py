@@ -262,7 +262,7 @@ class ProcessGrid:
 
     def holders(self, coords: Mapping[str, int]) -> np.ndarray:
         """Ranks of comm at these coordinates, ascending; along an axis that `coords` leaves out, all of them."""
-        return distinct(self.ranks[tuple(coords.get(axis, slice(None)) for axis in self.axes)])
+        return distinct(self.ranks[tuple([coords.get(axis, slice(None)) for axis in self.axes])])
 
     # ------------------------------------------------------------------ its communicators
 

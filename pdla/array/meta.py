@@ -115,7 +115,7 @@ class Meta(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __getitem__(self, key: Any) -> Meta:
         keys = key if isinstance(key, tuple) else (key,)
-        if all(isinstance(one, slice) for one in keys):
+        if {*map(type, keys)} <= {slice}:
             view = self._laid[key]
             return Meta(view.shape, self.dtype, view, self)
         return Meta(_ghost(self.shape)[key].shape, self.dtype)

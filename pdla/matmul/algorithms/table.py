@@ -62,7 +62,7 @@ class Table:
     def sizes(self) -> dict[str, int]:
         return dict(zip(self.axes, self.shape, strict=True))
 
-    @property
+    @cached_property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
         return self.A, self.B, self.C
 

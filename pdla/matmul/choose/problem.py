@@ -169,7 +169,7 @@ class Problem(Sizes):
         """Nor where C has to be brought to another layout: from even shares all ranks would send to all."""
         return super().in_two and (self.C is None or len(self.C.place.axes) == 4)
 
-    @property
+    @cached_property
     def operands(self) -> tuple[PlacedOperand, ...]:
         """A, B and, where its layout is given, C."""
         return (self.A, self.B) if self.C is None else (self.A, self.B, self.C)
