@@ -367,6 +367,17 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
         as_communicator(MPI.COMM_NULL)
 
 
+def test_the_communicator_of_a_node_is_closed_with_the_one_that_it_was_made_from(comm):
+    from mpi4py import MPI
+
+    own = comm.split(range(comm.size), "own")
+    own.homes = [r // 2 for r in range(comm.size)]
+    near = own.near
+    assert near.share(comm.rank) == [r for r in range(comm.size) if r // 2 == comm.rank // 2]
+    own.close()
+    assert near.mpi == MPI.COMM_NULL
+
+
 def test_an_intercommunicator_is_refused_in_the_same_words_on_all_ranks(comm):
     if comm.size == 1:
         pytest.skip("one rank makes no two groups")
