@@ -927,6 +927,34 @@ def test_who_waits_for_one_message_sends_others_on(comm, monkeypatch):
     comm.barrier()
 
 
+def test_who_waits_while_another_thread_of_the_rank_begins_a_call_waits_no_longer(comm):
+    """Else it would wait for a rank that may never come: that one, too, has been told that its calls are mixed up."""
+    if comm.size == 1:
+        pytest.skip("one rank waits for no other")
+    own, last = comm.split(range(comm.size), "own"), comm.size - 1
+    if comm.rank == 0:
+        coming, told = own.recv(comm.xp.asarray(np.zeros(3)), last), []
+
+        def wait():
+            try:
+                coming.wait()
+            except AgreementError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        while own.user is None:
+            time.sleep(1e-3)
+        with pytest.raises(AgreementError, match=r"two threads of rank 0 .*, in recv\(tag=0\) and in a call"):
+            agree(own, "a call")
+        thread.join(10)
+        assert told == [own.clash]
+    comm.barrier()
+    if comm.rank == last:
+        own.send(comm.xp.asarray(np.ones(3)), 0).wait()
+    own.close()
+
+
 @every_layout
 @every_way
 def test_every_verb_beside_progress(comm, progress, how, way, monkeypatch):
