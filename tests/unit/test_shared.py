@@ -172,8 +172,10 @@ def test_what_the_last_call_filled_may_go_amid_the_next(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-@pytest.mark.parametrize("place", [(checks, "scalars"), (shared, "Turn")], ids=["a plan's call", "a product"])
-def test_a_rank_that_failed_before_a_product_remembers_it(place, error, monkeypatch):
+@pytest.mark.parametrize(
+    "place", [(checks, "scalars"), (shared, "Turn"), (shared, "multiply")], ids=["a plan's call", "a product", "a turn"]
+)
+def test_a_rank_that_failed_before_a_product_or_in_it_remembers_it(place, error, monkeypatch):
     """Else its next product would take the blocks that the others wrote for this one."""
 
     def program(comm):
