@@ -424,6 +424,16 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
     assert pdla.run(8, program) == [[products, min(k, 8)]] * 8  # tiles of a transpose are not joined
 
 
+def test_a_panel_is_as_wide_as_the_call_says_else_the_setting_else_the_plan():
+    def program(comm):
+        A = pdla.zeros((4000, 4000), ProcessGrid((2, 2), comm=comm), LAYOUT)
+        return [pdla.plan_matmul(A, A, algorithm="summa", panel=panel).panel for panel in (3, None)]
+
+    assert pdla.dry_run(4, program)[0] == [3, 512]
+    with config.override(panel=7):
+        assert pdla.dry_run(4, program)[0] == [3, 7]
+
+
 def test_before_a_panel_is_given_the_next_three_are_started():
     begun = []
     assert [(panel, len(begun)) for panel, _ in summa.started(begun.append, range(5))] == [(0, 4), (1, 5), (2, 5), (3, 5), (4, 5)]
