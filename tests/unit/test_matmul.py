@@ -873,6 +873,29 @@ def test_a_result_that_shares_memory_with_a_factor_is_refused(which, view):
     pdla.run(4, program)
 
 
+@pytest.mark.parametrize(("lying", "asked"), [
+    (lambda C: C.conj(), None), (lambda C: C, Layout("col", "row")),
+    (lambda C: pdla.zeros(C.shape, C.grid, Layout("row", partial="col"), dtype=C.dtype), None),
+], ids=["conj", "another layout", "partial sums"])
+def test_a_result_that_lies_as_no_product_can_is_refused(lying, asked):
+    def program(comm):
+        A, C = (pdla.ones((4, 4), ProcessGrid((2, 2)), LAYOUT, dtype=complex) for _ in range(2))
+        out = lying(C)
+        calls = [
+            lambda: pdla.matmul(A, A, out=out, layout=asked), lambda: pdla.plan_matmul(A, A, out=out, layout=asked),
+            lambda: pdla.syrk(A, out=out, layout=asked), lambda: pdla.herk(A, out=out, layout=asked),
+            lambda: pdla.symm(A, A, out=out, layout=asked),
+        ]
+        plan = pdla.plan_matmul(A, A)
+        calls += [lambda: plan(A, A, out=out)] if out.conjugated else []
+        for call in calls:
+            with pytest.raises(pdla.errors.LayoutError, match=r"out=.* must be no conjugate view, .* and in the layout"):
+                call()
+        assert (C.gather() == 1).all()
+
+    pdla.run(4, program)
+
+
 @pytest.mark.parametrize(("strides", "fine"), [
     ((0, 1), False), ((1, 0), False), ((0, 0), False), ((1, 1), False), ((2, 1), False), ((1, 2), True), ((3, 2), True),
     ((9, 2), True),

@@ -117,6 +117,7 @@ def test_columns_that_do_not_follow_each_other(step):
         (Layout("row"), "F", "cut by .* are not dealt out in equal blocks along 'col'"),
         (Layout("row", Cuts("col", (0, 1, 5, 7))), "F", "are not dealt out in equal blocks along 'col'"),
         (Layout("col", "row"), "F", "are not dealt out in equal blocks along 'row'"),
+        (Layout(Cyclic("col", 2), Cyclic("row", 2)), "F", "are not dealt out in equal blocks along 'row'"),
         (Layout(Cyclic("row", 2), Cyclic("col", 2)), "C", "must lie column by column"),
     ],
 )
