@@ -762,12 +762,17 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
             (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(cols=Cuts("row", (0, 1, 5))))),
             (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(Cuts("row", (0, 1, 5))))),
             (errors.GridError, "summa works on one grid", lambda: pdla.matmul(A, exact((5, 4), other, LAYOUT), algorithm="summa")),
+            (
+                errors.GridError, "out on .*: cannon works on one grid",
+                lambda: pdla.matmul(A, B, algorithm="cannon", out=exact((4, 4), other, LAYOUT)),
+            ),
             (errors.PlanError, r"algorithm=array\(.*: one of", lambda: pdla.matmul(A, B, algorithm=np.arange(3))),
             (errors.PlanError, r"schedule=array\(.*: one of", lambda: pdla.matmul(A, B, schedule=np.arange(3))),
             (errors.LayoutError, r"layout=array\(.*: a Layout", lambda: pdla.matmul(A, B, layout=np.arange(3))),
             (errors.PlanError, "algorithm='sumna': one of gather", lambda: pdla.matmul(A, B, algorithm="sumna")),
             (errors.PlanError, "auto; shared is a schedule: give matmul s", lambda: pdla.matmul(A, B, algorithm="shared")),
             (errors.LayoutError, "'depth'", lambda: pdla.matmul(A, B, layout=Layout("depth"))),
+            (errors.LayoutError, "the product cannot be left as", lambda: pdla.matmul(A, B, layout=Layout("row", partial="col"))),
             (errors.ShapeError, "without out", lambda: pdla.matmul(A, B, beta=1)),
         ]
         for kind, text, call in cases:

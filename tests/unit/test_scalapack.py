@@ -151,11 +151,13 @@ def test_contexts_that_are_none(context, message):
 
     def program(comm):
         A = from_descriptor([1, 0, 2, 2, 2, 2, 0, 0, 2], np.zeros((2, 2), order="F"), ProcessGrid((1, 1)))
-        assert to_descriptor(A, np.int32(3))[1] == 3
+        assert to_descriptor(A, np.int32(3))[1] == to_descriptor(A.conj(), 3)[1] == 3
         with pytest.raises(LayoutError, match=message):
             to_descriptor(A, context)
         with pytest.raises(ShapeError, match="A is an ndarray, not a DistMatrix"):
             to_descriptor(A.stored, 3)
+        with pytest.raises(LayoutError, match="neither partial sums nor conjugates"):
+            to_descriptor(A.astype(complex).T.conj())
 
     pdla.run(1, program)
 
