@@ -778,9 +778,10 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
         for kind, text, call in cases:
             with pytest.raises(kind, match=text):
                 call()
-        for options in ({"panel": 2.0}, {"panel": "3"}, {"memory_limit": "1MB"}, {"memory_limit": np.nan}, {"box": (1.0, 2, 2)}):
+        wrong = {"panel": (2.0, "3"), "memory_limit": ("1MB", np.nan), "box": ((1.0, 2, 2), (1, 5, 1))}
+        for name, value in ((name, value) for name, values in wrong.items() for value in values):
             with pytest.raises(errors.PlanError, match=r"(panel=.*whole number|memory_limit=.*bytes|box=.*sides)"):
-                pdla.matmul(A, B, **options)
+                pdla.matmul(A, B, **{name: value})
         square = exact((4, 4), grid, LAYOUT)
         with pytest.raises(errors.ShapeError, match="shares memory"):
             pdla.matmul(square, square, out=square)
