@@ -48,6 +48,23 @@ def test_a_gate_trusts_nothing_that_is_in_its_memory(comm):
     assert (told == [0 if rank == comm.rank else -1 for rank in range(comm.size)]).all()
 
 
+def test_nobody_goes_on_in_new_memory_before_all_have_cleared_their_words(comm, monkeypatch):
+    own = comm.split(range(comm.size), "own")
+    shared_buffer = own.shared_buffer()
+    window = shared_buffer._window
+
+    def used_before(size):
+        made = window(size)
+        np.frombuffer(made.Shared_query(0)[0], np.uint8)[:] = 127
+        own.mpi.Barrier()
+        time.sleep(0.1 * comm.rank)  # so the last rank clears its words late
+        return made
+
+    monkeypatch.setattr(shared_buffer, "_window", used_before)
+    turn(own, 64)
+    own.close()
+
+
 @pytest.fixture
 def pair():
     """Rank 0's pair of barriers, on a crowded node of two ranks."""

@@ -367,6 +367,17 @@ def test_a_communicator_is_wrapped_once_and_closed_with_the_users(comm):
         as_communicator(MPI.COMM_NULL)
 
 
+def test_the_communicator_of_a_node_is_closed_with_the_one_that_it_was_made_from(comm):
+    from mpi4py import MPI
+
+    own = comm.split(range(comm.size), "own")
+    own.homes = [r // 2 for r in range(comm.size)]
+    near = own.near
+    assert near.share(comm.rank) == [r for r in range(comm.size) if r // 2 == comm.rank // 2]
+    own.close()
+    assert near.mpi == MPI.COMM_NULL
+
+
 def test_an_intercommunicator_is_refused_in_the_same_words_on_all_ranks(comm):
     if comm.size == 1:
         pytest.skip("one rank makes no two groups")
@@ -914,6 +925,34 @@ def test_who_waits_for_one_message_sends_others_on(comm, monkeypatch):
         comm.send(x[0, :1], 1).wait()
     assert x[-1, -1] == 1 and answer[0] == (comm.rank == 1)
     comm.barrier()
+
+
+def test_who_waits_while_another_thread_of_the_rank_begins_a_call_waits_no_longer(comm):
+    """Else it would wait for a rank that may never come: that one, too, has been told that its calls are mixed up."""
+    if comm.size == 1:
+        pytest.skip("one rank waits for no other")
+    own, last = comm.split(range(comm.size), "own"), comm.size - 1
+    if comm.rank == 0:
+        coming, told = own.recv(comm.xp.asarray(np.zeros(3)), last), []
+
+        def wait():
+            try:
+                coming.wait()
+            except AgreementError as error:
+                told.append(str(error))
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        while own.user is None:
+            time.sleep(1e-3)
+        with pytest.raises(AgreementError, match=r"two threads of rank 0 .*, in recv\(tag=0\) and in a call"):
+            agree(own, "a call")
+        thread.join(10)
+        assert told == [own.clash]
+    comm.barrier()
+    if comm.rank == last:
+        own.send(comm.xp.asarray(np.ones(3)), 0).wait()
+    own.close()
 
 
 @every_layout

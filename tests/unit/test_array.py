@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
 from matmuls import numbers
 
 from pdla.array import blas, meta, namespace, numpy, strips
+from pdla.array.dtypes import promoted
 from pdla.array.meta import Meta
 
 DTYPES = ["float64", "float32", "complex64", "complex128", "float16", "int8", "int64", "longdouble", ">f8"]
@@ -283,6 +284,15 @@ import pdla
 linear = lambda comm: pdla.nn.Linear(pdla.nn.Serial(pdla.ProcessGrid((1,), comm=comm)), 2, 2, dtype="bfloat16")
 print(pdla.run(1, linear)[0].weight.value.dtype)
 """
+
+
+@pytest.mark.parametrize(
+    ("names", "common"), [("bfloat16 int64 float64", "float64"), ("bfloat16 int8 uint8", "bfloat16"), ("int8 uint8", "int16")]
+)
+def test_dtypes_of_which_numpy_knows_no_pair_have_a_common_one_in_any_order(names, common):
+    """It has none for bfloat16 and int64, nor for bfloat16 and the int16 of the other two: with which it begins decides."""
+    for dtypes in permutations(map(np.dtype, names.split())):
+        assert promoted(*dtypes) == np.dtype(common)
 
 
 def test_bfloat16_by_name_where_the_program_has_not_imported_ml_dtypes():

@@ -284,6 +284,16 @@ def test_a_sender_may_change_what_it_has_waited_for():
     run(2, program)
 
 
+def test_a_group_knows_of_its_ranks_what_the_whole_does():
+    def program(comm):
+        comm.homes, comm.shared_limit = [0, 0, 5, 5], 2**20
+        group = comm.split([3, 1] if comm.rank % 2 else None, "odd")
+        return group and (group.rank, group.homes, group.shared_limit, group.xp is comm.xp)
+
+    assert run(4, program) == [None, (1, [5, 0], 2**20, True), None, (0, [5, 0], 2**20, True)]
+    assert pdla.dry_run(4, program, rank=3)[0] == (0, [5, 0], 2**20, True)
+
+
 def test_verbs_under_way_together_are_told_apart():
     def program(comm):
         group = comm.split([r for r in range(4) if r % 2 == comm.rank % 2], "half")

@@ -83,6 +83,17 @@ def test_integers_are_drawn_in_every_dtype_that_has_them_all(dtype, sign):
         pdla.run(1, program, top + 2)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [("bool", 0, 2), ("int8", -128, 128), ("uint8", 0, 256), ("int64", -(2**63), 2**63), ("uint64", 0, 2**63)],
+)
+def test_integers_may_be_all_that_a_dtype_has(dtype, low, high):
+    """uint64 has more than are drawn."""
+    ends = {"distribution": "integers", "low": low, "high": high}
+    x = whole_of(lambda grid, how: pdla.random((60, 70), grid, how, dtype=dtype, **ends), *PLACES[1]).astype(float)
+    assert np.allclose([x.min(), x.mean(), x.max()], [low, (low + high - 1) / 2, high - 1], atol=(high - low) / 32)
+
+
 def test_seeds_differ_and_repeat():
     def drawn(seed):
         return whole_of(lambda grid, layout: pdla.random((20, 30), grid, layout, seed=seed), *PLACES[1])

@@ -152,6 +152,7 @@ def test_one_rank_is_told_how_to_start_more():
         (lambda: ProcessGrid((2,), order=[0.9, 1.2]), "must name 2 different ranks"),
         (lambda: ProcessGrid((2,), order=[[0], [1, 2]]), "must name 2 different ranks"),
         (lambda: ProcessGrid((2,), order=3), "must name 2 different ranks"),
+        (lambda: ProcessGrid((2,), order=[0, -1]), "must name 2 different ranks"),
         (lambda: ProcessGrid((2, 2), comm=3), "3 is not a communicator"),
         (lambda: ProcessGrid((2, 2))["depth"], "has no axis 'depth'"),
         (lambda: ProcessGrid((2, 2))[0], "has no axis 0"),

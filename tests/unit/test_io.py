@@ -1099,6 +1099,25 @@ def test_a_file_that_is_replaced_while_it_is_loaded(tmp_path, monkeypatch, endin
     assert same(loaded(3, path), other)
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_that_is_written_to_while_it_is_loaded(tmp_path, monkeypatch, ending):
+    """It stays the same file, and as long as it was."""
+    path, true_filled = tmp_path / f"x{ending}", files.filled
+    write(path, numbers((6, 4)))
+    os.utime(path, ns=(0, 0))
+
+    def filled(path, *rest):
+        if pdla.world().rank == 0:
+            content = path.read_bytes()
+            with path.open("r+b") as file:
+                file.write(content)
+        return true_filled(path, *rest)
+
+    for form in (npy, mtx, hdf5):
+        monkeypatch.setattr(form, "filled", filled)
+    assert load_error(path) == f"{path}: written to, or replaced, while it was loaded"
+
+
 # ---------------------------------------------------------------------------------------------- saves that fail
 
 

@@ -834,6 +834,8 @@ def test_errors_are_the_same_on_every_rank():
             (errors.ShapeError, "out shares memory with A", lambda: pdla.symm(S, S.copy(), out=S)),
             (errors.LayoutError, "'native'", lambda: pdla.syrk(A, layout="native")),
             (errors.LayoutError, "'depth'", lambda: pdla.syrk(A, layout=Layout("depth"))),
+            (errors.LayoutError, "cannot be left as partial sums", lambda: pdla.herk(A, layout=Layout("row", partial="col"))),
+            (errors.LayoutError, "cannot be left as partial sums", lambda: pdla.matvec(A, v, layout=Layout("row", partial="col"))),
             (errors.GridError, "redistribute out to A's grid", lambda: pdla.syrk(A, out=exact((4, 4), other, BLOCKS))),
             (errors.AgreementError, "rank 2: syrk", lambda: pdla.syrk(A, alpha=2 if comm.rank == 2 else 1)),
             (errors.ShapeError, "A is 4 x 6, it must be square", lambda: pdla.symm(A, A)),

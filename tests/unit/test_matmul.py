@@ -424,6 +424,16 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
     assert pdla.run(8, program) == [[products, min(k, 8)]] * 8  # tiles of a transpose are not joined
 
 
+def test_a_panel_is_as_wide_as_the_call_says_else_the_setting_else_the_plan():
+    def program(comm):
+        A = pdla.zeros((4000, 4000), ProcessGrid((2, 2), comm=comm), LAYOUT)
+        return [pdla.plan_matmul(A, A, algorithm="summa", panel=panel).panel for panel in (3, None)]
+
+    assert pdla.dry_run(4, program)[0] == [3, 512]
+    with config.override(panel=7):
+        assert pdla.dry_run(4, program)[0] == [3, 7]
+
+
 def test_before_a_panel_is_given_the_next_three_are_started():
     begun = []
     assert [(panel, len(begun)) for panel, _ in summa.started(begun.append, range(5))] == [(0, 4), (1, 5), (2, 5), (3, 5), (4, 5)]
@@ -752,20 +762,26 @@ def test_bad_arguments_are_the_same_error_on_every_rank():
             (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(cols=Cuts("row", (0, 1, 5))))),
             (errors.LayoutError, "boundaries", lambda: pdla.matmul(A, B, layout=Layout(Cuts("row", (0, 1, 5))))),
             (errors.GridError, "summa works on one grid", lambda: pdla.matmul(A, exact((5, 4), other, LAYOUT), algorithm="summa")),
+            (
+                errors.GridError, "out on .*: cannon works on one grid",
+                lambda: pdla.matmul(A, B, algorithm="cannon", out=exact((4, 4), other, LAYOUT)),
+            ),
             (errors.PlanError, r"algorithm=array\(.*: one of", lambda: pdla.matmul(A, B, algorithm=np.arange(3))),
             (errors.PlanError, r"schedule=array\(.*: one of", lambda: pdla.matmul(A, B, schedule=np.arange(3))),
             (errors.LayoutError, r"layout=array\(.*: a Layout", lambda: pdla.matmul(A, B, layout=np.arange(3))),
             (errors.PlanError, "algorithm='sumna': one of gather", lambda: pdla.matmul(A, B, algorithm="sumna")),
             (errors.PlanError, "auto; shared is a schedule: give matmul s", lambda: pdla.matmul(A, B, algorithm="shared")),
             (errors.LayoutError, "'depth'", lambda: pdla.matmul(A, B, layout=Layout("depth"))),
+            (errors.LayoutError, "the product cannot be left as", lambda: pdla.matmul(A, B, layout=Layout("row", partial="col"))),
             (errors.ShapeError, "without out", lambda: pdla.matmul(A, B, beta=1)),
         ]
         for kind, text, call in cases:
             with pytest.raises(kind, match=text):
                 call()
-        for options in ({"panel": 2.0}, {"panel": "3"}, {"memory_limit": "1MB"}, {"memory_limit": np.nan}, {"box": (1.0, 2, 2)}):
+        wrong = {"panel": (2.0, "3"), "memory_limit": ("1MB", np.nan), "box": ((1.0, 2, 2), (1, 5, 1))}
+        for name, value in ((name, value) for name, values in wrong.items() for value in values):
             with pytest.raises(errors.PlanError, match=r"(panel=.*whole number|memory_limit=.*bytes|box=.*sides)"):
-                pdla.matmul(A, B, **options)
+                pdla.matmul(A, B, **{name: value})
         square = exact((4, 4), grid, LAYOUT)
         with pytest.raises(errors.ShapeError, match="shares memory"):
             pdla.matmul(square, square, out=square)
@@ -859,6 +875,29 @@ def test_a_result_that_shares_memory_with_a_factor_is_refused(which, view):
                 call()
         a, b = A.gather(), B.gather()
         assert np.array_equal(pdla.matmul(A, B, out=fine).gather(), a @ b)
+
+    pdla.run(4, program)
+
+
+@pytest.mark.parametrize(("lying", "asked"), [
+    (lambda C: C.conj(), None), (lambda C: C, Layout("col", "row")),
+    (lambda C: pdla.zeros(C.shape, C.grid, Layout("row", partial="col"), dtype=C.dtype), None),
+], ids=["conj", "another layout", "partial sums"])
+def test_a_result_that_lies_as_no_product_can_is_refused(lying, asked):
+    def program(comm):
+        A, C = (pdla.ones((4, 4), ProcessGrid((2, 2)), LAYOUT, dtype=complex) for _ in range(2))
+        out = lying(C)
+        calls = [
+            lambda: pdla.matmul(A, A, out=out, layout=asked), lambda: pdla.plan_matmul(A, A, out=out, layout=asked),
+            lambda: pdla.syrk(A, out=out, layout=asked), lambda: pdla.herk(A, out=out, layout=asked),
+            lambda: pdla.symm(A, A, out=out, layout=asked),
+        ]
+        plan = pdla.plan_matmul(A, A)
+        calls += [lambda: plan(A, A, out=out)] if out.conjugated else []
+        for call in calls:
+            with pytest.raises(pdla.errors.LayoutError, match=r"out=.* must be no conjugate view, .* and in the layout"):
+                call()
+        assert (C.gather() == 1).all()
 
     pdla.run(4, program)
 

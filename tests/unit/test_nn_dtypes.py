@@ -28,6 +28,26 @@ def test_token_numbers_of_few_bits(dtype):
     check_close(run(on(nn.Megatron1D, (8,)), program), run(SERIAL, program))
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("optimizer", [nn.AdamW, partial(nn.SGD, momentum=0.9)], ids=["AdamW", "SGD"])
+def test_an_optimizer_that_has_been_loaded_goes_on_bit_by_bit(optimizer, dtype):
+    """What it keeps of 16-bit floats is in float32, and is not rounded to them."""
+
+    def program(scheme, again):
+        layer = nn.Linear(scheme, 20, 5, dtype=dtype)
+        steps = optimizer(layer, 0.01)
+        for _ in range(4):
+            layer.backward(layer.forward(scheme.shard(X.astype(dtype))))
+            steps.step()
+            if again:
+                state, steps = steps.state_dict(), optimizer(layer, 0.01)
+                steps.load_state_dict(state)
+        found = layer.state_dict() | steps.state_dict()
+        return {name: np.asarray(value, float) for name, value in found.items()}
+
+    check_close(run(SUMMA, partial(program, again=True)), run(SUMMA, partial(program, again=False)), 0)
+
+
 def test_sizes_of_few_bits():
     """NumPy's short integers wrap around where sizes are multiplied."""
 

@@ -8,7 +8,7 @@ from nets import CUBE, SERIAL, SUMMA, P, X, layer_of, on, refusal, run
 
 import pdla
 from pdla import nn
-from pdla.errors import AgreementError, DeadlockError, LayoutError, PdlaError, ShapeError
+from pdla.errors import AgreementError, DeadlockError, GridError, LayoutError, PdlaError, ShapeError
 from pdla.nn.pointwise import Pointwise
 
 
@@ -197,6 +197,12 @@ LOSSES = {
         lambda s: nn.CrossEntropy().forward(pdla.zeros((15, 9), s.grid, pdla.Layout(partial="row")), np.zeros(15, int)),
         r"of partial sums .* redistribute to Layout\(\) first",
     ),
+    "idle ranks": (
+        lambda s: nn.CrossEntropy().forward(
+            pdla.zeros((15, 9), pdla.ProcessGrid(3, comm=s.grid.comm), pdla.Layout("row")), np.zeros(15, int)
+        ),
+        "row=3; 1 idle.*, which leaves ranks idle",
+    ),
 }
 
 
@@ -204,7 +210,7 @@ LOSSES = {
 def test_losses_that_are_refused(what):
     program, words = LOSSES[what]
     kind, text = refusal(4, lambda comm: program(SUMMA.make(comm)))
-    with pytest.raises((ShapeError, LayoutError, AgreementError), match=words):
+    with pytest.raises((ShapeError, LayoutError, GridError, AgreementError), match=words):
         raise kind(text)
 
 

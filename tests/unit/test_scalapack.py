@@ -117,6 +117,7 @@ def test_columns_that_do_not_follow_each_other(step):
         (Layout("row"), "F", "cut by .* are not dealt out in equal blocks along 'col'"),
         (Layout("row", Cuts("col", (0, 1, 5, 7))), "F", "are not dealt out in equal blocks along 'col'"),
         (Layout("col", "row"), "F", "are not dealt out in equal blocks along 'row'"),
+        (Layout(Cyclic("col", 2), Cyclic("row", 2)), "F", "are not dealt out in equal blocks along 'row'"),
         (Layout(Cyclic("row", 2), Cyclic("col", 2)), "C", "must lie column by column"),
     ],
 )
@@ -150,11 +151,13 @@ def test_contexts_that_are_none(context, message):
 
     def program(comm):
         A = from_descriptor([1, 0, 2, 2, 2, 2, 0, 0, 2], np.zeros((2, 2), order="F"), ProcessGrid((1, 1)))
-        assert to_descriptor(A, np.int32(3))[1] == 3
+        assert to_descriptor(A, np.int32(3))[1] == to_descriptor(A.conj(), 3)[1] == 3
         with pytest.raises(LayoutError, match=message):
             to_descriptor(A, context)
         with pytest.raises(ShapeError, match="A is an ndarray, not a DistMatrix"):
             to_descriptor(A.stored, 3)
+        with pytest.raises(LayoutError, match="neither partial sums nor conjugates"):
+            to_descriptor(A.astype(complex).T.conj())
 
     pdla.run(1, program)
 

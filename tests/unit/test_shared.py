@@ -11,7 +11,7 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm.shared_buffer import HALF, Turns
 from pdla.errors import PdlaError
-from pdla.matmul import checks
+from pdla.matmul import checks, roles
 from pdla.matmul.boxes import Box
 from pdla.matmul.choose.candidates import direct, native_tables, ways
 from pdla.matmul.choose.mapping import Place
@@ -172,8 +172,10 @@ def test_what_the_last_call_filled_may_go_amid_the_next(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-@pytest.mark.parametrize("place", [(checks, "scalars"), (shared, "Turn")], ids=["a plan's call", "a product"])
-def test_a_rank_that_failed_before_a_product_remembers_it(place, error, monkeypatch):
+@pytest.mark.parametrize(
+    "place", [(checks, "scalars"), (shared, "Turn"), (shared, "multiply")], ids=["a plan's call", "a product", "a turn"]
+)
+def test_a_rank_that_failed_before_a_product_or_in_it_remembers_it(place, error, monkeypatch):
     """Else its next product would take the blocks that the others wrote for this one."""
 
     def program(comm):
@@ -362,6 +364,12 @@ def test_the_words_of_the_roles_are_those_into_the_layout_that_is_asked_for():
 def test_a_word_that_is_sent_costs_as_much_where_ranks_could_share_memory():
     q = from_blocks(4, 6, 5, 7)
     assert len({direct(each, "gather")[0].price for each in (q, replace(q, shared=0))}) == 1
+
+
+def test_of_what_lies_where_it_is_read_no_copy_counts():
+    """C is summed, 150 words as they are counted. If A and B were read instead, 75, first 400 would be copied."""
+    chosen, _ = roles.choose(Layout(cols="row"), Layout("row"), Layout("row"), 10, 10, 40, (("row", 2),), (False, False))
+    assert chosen.carries == (("row", "k"),)
 
 
 @pytest.mark.parametrize("shared", [0, 2**33])

@@ -1,5 +1,7 @@
 """Workspace: what it holds while buffers are taken and given back in any order."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,6 +43,15 @@ def test_memory_is_kept_beyond_the_peak_for_what_comes_next():
     room.take(xp, (SPARE,), np.uint8)
     longer = room.take(xp, (SPARE + 64,), np.uint8)
     assert (room.used, room.held) == (longer.nbytes, longer.nbytes + SPARE)
+
+
+def test_memory_that_a_stream_has_used_is_taken_again_on_that_stream_alone(monkeypatch):
+    """On another one work would not wait until what still reads it is done."""
+    room, places = Workspace(), []
+    for stream in (1, 2, 1):
+        monkeypatch.setattr(xp, "lane", partial(int, stream))
+        places.append(room.take(xp, (64,), np.uint8).ctypes.data)
+    assert places[0] == places[2] != places[1]
 
 
 @pytest.mark.parametrize("rows", [slice(2), np.array([1, 3, 4])], ids=["some", "single"])
