@@ -9,8 +9,7 @@ note(comm, done): local; what is done without a message and must be the same on 
 
 with collective_section(comm, "a product"): ranks exchange messages. A rank that leaves it by an error and goes on would take
 messages of this call for those of the next. So before its next agreement or message it asks whether all ranks have failed at
-the same place of this
-call; if not, the next one is an error, too, and so are all that follow.
+the same place of this call; if not, the next one is an error, too, and so are all that follow.
 """
 
 from __future__ import annotations
