@@ -226,9 +226,9 @@ class Communicator(Group):
         """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
 
         Where there are several nodes of several ranks, long sums go from node to node (pdla/comm/collectives/pipeline.py). Then
-        a rank receives
-        about as many bytes (of 16-bit floats twice as many, in float32): see there. Short sums of many ranks go step by step, in an
-        order of their own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same order.
+        a rank receives about as many bytes (of 16-bit floats twice as many, in float32): see there. Short sums of many ranks go
+        step by step, in an order of their own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the
+        same order.
         """
         self._one_each(verb, parts)
         wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)

@@ -95,8 +95,7 @@ class Group(ABC):
     def in_step(self, call: str = "a verb") -> None:
         """Called before an agreement or a message: GridError where the communicator has been freed, AgreementError where two
         threads are in calls at once; and if this rank has gone on after an error amid messages (agreement.py), ask whether all
-        ranks
-        have. If that raises, the next call asks again."""
+        ranks have. If that raises, the next call asks again."""
         self._check_open()
         comm: Group | None = self
         while comm is not None:
@@ -202,8 +201,7 @@ class Group(ABC):
 
     def gather_buffer(self, nbytes: int, pieces: int) -> GatherBuffer | None:
         """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes
-        (collectives/shared_gather.py). None where that does
-        not pay or is not possible: then each rank needs memory of its own.
+        (collectives/shared_gather.py). None where that does not pay or is not possible: then each rank needs memory of its own.
 
         pieces  how many arrays will be taken from it
         """

@@ -80,8 +80,8 @@ Faces = Written | Seen
 @dataclass(frozen=True)
 class Script:
     """The faces of A and B (None: each rank's face is its block, or a part of it), the bytes that they take on the shared
-    buffer, and what
-    makes of each operand the matrix whose blocks are read: the operand itself, or its parts where each rank has its face."""
+    buffer, and what makes of each operand the matrix whose blocks are read: the operand itself, or its parts where each rank
+    has its face."""
 
     A: Faces | None
     B: Faces | None
@@ -223,8 +223,7 @@ class LocalBlock:
 
 class Turn:
     """The product of two given matrices at the shared buffer. When it is run again, which only a script that is bound allows,
-    it uses the
-    same views of its memory."""
+    it uses the same views of its memory."""
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:
         self.script = Script.kept(a, b, roles, grid, memo)
