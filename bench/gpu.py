@@ -1,6 +1,7 @@
 """Speeds of pdla on one GPU, beside PyTorch's and CuPy's: python bench/gpu.py --json FILE. `make test-gpu` runs it, too.
 
 gemm    pdla's local product against PyTorch's, which also uses cuBLAS; operations are 2 m n k; goal: 0.97 of it at n >= 4096
+calls   seconds to ask for the work of a small array, which the device does meanwhile, beside CuPy's and PyTorch's
 pack    block-cyclic rectangles picked, turned, added: bytes read and written per second, against the device's own copy; goal: 0.85
 fused   the element-wise work of layers by pdla's kernels, against the same composed of CuPy's functions, and PyTorch's
 message through pinned memory, from one rank to itself: bytes a second, in pieces and whole
@@ -61,17 +62,22 @@ def gemm(xp, torch, sizes):
     rows = []
     for dtype, tf32 in (("float64", 0), ("float32", 0), ("float32", 1), ("float16", 0), ("bfloat16", 0)):
         for n in sizes:
-            a, b, c = (xp.asarray(np.ones((n, n), np.float32)).astype(kind_of(dtype)) for _ in range(3))
+            a, b, c = (drawn(xp, n, seed).astype(kind_of(dtype)) for seed in range(3))
             with config.override(tf32=bool(tf32)):
                 ours = seconds(xp.finish, lambda a=a, b=b, c=c: xp.gemm(a, b, c))
             row = {"dtype": "tf32" if tf32 else dtype, "n": n, "tflops": 2e-12 * n**3 / ours}
             if torch is not None:
                 torch.backends.cuda.matmul.allow_tf32 = bool(tf32)
-                x, y, z = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(3))
+                x, y, z = (torch.randn((n, n), dtype=torch.float32, device="cuda").to(getattr(torch, dtype)) for _ in range(3))
                 theirs = seconds(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
                 row |= {"torch_tflops": 2e-12 * n**3 / theirs, "share": theirs / ours}
             rows.append(row)
     return rows
+
+
+def drawn(xp, n, seed):
+    """A random matrix: on a device, a product of ones takes less power, and so less time."""
+    return xp.asarray(np.random.default_rng(seed).standard_normal((n, n), np.float32))
 
 
 def kind_of(dtype):
@@ -80,6 +86,32 @@ def kind_of(dtype):
     import ml_dtypes
 
     return np.dtype(ml_dtypes.bfloat16)
+
+
+def calls(xp, torch, n):
+    """Rows of figures, one for each call on n x n arrays: they are short, so that the device is never behind."""
+    import cupy
+
+    rows = []
+    for dtype in ("float32", "float64", "float16"):
+        a, b, c = (xp.asarray(np.ones((n, n), dtype)) for _ in range(3))
+        row = {"what": "product", "dtype": dtype, "seconds": seconds(xp.finish, lambda a=a, b=b, c=c: xp.gemm(a, b, c))}
+        row["cupy_seconds"] = seconds(xp.finish, lambda a=a, b=b, c=c: cupy.matmul(a, b, out=c))
+        if torch is not None:
+            x, y, z = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(3))
+            row["torch_seconds"] = seconds(torch.cuda.synchronize, lambda x=x, y=y, z=z: torch.mm(x, y, out=z))
+        rows.append(row)
+    x, y = (xp.asarray(np.ones((n, n))) for _ in range(2))
+    some = [(np.arange(0, n, 2), np.arange(i, n, 2)) for i in range(2)]
+    for what, ours, theirs in (
+        ("copy", lambda: xp.copy(x, y), lambda: cupy.copyto(x, y)),
+        ("transpose", lambda: xp.copy(x, y.T), lambda: cupy.copyto(x, y.T)),
+        ("two parts picked", lambda: xp.takes(x, some), lambda: [x[rows[:, None], cols] for rows, cols in some]),
+        ("event", xp.mark, lambda: cupy.cuda.Event(disable_timing=True).record()),
+    ):
+        row = {"what": what, "dtype": "float64", "seconds": seconds(xp.finish, ours)}
+        rows.append(row | {"cupy_seconds": seconds(xp.finish, theirs)})
+    return rows
 
 
 def pack(xp, n):
@@ -204,11 +236,18 @@ def fill(xp, n):
 
 
 def layer(xp, torch, hidden, heads, sequence, batch):
-    """Seconds of a pass forward and backward in float32, pdla's on a world of one rank."""
+    """Rows of figures, one for each dtype."""
+    return [layer_of(kind, xp, torch, hidden, heads, sequence, batch) for kind in ("float32", "tf32", "bfloat16")]
+
+
+def layer_of(kind, xp, torch, hidden, heads, sequence, batch):
+    """Seconds of a pass forward and backward, pdla's on a world of one rank."""
+    dtype = "float32" if kind == "tf32" else kind
 
     def ours(comm):
-        made = nn.TransformerLayer(nn.Serial(pdla.ProcessGrid((1,), comm=comm)), hidden, heads, sequence=sequence, dtype=np.float32)
-        x = made.scheme.shard(np.ones((batch * sequence, hidden), np.float32), sequence=sequence)
+        scheme = nn.Serial(pdla.ProcessGrid((1,), comm=comm))
+        made = nn.TransformerLayer(scheme, hidden, heads, sequence=sequence, dtype=kind_of(dtype))
+        x = scheme.shard(np.ones((batch * sequence, hidden), kind_of(dtype)), sequence=sequence)
 
         def step():
             for parameter in made.all_parameters():
@@ -217,14 +256,18 @@ def layer(xp, torch, hidden, heads, sequence, batch):
 
         return seconds(xp.finish, step)
 
-    figures = {"hidden": hidden, "heads": heads, "sequence": sequence, "batch": batch, "seconds": pdla.run(1, ours)[0]}
+    with config.override(tf32=kind == "tf32"):
+        taken = pdla.run(1, ours)[0]
+    figures = {"dtype": kind, "hidden": hidden, "heads": heads, "sequence": sequence, "batch": batch, "seconds": taken}
     if torch is None:
         return figures
+    torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
     block = torch.nn.TransformerEncoderLayer(
-        hidden, heads, 4 * hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True, device="cuda"
+        hidden, heads, 4 * hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True, device="cuda",
+        dtype=getattr(torch, dtype),
     )
-    mask = torch.nn.Transformer.generate_square_subsequent_mask(sequence, device="cuda")
-    x = torch.ones((batch, sequence, hidden), device="cuda", requires_grad=True)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(sequence, device="cuda", dtype=getattr(torch, dtype))
+    x = torch.ones((batch, sequence, hidden), device="cuda", dtype=getattr(torch, dtype), requires_grad=True)
     for name, of in (("eager", block), ("compiled", torch.compile(block))):
 
         def step(of=of):
@@ -243,6 +286,7 @@ def sections(xp, torch, small):
     n = 64 if small else 8192
     return {
         "gemm": lambda: gemm(xp, torch, (32,) if small else (1024, 4096, 8192)),
+        "calls": lambda: calls(xp, torch, 64),
         "pack": lambda: pack(xp, 300 if small else n),
         "fused": lambda: fused(xp, torch, n),
         "message": lambda: message(xp, (1000, 1 << 21) if small else (1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)),
@@ -254,6 +298,7 @@ def sections(xp, torch, small):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=to_write, metavar="FILE", help="write the figures to FILE, after each section")
+    parser.add_argument("--only", default="", metavar="NAMES", help="these sections: gemm,pack")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see whether everything runs")
     arguments = parser.parse_args()
     if arguments.small:
@@ -261,11 +306,14 @@ def main():
     figures, failed = {}, []
     with config.override(array="cupy"):
         for name, measured in sections(chosen(), torch_or_none(), arguments.small).items():
+            if arguments.only and name not in arguments.only.split(","):
+                continue
             try:
                 figures[name] = measured()
             except Exception:  # the other sections are still measured
                 failed.append(name)
                 figures[name] = {"failed": traceback.format_exc()}
+            print(name, flush=True)
             text = json.dumps(figures, indent=1)
             if arguments.json:
                 Path(arguments.json).write_text(text)

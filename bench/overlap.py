@@ -10,8 +10,8 @@ nothing to hide behind. In the communication alone, SUMMA and fetch have four pa
 can be hidden, of Cannon's s steps, those of all slices, 1 - 1/s.
 
 Where ranks outnumber the cores, GEMMs are "slept", as if each rank had its own machine: a sleep of 1.5 delays (over MPI a delay is
-0.06 s unless given). Where the GEMMs of threads are real, the default delay is at most the time that those of 2.75 panels take, as
-SUMMA is three panels ahead.
+0.06 s unless given); on GPUs they are real. Where those of threads are real, the default delay is at most the time that 2.75 panels
+take, as SUMMA is three panels ahead.
 """
 
 import os
@@ -22,7 +22,7 @@ from unittest.mock import patch
 from sides.given import started
 
 import pdla
-from pdla.array import numpy as local
+from pdla.array import chosen
 from pdla.bench.arguments import above_zero
 from pdla.comm.pending import done
 
@@ -35,7 +35,7 @@ THREADS = (
     ("cannon", 64, 1024, None),
     ("fetch", 16, 2048, 64),
 )
-PROCESSES = (("summa", 4096, 256),)
+PROCESSES = {"numpy": ("summa", 4096, 256), "cupy": ("summa", 16384, 1024)}
 HEAD = f"{'':8}{'ranks':>6}{'n':>7}{'panel':>7}{'GEMMs':>9}{'delay':>8}{'s':>8}{'comm. s':>10}{'both s':>10}{'hidden':>8}"
 
 
@@ -47,9 +47,11 @@ def product(comm, algorithm, n, panel):
         asked = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
         plan = pdla.plan_matmul(A, B, out=C, panel=panel, **asked)
         plan(A, B, out=C)
+        A.xp.finish()
         comm.barrier()
         start = time.perf_counter()
         plan(A, B, out=C)
+        A.xp.finish()
         return max(comm.share(time.perf_counter() - start))
 
 
@@ -64,7 +66,7 @@ def silent(world):
 
 
 def gemm_is(compute):
-    return patch.object(local, "gemm", compute)
+    return patch.object(chosen(), "gemm", compute)
 
 
 def idle(*operands):
@@ -111,10 +113,10 @@ def with_processes(comm, given):
     delay = given or 0.06
     say = print if comm.rank == 0 else lambda *_, **__: None
     say(f"{comm.size} processes on {len(set(comm.homes))} nodes\n{HEAD}")
-    for algorithm, n, panel in PROCESSES:
-        for slept in (False, True):
-            seconds = measured(lambda case=(algorithm, n, panel): product(comm, *case), type(comm), gemm_of(slept, delay))
-            say(line(algorithm, comm.size, n, panel, slept, delay if slept else None, seconds), flush=True)
+    case = PROCESSES[comm.xp.name]
+    for slept in (False, True) if comm.xp.name == "numpy" else (False,):
+        seconds = measured(lambda: product(comm, *case), type(comm), gemm_of(slept, delay))
+        say(line(case[0], comm.size, *case[1:], slept, delay if slept else None, seconds), flush=True)
 
 
 def gemm_of(slept, delay):

@@ -16,8 +16,7 @@ struct Rectangle {
     long long rows, cols;
     long long from_row, from_col, to_row, to_col;                // elements from one row, or column, to the next
     const long long *from_rows, *from_cols, *to_rows, *to_cols;  // positions; null: 0, 1, 2, ...
-    long long turned;  // whether neighbours in memory are those of a column of `from`; in `to` they are those of a row
-    long long tiles;   // of this rectangle and of all before it: 32 rows of WIDTH or, turned, of 32 columns
+    long long tiles;  // of this rectangle and of all before it, less than 2^32 of its own: TILE x WIDTH or, turned, SIDE x SIDE
 };
 
 constexpr int MOST = 32;  // rectangles in a launch: they are its argument, and 4 KiB is the most that this may take
@@ -62,6 +61,11 @@ template <class To, class From>
 struct Pack {
     static constexpr int N = 16 / (sizeof(To) < sizeof(From) ? sizeof(From) : sizeof(To));  // elements in 16 bytes
     static constexpr int WIDTH = TILE * N;
+    static constexpr int SOME = N < 4 ? N : 4;
+    static constexpr int BLOCKS = N == 2 || N == 4 ? 4 : N < 16 ? 3 : 2;  // of a multiprocessor, if no register is to be spilled
+    static constexpr int SIDE = sizeof(From) > 8 ? TILE : 2 * TILE;  // of a tile that is turned
+    typedef Vector<From, N> Froms;
+    typedef Vector<To, N> Tos;
     bool conjugate, accumulate;
     From beta;
 
@@ -69,66 +73,174 @@ struct Pack {
 
     __device__ void write(To* to, From x) const { *to = To(accumulate ? beta * From(*to) + x : x); }
 
-    // A row's part from column `left` on, read and written by the 32 threads of a warp.
-    __device__ void row(const Rectangle& r, const From* from, To* to, long long left) const
+    static __device__ long long place(const long long* list, long long i) { return list ? list[i] : i; }
+
+    static __device__ const From* from_row(const Rectangle& r, long long i)
     {
-        const bool gapless = r.from_col == 1 && r.to_col == 1 && !r.from_cols && !r.to_cols;
-        const unsigned long long low = (unsigned long long)(from + left) % alignof(Vector<From, N>)
-                                     + (unsigned long long)(to + left) % alignof(Vector<To, N>);
-        if (gapless && low == 0 && left + WIDTH <= r.cols) {
-            const long long j = left + N * threadIdx.x;
-            Vector<From, N> x = *(const Vector<From, N>*)(from + j);
-            Vector<To, N> y;
-            if (accumulate)
-                y = *(const Vector<To, N>*)(to + j);
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                write(&y.of[n], read(x.of[n]));
-            *(Vector<To, N>*)(to + j) = y;
-            return;
-        }
-        for (long long j = left + threadIdx.x; j < r.cols && j < left + WIDTH; j += TILE)
-            write(to + (r.to_cols ? r.to_cols[j] : j) * r.to_col, read(from[(r.from_cols ? r.from_cols[j] : j) * r.from_col]));
+        return (const From*)r.from + place(r.from_rows, i) * r.from_row;
     }
 
+    static __device__ To* to_row(const Rectangle& r, long long i) { return (To*)r.to + place(r.to_rows, i) * r.to_row; }
+
+    // Whether elements from that place on are a vector's in each row.
+    template <class T, class V>
+    static __device__ bool aligned(const char* begin, long long row, long long place)
+    {
+        return (((unsigned long long)begin + place * sizeof(T)) | row * sizeof(T)) % alignof(V) == 0;
+    }
+
+    // Whether N columns from j on are neighbours in memory, and a vector's.
+    template <class T, class V>
+    static __device__ bool together(const char* begin, long long row, long long stride, const long long* list, long long j)
+    {
+        const long long first = place(list, j) * stride;
+        bool all = aligned<T, V>(begin, row, first);
+#pragma unroll
+        for (int n = 1; n < N; n++)
+            all = all && place(list, j + n) * stride == first + n;
+        return all;
+    }
+
+    // A row of a tile is copied by a warp, N neighbours by each thread where that may save accesses.
     __device__ void straight(const Rectangle& r, long long top, long long left) const
     {
-        for (long long i = top + threadIdx.y; i < r.rows && i < top + TILE; i += blockDim.y)
-            row(r, (const From*)r.from + (r.from_rows ? r.from_rows[i] : i) * r.from_row,
-                (To*)r.to + (r.to_rows ? r.to_rows[i] : i) * r.to_row, left);
+        const bool lists = r.from_cols || r.to_cols;
+        const bool gapless = !lists && r.from_col == 1 && r.to_col == 1 && aligned<From, Froms>(r.from, r.from_row, 0)
+                             && aligned<To, Tos>(r.to, r.to_row, 0);
+        const bool neighbours = lists || gapless;
+        const long long j = left + threadIdx.x * (neighbours ? N : 1);
+        bool vector = neighbours && j + N <= r.cols;
+        if (vector && !gapless)
+            vector = together<From, Froms>(r.from, r.from_row, r.from_col, r.from_cols, j)
+                     && together<To, Tos>(r.to, r.to_row, r.to_col, r.to_cols, j);
+        if (!vector) {
+            elements(r, top, j, neighbours ? 1 : TILE);
+            return;
+        }
+        const long long from = place(r.from_cols, j) * r.from_col, to = place(r.to_cols, j) * r.to_col;
+        const long long end = top + TILE < r.rows ? top + TILE : r.rows;
+        long long i = top + threadIdx.y;
+        if (accumulate)
+            for (; i + blockDim.y < end; i += 2 * blockDim.y)
+                vectors<2, true>(r, i, from, to);
+        else
+            for (; i + 3 * blockDim.y < end; i += 4 * blockDim.y)
+                vectors<4, false>(r, i, from, to);
+#pragma unroll 1
+        for (; i < end; i += blockDim.y)
+            accumulate ? vectors<1, true>(r, i, from, to) : vectors<1, false>(r, i, from, to);
+    }
+
+    // A vector of each of DEEP rows, all read before any is written: so much must be under way to keep the memory busy.
+    template <int DEEP, bool ADDED>
+    __device__ void vectors(const Rectangle& r, long long i, long long from, long long to) const
+    {
+        Froms x[DEEP];
+        Tos y[DEEP];
+#pragma unroll
+        for (int k = 0; k < DEEP; k++) {
+            x[k] = *(const Froms*)(from_row(r, i + k * blockDim.y) + from);
+            if (ADDED)
+                y[k] = *(const Tos*)(to_row(r, i + k * blockDim.y) + to);
+        }
+#pragma unroll
+        for (int k = 0; k < DEEP; k++) {
+#pragma unroll
+            for (int n = 0; n < N; n++)
+                y[k].of[n] = To(ADDED ? beta * From(y[k].of[n]) + read(x[k].of[n]) : read(x[k].of[n]));
+            *(Tos*)(to_row(r, i + k * blockDim.y) + to) = y[k];
+        }
+    }
+
+    // N columns, `apart` from each other, some at a time, which are found once for all rows.
+    __device__ void elements(const Rectangle& r, long long top, long long first, int apart) const
+    {
+#pragma unroll 1
+        for (int done = 0; done < N; done += SOME, first += SOME * apart) {
+            long long from[SOME], to[SOME];
+#pragma unroll
+            for (int n = 0; n < SOME; n++) {
+                const long long j = first + n * apart;
+                from[n] = j < r.cols ? place(r.from_cols, j) * r.from_col : 0;
+                to[n] = j < r.cols ? place(r.to_cols, j) * r.to_col : 0;
+            }
+#pragma unroll 1
+            for (long long i = top + threadIdx.y; i < r.rows && i < top + TILE; i += blockDim.y) {
+                const From* row = from_row(r, i);
+                To* into = to_row(r, i);
+                From x[SOME];
+#pragma unroll
+                for (int n = 0; n < SOME; n++)
+                    if (first + n * apart < r.cols)
+                        x[n] = row[from[n]];
+#pragma unroll
+                for (int n = 0; n < SOME; n++)
+                    if (first + n * apart < r.cols)
+                        write(into + to[n], read(x[n]));
+            }
+        }
     }
 
     // Threads of a warp read and write neighbours in memory: the tile turns the rectangle, not the accesses.
     __device__ void turned(const Rectangle& r, long long top, long long left) const
     {
-        __shared__ From tile[TILE][TILE + 1];  // + 1: no bank conflicts in columns
-        const long long i = top + threadIdx.x, column = left + threadIdx.x;
-        if (i < r.rows) {
-            const From* from = (const From*)r.from + (r.from_rows ? r.from_rows[i] : i) * r.from_row;
-            for (int y = threadIdx.y; y < TILE && left + y < r.cols; y += blockDim.y)
-                tile[y][threadIdx.x] = read(from[(r.from_cols ? r.from_cols[left + y] : left + y) * r.from_col]);
+        constexpr int LANES = SIDE / TILE, READS = 4;  // elements of a column, and columns, that a thread reads at once
+        __shared__ From tile[SIDE][SIDE + 1];           // + 1: no bank conflicts in columns
+        const From* from[LANES];
+#pragma unroll
+        for (int l = 0; l < LANES; l++) {
+            const long long i = top + threadIdx.x + l * TILE;
+            from[l] = i < r.rows ? from_row(r, i) : nullptr;
+        }
+#pragma unroll 1
+        for (int at = threadIdx.y; at < SIDE; at += READS * blockDim.y) {
+            From x[READS][LANES];
+#pragma unroll
+            for (int k = 0; k < READS; k++) {
+                const int y = at + k * blockDim.y;
+                if (y < SIDE && left + y < r.cols) {
+                    const long long column = (r.from_cols ? r.from_cols[left + y] : left + y) * r.from_col;
+#pragma unroll
+                    for (int l = 0; l < LANES; l++)
+                        if (from[l])
+                            x[k][l] = from[l][column];
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < READS; k++)
+                if (at + k * blockDim.y < SIDE)
+#pragma unroll
+                    for (int l = 0; l < LANES; l++)
+                        tile[at + k * blockDim.y][threadIdx.x + l * TILE] = read(x[k][l]);
         }
         __syncthreads();
-        if (column < r.cols) {
-            To* to = (To*)r.to + (r.to_cols ? r.to_cols[column] : column) * r.to_col;
-            for (int y = threadIdx.y; y < TILE && top + y < r.rows; y += blockDim.y)
-                write(to + (r.to_rows ? r.to_rows[top + y] : top + y) * r.to_row, tile[threadIdx.x][y]);
+#pragma unroll
+        for (int l = 0; l < LANES; l++) {
+            const long long j = left + threadIdx.x + l * TILE;
+            if (j >= r.cols)
+                break;
+            To* to = (To*)r.to + (r.to_cols ? r.to_cols[j] : j) * r.to_col;
+#pragma unroll 1
+            for (int y = threadIdx.y; y < SIDE && top + y < r.rows; y += blockDim.y) {
+                To* here = to + (r.to_rows ? r.to_rows[top + y] : top + y) * r.to_row;
+                write(here, tile[threadIdx.x + l * TILE][y]);
+            }
         }
         __syncthreads();
     }
 
+    template <bool TURNED>
     __device__ void all(const Rectangles& rectangles) const
     {
+        constexpr int HEIGHT = TURNED ? SIDE : TILE, ACROSS = TURNED ? SIDE : WIDTH;
         int number = 0;
         for (long long t = blockIdx.x; t < rectangles.of[rectangles.count - 1].tiles; t += gridDim.x) {
             while (rectangles.of[number].tiles <= t)
                 number++;
             const Rectangle& r = rectangles.of[number];
-            const long long here = t - (number ? rectangles.of[number - 1].tiles : 0);
-            const int width = r.turned ? TILE : WIDTH;
-            const long long across = (r.cols + width - 1) / width;
-            const long long top = here / across * TILE, left = here % across * width;
-            if (r.turned)
+            const unsigned here = t - (number ? rectangles.of[number - 1].tiles : 0), across = (r.cols + ACROSS - 1) / ACROSS;
+            const long long top = (long long)(here / across) * HEIGHT, left = (long long)(here % across) * ACROSS;
+            if constexpr (TURNED)
                 turned(r, top, left);
             else
                 straight(r, top, left);
@@ -136,12 +248,15 @@ struct Pack {
     }
 };
 
-#define PACK(name, To, From)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ Rectangles rectangles, bool conjugate, \
-                                                           bool accumulate, From beta)                                    \
-    {                                                                                                                     \
-        Pack<To, From>{conjugate, accumulate, beta}.all(rectangles);                                                      \
+#define KERNEL(name, To, From, TURNED)                                                                                      \
+    extern "C" __global__ void __launch_bounds__(256, Pack<To, From>::BLOCKS)                                               \
+        name(const __grid_constant__ Rectangles rectangles, bool conjugate, bool accumulate, From beta)                     \
+    {                                                                                                                       \
+        Pack<To, From>{conjugate, accumulate, beta}.template all<TURNED>(rectangles);                                       \
     }
+#define PACK(name, To, From)      \
+    KERNEL(name, To, From, false) \
+    KERNEL(name##_turned, To, From, true)
 
 typedef Complex<float> complex64;
 typedef Complex<double> complex128;

@@ -13,7 +13,7 @@
 #define __device__
 #define __noinline__
 #define __grid_constant__
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __shared__ static
 
 struct Place {

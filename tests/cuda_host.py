@@ -21,7 +21,7 @@ KERNEL = re.compile(r'extern "C"\s+void\s+(\w+)\(')
 
 def kernels(source):
     """The names of a source's kernels, as the preprocessor leaves them."""
-    hidden = ["-D__global__=", "-D__launch_bounds__(n)="]
+    hidden = ["-D__global__=", "-D__launch_bounds__(...)="]
     command = [COMPILER, "-std=c++17", "-E", *hidden, "-x", "c++", "-"]
     return KERNEL.findall(subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout)
 

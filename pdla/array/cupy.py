@@ -19,6 +19,7 @@ import numpy as np
 from pdla import config
 from pdla.array import blas, numpy
 from pdla.array.fused import (
+    add_at,
     column_sums,
     erf,
     exponentials,
@@ -234,8 +235,9 @@ def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any
     """x cut by those of rows and cols that are slices, and the lists (rows, cols) of positions in that; None: no lists."""
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols], None
-    part = x[rows if isinstance(rows, slice) else slice(None), cols if isinstance(cols, slice) else slice(None)]
-    return part, (None if isinstance(rows, slice) else rows, None if isinstance(cols, slice) else cols)
+    if isinstance(rows, slice):
+        return x[rows], (None, cols)
+    return (x[:, cols], (rows, None)) if isinstance(cols, slice) else (x, (rows, cols))
 
 
 def putting(x: Any, rows: Selection, cols: Selection, source: Any) -> Callable[[], None]:
@@ -249,11 +251,6 @@ def picked(x: Any, rows: np.ndarray, cols: np.ndarray) -> Any:
 
 def place(x: Any, rows: np.ndarray, cols: np.ndarray, source: Any) -> None:
     x[cupy.asarray(rows), cupy.asarray(cols)] = source
-
-
-def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
-    """target[rows[i]] += source[i] for each i, where rows may repeat, in no certain order."""
-    cupy.add.at(target, cupy.asarray(rows), source)
 
 
 def reinterpret(x: Any, conjugate: bool) -> Any:
@@ -277,7 +274,7 @@ def gemm(
         return
     if a.shape[1] == 0 or alpha == 0:
         scale(c, beta)
-    elif not _cublas(a, b, c, alpha, beta):
+    elif not _multiplied(a, b, c, alpha, beta):
         product = room(c.shape, c.dtype)
         cupy.matmul(a.astype(c.dtype, copy=False), b.astype(c.dtype, copy=False), out=product)
         scale(product, alpha)
@@ -290,16 +287,18 @@ def squares(a: Any, c: Any) -> bool:
 
 
 @cache
-def _types(factors: str, sums: str) -> tuple[int, int, str, str] | None:
+def _types(factor: np.dtype, sum_: np.dtype, tf32: bool) -> tuple[int, int, str, int] | None:
     """cuBLAS's types of the factors and of the result, the scalars' dtype, and its compute type; None if it has no such product."""
-    runtime = cupy.cuda.runtime
+    runtime, factors, sums = cupy.cuda.runtime, str(factor), str(sum_)
+    fast = tf32 and factors in ("float32", "complex64")
+    single = _cublas().CUBLAS_COMPUTE_32F_FAST_TF32 if fast else _cublas().CUBLAS_COMPUTE_32F
     singles = {"float16": runtime.CUDA_R_16F, "bfloat16": runtime.CUDA_R_16BF, "float32": runtime.CUDA_R_32F}
     if factors in singles and sums in (factors, "float32"):
-        return singles[factors], singles[sums], "f", "CUBLAS_COMPUTE_32F"
+        return singles[factors], singles[sums], "f", single
     wider = {
-        "float64": (runtime.CUDA_R_64F, "d", "CUBLAS_COMPUTE_64F"),
-        "complex64": (runtime.CUDA_C_32F, "F", "CUBLAS_COMPUTE_32F"),
-        "complex128": (runtime.CUDA_C_64F, "D", "CUBLAS_COMPUTE_64F"),
+        "float64": (runtime.CUDA_R_64F, "d", _cublas().CUBLAS_COMPUTE_64F),
+        "complex64": (runtime.CUDA_C_32F, "F", single),
+        "complex128": (runtime.CUDA_C_64F, "D", _cublas().CUBLAS_COMPUTE_64F),
     }
     if factors != sums or factors not in wider:
         return None
@@ -307,29 +306,34 @@ def _types(factors: str, sums: str) -> tuple[int, int, str, str] | None:
     return kind, kind, scalar, computed
 
 
-def _cublas(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
-    """c = alpha a b + beta c by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
+@cache
+def _cublas() -> Any:
+    """CuPy's binding, which loads the library."""
     from cupy_backends.cuda.libs import cublas
 
-    types, into = _types(str(a.dtype), str(c.dtype)), blas.orientation(c)
-    if types is None or into is None or a.dtype != b.dtype:
+    return cublas
+
+
+def _multiplied(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
+    """c = alpha a b + beta c by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
+    kind, into = a.dtype, blas.orientation(c)
+    types = _types(kind, c.dtype, config.settings.tf32)
+    if types is None or into is None or kind != b.dtype:
         return False
     if into[0] == b"T":
         a, b, c = b.T, a.T, c.T
-    (a, how_a), (b, how_b) = _oriented(a), _oriented(b)
-    if max(*a.shape, *b.shape, how_a[1], how_b[1], into[1]) > blas.LIMIT:
+    (a, how_a), (b, how_b), (m, n), k = _oriented(a), _oriented(b), c.shape, a.shape[1]
+    if max(m, n, k, how_a[1], how_b[1], into[1]) > blas.LIMIT:
         return False
     factors, sums, scalar, computed = types
-    if config.settings.tf32 and (a.dtype.name in ("float32", "complex64")):
-        computed += "_FAST_TF32"
     both, at = blas.scalars(alpha, beta, scalar)
+    cublas, handle = _cublas(), cupy.cuda.device.get_cublas_handle()
     turn = {b"N": cublas.CUBLAS_OP_N, b"T": cublas.CUBLAS_OP_T}
-    handle = cupy.cuda.device.get_cublas_handle()
     with _wide_sums(cublas, handle) if c.itemsize == 2 else nullcontext():
         cublas.gemmEx(
-            handle, turn[how_b[0]], turn[how_a[0]], c.shape[1], c.shape[0], a.shape[1],
+            handle, turn[how_b[0]], turn[how_a[0]], n, m, k,
             at, b.data.ptr, factors, how_b[1], a.data.ptr, factors, how_a[1],
-            at + both.itemsize, c.data.ptr, sums, into[1], getattr(cublas, computed), cublas.CUBLAS_GEMM_DEFAULT,
+            at + both.itemsize, c.data.ptr, sums, into[1], computed, cublas.CUBLAS_GEMM_DEFAULT,
         )
     return True
 

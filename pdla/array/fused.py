@@ -16,6 +16,7 @@ from pdla.array.launch import THREADS, blocks, launch
 
 _WARP = 32
 _ROWS = 256  # rows of a tile of columns.cu, in which each thread of a warp has 16 bytes of a row
+_FLOATS = ("float32", "float64")  # of which there are kernels
 _SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row takes a block
 
 
@@ -23,7 +24,7 @@ def _ready(*arrays: Any, into: Any = None) -> list[Any]:
     """The arrays, copied where they have gaps, and None for None. An empty list if there is no kernel for them: for their dtypes,
     or because `into`, which is to be written to, has gaps."""
     given = [x for x in (*arrays, into) if x is not None]
-    if str(given[0].dtype) not in ("float32", "float64") or any(x.dtype != given[0].dtype for x in given):
+    if str(given[0].dtype) not in _FLOATS or any(x.dtype != given[0].dtype for x in given):
         return []
     if into is not None and not into.flags.c_contiguous:
         return []
@@ -104,6 +105,24 @@ def _summed(x: Any, y: Any, product: Any, both: bool) -> Any:
         args = x, y, product, sums, np.bool_(both), np.int64(m), np.int64(n)
         launch("columns.cu", f"columns_{x.dtype}", grid, block, *args)
     return sums if len(sums) == 1 else _summed(sums, None, None, False)
+
+
+def add_at(target: Any, rows: np.ndarray, source: Any) -> None:
+    """target[rows[i]] += source[i] for each i, where rows may repeat, in this order: copies on several ranks stay copies."""
+    if str(target.dtype) not in _FLOATS:
+        added = target.get()
+        numpy.add_at(added, rows, source.get())
+        target[...] = cupy.asarray(added)
+    elif target.size and len(rows):
+        source = source.astype(target.dtype, copy=False)
+        order = np.argsort(rows, kind="stable")
+        begins = np.flatnonzero(np.diff(rows[order], prepend=-1))
+        listed = cupy.asarray(np.concatenate([rows[order][begins], begins, [len(rows)], order]))
+        count, n, size = len(begins), target.shape[1], target.itemsize
+        lists = listed[:count], listed[count : 2 * count + 1], listed[2 * count + 1 :]
+        sides = [arg for x in (source, target) for arg in (x, *(np.int64(stride // size) for stride in x.strides))]
+        grid = blocks(count * -(-n // THREADS))
+        launch("scatter.cu", f"scatter_{target.dtype}", grid, (THREADS,), *sides, *lists, np.int64(count), np.int64(n))
 
 
 # ---------------------------------------------------------------------------------------------- row by row

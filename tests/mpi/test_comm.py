@@ -67,7 +67,7 @@ def test_without_a_timeout_a_rank_waits_as_long_as_it_takes(comm):
     with config.override(timeout=0.0):
         if comm.rank == 0:
             time.sleep(0.1)
-        comm.allreduce(np.ones(3)).wait()
+        comm.allreduce(comm.xp.asarray(np.ones(3))).wait()
 
 
 def test_a_node_has_the_cores_of_any_of_its_ranks_and_the_least_room_counts(comm, monkeypatch):
@@ -784,7 +784,7 @@ def test_messages_arrive_while_a_rank_computes(comm, progress):
 def test_what_has_all_come_while_a_rank_computed_is_told_and_copied(comm, progress):
     """Behind it nothing is on its way any more, and strided arrays have come to boxes of their own."""
     outs = [laid(comm.xp, "gaps", (5, 3)) for _ in range(comm.size)]
-    gathered = comm.allgather(numbers(comm.rank, (5, 3)), outs)
+    gathered = comm.allgather(comm.xp.asarray(numbers(comm.rank, (5, 3))), outs)
     give_up = time.monotonic() + 60
     while any(round_.left for round_, _ in comm._under_way.values()) and time.monotonic() < give_up:
         time.sleep(0.001)

@@ -430,7 +430,7 @@ runtime = SimpleNamespace(
 )
 cuda = SimpleNamespace(
     runtime=runtime, Device=Device, Stream=Stream, Event=Event, get_current_stream=current,
-    alloc_pinned_memory=_pinned, device=SimpleNamespace(get_cublas_handle=int),
+    alloc_pinned_memory=_pinned, PinnedMemoryPointer=ctypes.Array, device=SimpleNamespace(get_cublas_handle=int),
 )
 _names = ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32")
 _cublas = SimpleNamespace(

@@ -168,6 +168,44 @@ def test_copies_from_and_to_the_host(shape):
         np.testing.assert_array_equal(back, x)
 
 
+def test_an_array_of_the_host_that_is_not_pinned_is_refused():
+    """A kernel that touched its memory would end all work on the device."""
+    there, box = xp.empty((3, 4), np.float32), xp.pinned((6, 4), np.float32)[1:4]
+    with pytest.raises(ShapeError, match=r"an array of the host \(NumPy's, float32\[3, 4\]\)"):
+        xp.copies([(there, np.ones((6, 4), np.float32)[::2])])
+    xp.copies([(there, box)])
+    xp.finish()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "float16", "int8"])
+def test_take_and_put_where_rows_begin_at_whole_vectors(dtype):
+    """Of columns in a list, those that are neighbours are copied 16 bytes at a time, and no others are."""
+    x, rows = numbers((40, 256), dtype, 1), np.arange(1, 40, 2)
+    blocks = np.flatnonzero(np.arange(256) // 16 % 3 == 1)
+    shuffled = np.concatenate([np.arange(16, 32)[::-1], [7, 5, 6, 8], blocks[:16], [0, 2, 1, 3] * 4])
+    for cols in (blocks, shuffled):
+        wanted = host.take(x, rows, cols)
+        same(xp.take(xp.asarray(x), rows, cols), wanted)
+        if len(set(cols)) == len(cols):
+            found, target = xp.asarray(x), x.copy()
+            xp.put(found, rows, cols, xp.asarray(wanted * 2))
+            host.put(target, rows, cols, wanted * 2)
+            same(found, target)
+
+
+@pytest.mark.parametrize("lies", ["C", "F", "gaps"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize(("rows", "columns"), [([], 3), ([2], 1), ([5, 0, 5, 5, 2, 0, 5], 300), ([1] * 40, 7)])
+def test_rows_that_come_many_times_are_added_one_after_another(rows, columns, dtype, lies):
+    """As on a processor, bit for bit: ranks that have copies of a gradient would else not have copies any more."""
+    rows, target = np.array(rows, np.int64), random((6, columns), dtype)
+    source = random((len(rows), columns), dtype, 1)
+    found = there(target, lies)
+    xp.add_at(found, rows, there(source, lies))
+    host.add_at(target, rows, source)
+    same(found, target)
+
+
 @pytest.mark.parametrize("lies", LIE)
 @pytest.mark.parametrize("dtype", ["float64", "float16", "complex128", "int8"])
 def test_take_and_put(lies, dtype):
