@@ -145,7 +145,7 @@ def _library(blas: dict[str, Any]) -> str:
 def _devices(comm: pdla.Communicator) -> str:
     if comm.xp.name == "numpy":
         return "none used; --array cupy puts matrices on GPUs, and finds out whether this MPI takes their memory"
-    way = "takes device memory" if getattr(comm, "aware", True) else "gets copies in pinned memory of the host"
+    way = "gets copies in pinned memory of the host" if getattr(comm, "staged", False) else "takes device memory"
     return "CuPy's arrays, which go by NCCL" if hasattr(comm, "nccl") else f"CuPy's arrays; MPI {way}"
 
 

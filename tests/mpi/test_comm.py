@@ -453,7 +453,7 @@ def test_buffers_of_strided_arrays_are_counted_and_given_back(comm):
             comm.shift(of_rank(comm, how, comm.rank, (10, 10)), laid(comm.xp, how, (10, 10))).wait()
         assert ledger.workspace == 0
         sizes[how] = ledger.peak_workspace
-    pinned = comm.xp.name == "cupy" and not (comm.aware or hasattr(comm, "nccl"))  # the host's memory is no workspace
+    pinned = comm.staged  # the host's memory is no workspace
     assert sizes == {"C": 0, "transposed": 2 * 800 if comm.size > 1 and not pinned else 0}
 
 

@@ -31,7 +31,7 @@ for algorithm in ("gather", "summa", "cannon"):
     C = pdla.matmul(A, B.T, algorithm=algorithm, panel=7)
     assert np.array_equal(C.gather().get(), a @ b.T), algorithm
 if comm.rank == 0:
-    print("NCCL" if hasattr(comm, "nccl") else "aware" if comm.aware else "staged")
+    print("NCCL" if hasattr(comm, "nccl") else "staged" if comm.staged else "aware")
 """
 
 

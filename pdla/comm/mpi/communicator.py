@@ -46,7 +46,7 @@ _LOOK = 1.0  # seconds from one look at the clock to the next that count as wait
 class MPIComm(Communicator):
     """One rank's handle of a group of processes. It owns `mpi`, an mpi4py communicator on which nothing else is sent."""
 
-    aware = False  # whether MPI is given device memory
+    staged = False  # whether a device's arrays go through pinned memory of the host
 
     def __init__(self, mpi: MPI.Comm, here: Node, homes: Sequence[int], axis: str = "all", xp: ModuleType = numpy) -> None:
         super().__init__(mpi.Get_rank(), mpi.Get_size(), axis)
@@ -86,13 +86,12 @@ class MPIComm(Communicator):
         """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0; where each
         rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
         """
-        landings = staging.landings([*map(_ARRAY, recvs)], self.aware)
-        least = staging.least(self.xp, self.aware)
+        landings = staging.landings([*map(_ARRAY, recvs)], self.staged)
         # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
-        packed = staging.packed([*map(_ARRAY, sends)], self.aware)
+        packed = staging.packed([*map(_ARRAY, sends)], self.staged)
         coming, going, expected = [], [], []
         for i, (source, _) in enumerate(recvs):
-            for number, piece in enumerate(pieces(landings[i].box, least or self._far_least(source))):
+            for number, piece in enumerate(self._pieces(landings[i].box, source)):
                 coming.append(self.mpi.Irecv(piece, source, tag))
                 expected.append((i, number, piece[0].nbytes))
         packing: list[tuple[Any, Send]] = []
@@ -128,12 +127,13 @@ class MPIComm(Communicator):
         return {(self.rank + at_once + i) % self.size: place[(self.rank - i) % self.size] for i in further}
 
     def _sends(self, box: Array, to: int, tag: int) -> list[Send]:
-        least = staging.least(self.xp, self.aware) or self._far_least(to)
-        return [partial(self.mpi.Isend, piece, to, tag) for piece in pieces(box, least)]
+        return [partial(self.mpi.Isend, piece, to, tag) for piece in self._pieces(box, to)]
 
-    def _far_least(self, rank: int) -> int:
-        """Least bytes of a piece of long messages of the host from and to this rank; 0: messages travel whole."""
-        return FAR_PIECE if self._far(rank) else 0
+    def _pieces(self, box: Array, rank: int) -> list[list[Any]]:
+        """The pieces in which a message from or to this rank travels."""
+        if self.staged:
+            return pieces(box, staging.PIECE)
+        return pieces(box, FAR_PIECE if self.nodes > 1 and self._far(rank) else 0)
 
     def _arrivals(self, call: str, round_: Round, landings: Sequence[staging.Landing]) -> Iterator[int]:
         """Begin to wait for a round that has been posted; gives the numbers of `landings` in order of arrival."""
@@ -183,9 +183,9 @@ class MPIComm(Communicator):
     def _broadcast(self, x: Array, root: int) -> Iterator[int]:
         """By MPI's own broadcast, one for each piece. All ranks must begin collectives in the same order, so the root waits here
         until its device has packed a piece."""
-        landings = [] if self.rank == root else staging.landings([x], self.aware)
-        box, events = (landings[0].box, []) if landings else staging.packed([x], self.aware)[id(x)]
-        parts = pieces(box, staging.least(self.xp, self.aware))
+        landings = [] if self.rank == root else staging.landings([x], self.staged)
+        box, events = (landings[0].box, []) if landings else staging.packed([x], self.staged)[id(x)]
+        parts = pieces(box, staging.PIECE if self.staged else 0)
         requests = []
         for number, part in enumerate(parts):
             if events:
@@ -328,7 +328,7 @@ class MPIComm(Communicator):
         if ranks is None:
             return None
         made = type(self)(group, self.node, [self.homes[r] for r in ranks], axis, self.xp)
-        made.aware, made.shared_limit = self.aware, self.shared_limit
+        made.staged, made.shared_limit = self.staged, self.shared_limit
         return made
 
     def shared_buffer(self) -> SharedBuffer | None:

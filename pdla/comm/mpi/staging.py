@@ -15,18 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from pdla.array import namespace
+from pdla.array import namespace, numpy
 from pdla.comm.group import Array
 from pdla.comm.ledger import buffer
 from pdla.comm.mpi.messages import step
 
 PIECE = 1 << 20  # bytes of a piece through pinned memory, at least: each is a launch
-
-
-def least(xp: ModuleType, aware: bool) -> int:
-    """Least bytes of a piece of long messages, on a communicator of such arrays; 0: messages travel whole. aware: whether MPI takes
-    device memory."""
-    return PIECE if xp.name == "cupy" and not aware else 0
 
 
 def gapless(xp: ModuleType, x: Array) -> Array:
@@ -75,13 +69,13 @@ class Staged(Landing):
         return self.landed == len(self.parts)
 
 
-def landings(outs: Sequence[Array], aware: bool) -> list[Landing]:
+def landings(outs: Sequence[Array], staged: bool) -> list[Landing]:
     """Landings for messages into these arrays, all the host's or all of one device, which has done all that was asked so far before
     anything is written to them."""
     if not outs:
         return []
     xp = namespace(outs[0])
-    if least(xp, aware):
+    if staged and xp is not numpy:
         after = xp.mark()
         return [Staged(xp, out, after) for out in outs]
     xp.finish()
@@ -108,13 +102,13 @@ def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
 Packed = tuple[Array, Sequence[Any]]
 
 
-def packed(arrays: Sequence[Array], aware: bool) -> dict[int, Packed]:
+def packed(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
     """The arrays, all the host's or all of one device, in memory without gaps, by their ids: one that is sent to many ranks is
     packed once."""
     if not arrays:
         return {}
     xp = namespace(arrays[0])
-    if least(xp, aware):
+    if staged and xp is not numpy:
         return _through_host(xp, {id(x): x for x in arrays})
     boxes: dict[int, Packed] = {}
     copied = []

@@ -53,7 +53,7 @@ def by_mpi(comm: Any, asked: bool) -> tuple[Any, str]:
     A new process on each node sends device arrays to itself: if it crashes nothing else does. Then all ranks broadcast, sum,
     gather and shift some, and check what has come: some MPIs bring zeros.
     """
-    comm.aware = True
+    comm.staged = False
     if asked:
         return comm, ""
     first = comm.homes.index(comm.homes[comm.rank]) == comm.rank
@@ -65,7 +65,7 @@ def by_mpi(comm: Any, asked: bool) -> tuple[Any, str]:
 
 def through_host(comm: Any, asked: bool) -> tuple[Any, str]:
     """Pinned memory of the host (staging.py)."""
-    comm.aware = False
+    comm.staged = True
     return comm, "" if asked else "arrays go through the host"
 
 
