@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
-BROADCASTS = ("mpi", "flat", "scatter", "chain")
+BROADCASTS = ("mpi", "flat", "chain")
 ARRAYS = ("numpy", "cupy")
 ELSEWHERE = ("PBLAS_LEAST", "PBLAS_REPORT", "PYTHON", "SCALAPACK")  # variables that pdla/native reads in C
 LAUNCHERS = (  # how the names of variables begin that launchers of MPI set
@@ -27,16 +27,12 @@ class Settings:
     threads  PDLA_THREADS: BLAS threads of each rank; 0: an equal share of its node's cores.
     blas     PDLA_BLAS: the BLAS library that multiplies on the host, with Fortran's names and 32-bit sizes: its path, or a name
              that the loader finds, or Python's environment has; empty: the one of NumPy and SciPy.
-    panel    PDLA_PANEL: width of panels (summa, cannon), in indices, at most; 0: chosen by the plan.
-    bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, scatter, chain (pdla/comm/collectives/broadcast.py).
-    bcast_chunk PDLA_BCAST_CHUNK: bytes of a chain's chunk; 0: chosen by the size of what is broadcast.
+    bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, chain (pdla/comm/collectives/broadcast.py).
     progress PDLA_PROGRESS: seconds between two calls of MPI by the thread that moves messages between nodes while a rank computes;
              multiplied by the ranks to a core, if there are more than one; 0: no such thread.
     crowded  PDLA_CROWDED: processes to a core, if not only this job's ranks on this node take its cores. Above 1 ranks sleep
              between polls, as they always do where they outnumber their node's cores.
     shared   PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send messages (0).
-    subcomms PDLA_SUBCOMMS: families of sub-communicators that are kept for reuse on one communicator, at least 8.
-    plans    PDLA_PLANS: plans of products kept for reuse on one communicator, and as many routes of matrices and triangles.
     keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls. The same on every rank, as
              ranks must free together what they share.
     pblas_flops PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from which it gets a plan.
@@ -52,14 +48,10 @@ class Settings:
     timeout: float = 300.0
     threads: int = 0
     blas: str = ""
-    panel: int = 0
     bcast: str = "auto"
-    bcast_chunk: int = 0
     progress: float = 1e-3
     crowded: float = 1.0
     shared: bool = True
-    subcomms: int = 128
-    plans: int = 128
     keep: int = 64 * 2**20
     pblas_flops: float = 4e9
     machine: str = ""
@@ -112,14 +104,10 @@ def read(environ: Mapping[str, str]) -> Settings:
         timeout=float(given.number("TIMEOUT", float, default.timeout)),
         threads=min(int(given.number("THREADS", int, default.threads)), 2**31 - 1),  # BLAS takes C's int
         blas=given.text("BLAS", default.blas),
-        panel=int(given.number("PANEL", int, default.panel)),
         bcast=given.word("BCAST", ("auto", *BROADCASTS), default.bcast),
-        bcast_chunk=int(given.number("BCAST_CHUNK", int, default.bcast_chunk)),
         progress=min(float(given.number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
         crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
         shared=given.switch("SHARED", default.shared),
-        subcomms=max(8, int(given.number("SUBCOMMS", int, default.subcomms))),
-        plans=int(given.number("PLANS", int, default.plans)),
         keep=int(given.number("KEEP", int, default.keep)),
         pblas_flops=float(given.number("PBLAS_FLOPS", float, default.pblas_flops)),
         machine=given.text("MACHINE", default.machine),

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from pdla import config
 from pdla.comm import as_communicator
 from pdla.comm.agreement import agreed, in_words
 from pdla.comm.communicator import Communicator
@@ -21,6 +20,7 @@ from pdla.indices import distinct
 from pdla.layout import Layout
 
 NAMES = ("row", "col", "depth")
+FAMILIES = 128  # of sub-communicators that are kept for reuse on one communicator; MPICH has some 2000 of them in a process
 Order = str | Sequence[Any] | np.ndarray | None
 
 
@@ -333,7 +333,7 @@ class Families:
         if key in self.kept:
             made = self.kept.pop(key)
         else:
-            while len(self.kept) >= config.settings.subcomms:
+            while len(self.kept) >= FAMILIES:
                 self._drop(next(iter(self.kept)))
             made = self.comm.split(grid.group(names), ",".join(names))
             if made is not None:

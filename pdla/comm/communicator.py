@@ -100,8 +100,8 @@ class Communicator(Group):
         """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
         self._arrays("bcast", x)
         self._one_of("bcast", root=root)
-        way, chunk = self._way(x.nbytes), config.settings.bcast_chunk
-        m = broadcast.messages(way, x, self.rank, self.size, root, chunk)
+        way = self._way(x.nbytes)
+        m = broadcast.messages(way, x, self.rank, self.size, root)
         return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
 
     def asked_way(self, nbytes: int) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.dtypes import promoted
+from pdla.comm import cache
 from pdla.comm.agreement import agreed, in_words
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
@@ -194,7 +195,7 @@ class Plans:
             return
         self.plans.pop(key, None)
         self.plans[key] = plan
-        while len(self.plans) > config.settings.plans:
+        while len(self.plans) > cache.MOST:
             del self.plans[next(iter(self.plans))]
 
 
@@ -228,7 +229,7 @@ def _agreed(
 
 def _made_for(settings: config.Settings) -> tuple:
     """The settings on which the choice of a plan, or the costs that it foretells, depend."""
-    return settings.panel, settings.machine, settings.bcast, settings.bcast_chunk
+    return settings.machine, settings.bcast
 
 
 def _wanted(A: DistMatrix, B: DistMatrix, layout: Layout | str | None, out: DistMatrix | None) -> Operand | None:

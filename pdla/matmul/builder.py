@@ -9,7 +9,6 @@ from math import inf
 
 import numpy as np
 
-from pdla import config
 from pdla.grid import ProcessGrid
 from pdla.matmul import roles
 from pdla.matmul.algorithms.table import Table
@@ -68,7 +67,7 @@ class PlanBuilder:
         a, b, c = (layout.summed for layout in native)
         steps = walk.choose(a, b, c, way.roles, grid.sizes, q.mnk, walked)
         C = self.C or Operand((q.mnk[0], q.mnk[1]), c, grid)
-        width = self.options.panel or config.settings.panel or max(PANEL, -(-steps.length(q.mnk) // MOST_PANELS))
+        width = self.options.panel or max(PANEL, -(-steps.length(q.mnk) // MOST_PANELS))
         limit = inf if self.options.memory_limit is None else self.options.memory_limit
         return Plan(
             self.A, self.B, C, self.dtype, way.algorithm, way.schedule, grid, native, way.stays, way.roles, steps, width,

@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.numpy import at
-from pdla.comm import from_fortran
+from pdla.comm import cache, from_fortran
 from pdla.comm.agreement import agree
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
@@ -91,7 +91,7 @@ class Context:
         call = read()
         agree(self.grid.comm, call.said)
         run = self.calls[key] = BIND[call.routine](self, [Window.of(call, i, self.grid) for i in range(3)], call)
-        while len(self.calls) > config.settings.plans:
+        while len(self.calls) > cache.MOST:
             del self.calls[next(iter(self.calls))]
         return run
 

@@ -24,7 +24,7 @@ from pdla.errors import AgreementError, GridError, PdlaError, ShapeError
 
 pytestmark = pytest.mark.mpi
 every_layout = pytest.mark.parametrize("how", ["C", "transposed", "gaps"])
-every_way = pytest.mark.parametrize("way", ["mpi", "flat", "scatter", "chain"])
+every_way = pytest.mark.parametrize("way", ["mpi", "flat", "chain"])
 DTYPES = ["float64", "complex64", "float16", "int8", "bool", *["longdouble"] * (config.settings.array == "numpy")]
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 

@@ -1,6 +1,7 @@
 """Distributed matrices under MPI: made, moved, gathered and summed; errors on all ranks; no communicator left over."""
 
 from contextlib import nullcontext
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_communicators_do_not_run_out(comm):
             for i in range(2500):
                 grid = ProcessGrid((1, size) if i % 2 else (size, 1), (f"r{i}", f"c{i}"), group)
                 assert grid[f"c{i}" if i % 2 else f"r{i}"].size == size
-        assert len(group._families.kept) == pdla.config.settings.subcomms
+        assert len(group._families.kept) == pdla.grid.FAMILIES
         group.close()
     comm.barrier()
 
@@ -177,7 +178,7 @@ def test_what_products_make_of_a_communicator_goes_with_it(comm):
 
 def test_closed_grids_give_their_communicators_back(comm):
     kept = len(comm._families.kept) if hasattr(comm, "_families") else 0
-    with pdla.config.override(subcomms=10**6):
+    with patch.object(pdla.grid, "FAMILIES", 10**6):
         for i in range(20):
             with ProcessGrid(comm.size, f"closed{i}", comm) as grid:
                 group = grid[f"closed{i}"]
@@ -189,7 +190,7 @@ def test_closed_grids_give_their_communicators_back(comm):
 def test_a_grid_over_a_communicator_of_a_grid_outlives_many_others(comm):
     group = comm.split(list(range(comm.size)), "outer")
     inner = ProcessGrid(comm.size, "inner", ProcessGrid(comm.size, "line", group)["line"])
-    with pdla.config.override(subcomms=8):
+    with patch.object(pdla.grid, "FAMILIES", 8):
         for i in range(10):
             assert ProcessGrid(comm.size, f"other{i}", group)[f"other{i}"].size == comm.size
     A = pdla.ones((5, 5), inner, Layout("inner"))

@@ -454,15 +454,15 @@ def test_without_checks_results_are_the_same():
 
 
 def test_override_is_undone():
-    with pytest.raises(ZeroDivisionError), config.override(check=False, panel=7):
-        assert (config.settings.check, config.settings.panel) == (False, 7)
+    with pytest.raises(ZeroDivisionError), config.override(check=False, threads=7):
+        assert (config.settings.check, config.settings.threads) == (False, 7)
         raise ZeroDivisionError
-    assert config.settings.check and config.settings.panel != 7
+    assert config.settings.check and config.settings.threads != 7
 
 
 def test_settings_are_read_from_the_environment():
-    settings = config.read({"PDLA_CHECK": "0", "PDLA_TIMEOUT": "2.5", "PDLA_SUBCOMMS": "1", "PDLA_PANEL": "64"})
-    assert settings == config.Settings(check=False, timeout=2.5, panel=64, subcomms=8)
+    settings = config.read({"PDLA_CHECK": "0", "PDLA_TIMEOUT": "2.5", "PDLA_KEEP": "64"})
+    assert settings == config.Settings(check=False, timeout=2.5, keep=64)
     assert config.read({}) == config.Settings()
     wrong = (
         ("THREADS", "x", "not a number"), ("THREADS", "-1", "negative"), ("TIMEOUT", "nan", "not a number"),

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from functools import partial
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -29,7 +30,7 @@ def numbers(rank, shape, dtype="float64"):
 # ---------------------------------------------------------------------------------------------- verbs
 
 
-@pytest.mark.parametrize("way", ["flat", "scatter", "chain"])
+@pytest.mark.parametrize("way", ["flat", "chain"])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
 def test_every_verb(size, way):
     def program(comm):
@@ -53,11 +54,11 @@ def test_every_verb(size, way):
             np.testing.assert_array_equal(out, numbers((me - step) % size, (2, 3)))
         comm.barrier()
 
-    with config.override(bcast=way, bcast_chunk=40):
+    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
         run(size, program)
 
 
-@pytest.mark.parametrize("way", ["flat", "scatter", "chain"])
+@pytest.mark.parametrize("way", ["flat", "chain"])
 def test_a_number_alone_is_broadcast(way):
     with config.override(bcast=way):
         assert run(4, lambda comm: comm.bcast(np.array(comm.rank + 0.5), 2).wait().tolist()) == [2.5] * 4
@@ -103,7 +104,7 @@ def test_16_bits_are_added_up_in_32_and_rounded_once(size, dtype):
     assert all(whole == told[0][2] for whole, _, _ in told) and told[-1][1] == told[0][2]
 
 
-@pytest.mark.parametrize(("way", "messages"), [("mpi", 1), ("flat", 1), ("scatter", 5), ("chain", 6)])
+@pytest.mark.parametrize(("way", "messages"), [("mpi", 1), ("flat", 1), ("chain", 6)])
 def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages):
     def program(comm):
         x = numbers(comm.rank, (6, 8))[:, ::2]
@@ -114,7 +115,7 @@ def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages
         (event,) = ledger.events
         return event.bytes, event.messages, event.way
 
-    with config.override(bcast=way, bcast_chunk=40):
+    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
         done = run(5, program)
         dry = [pdla.dry_run(5, lambda comm: comm.bcast(comm.xp.empty((6, 4), "float64"), 1).wait(), rank=r)[1] for r in range(5)]
     assert [size for size, _, _ in done] == [192, 0, 192, 192, 192]
@@ -140,23 +141,24 @@ def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
 
 @pytest.mark.parametrize(
     ("rows", "length", "ranks", "chunk", "chunks"),
-    [(1024, 2**10, 4, 0, 16), (64, 2**16, 4, 0, 32), (128, 2**16, 8, 0, 64), (6, 80, 4, 160, 3), (6, 80, 4, 40, 6)],
+    [(1024, 2**10, 4, None, 16), (64, 2**16, 4, None, 32), (128, 2**16, 8, None, 64), (6, 80, 4, 160, 3), (6, 80, 4, 40, 6)],
 )
-def test_a_chain_has_eight_chunks_a_rank_of_64_kib_or_more_and_of_a_row_at_least(rows, length, ranks, chunk, chunks):
+def test_a_chain_has_eight_chunks_a_rank_of_64_kib_or_more_and_of_a_row_at_least(rows, length, ranks, chunk, chunks, monkeypatch):
+    monkeypatch.setattr(broadcast, "CHUNK", chunk or broadcast.CHUNK)
     x = np.empty((rows, length), "uint8")
-    first, *_, last = (broadcast.messages("chain", x, rank, ranks, 1, chunk) for rank in (1, 2, 0))
+    first, *_, last = (broadcast.messages("chain", x, rank, ranks, 1) for rank in (1, 2, 0))
     pieces = [(rows // chunks, length)] * chunks
     assert [piece.shape for _, piece in first.sends] == [piece.shape for _, piece in last.recvs] == pieces
 
 
-@pytest.mark.parametrize("way", ["flat", "scatter", "chain"])
+@pytest.mark.parametrize("way", ["flat", "chain"])
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,)], ids=str)
 def test_of_nothing_no_message_is_sent(way, shape):
-    assert all(broadcast.messages(way, np.empty(shape), rank, 3, 0, 0) == ((), (), {}) for rank in range(3))
+    assert all(broadcast.messages(way, np.empty(shape), rank, 3, 0) == ((), (), {}) for rank in range(3))
 
 
 @pytest.mark.parametrize(
-    ("way", "from_far"), [("mpi", (0, 0, 160, 160)), ("scatter", (80, 0, 120, 120)), ("chain", (160, 0, 160, 0))]
+    ("way", "from_far"), [("mpi", (0, 0, 160, 160)), ("chain", (160, 0, 160, 0))]
 )
 def test_the_ledger_tells_bytes_from_ranks_on_other_nodes(way, from_far):
     """Nodes of ranks 0 and 1, 2 and 3. A broadcast of 160 bytes from rank 1, in a chain by way of 2, 3 and 0; other verbs."""
@@ -180,7 +182,7 @@ def test_the_ledger_tells_bytes_from_ranks_on_other_nodes(way, from_far):
         count(lambda: comm.alltoall({comm.rank ^ 1: x}, {comm.rank ^ 1: empty((4, 5), "float64")}))
         return far
 
-    with config.override(bcast=way, bcast_chunk=40):
+    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
         by_rank = run(4, program)
         assert [pdla.dry_run(4, program, rank=r)[0] for r in range(4)] == by_rank
     bcast, *others = zip(*by_rank, strict=True)
@@ -201,8 +203,8 @@ def test_totals_tell_bytes_from_other_nodes_and_one_node_has_none():
 
 
 def test_a_way_that_is_none_is_refused():
-    assert config.read({"PDLA_BCAST": "scatter", "PDLA_BCAST_CHUNK": "4096"}).bcast == "scatter"
-    with pytest.raises(ValueError, match="PDLA_BCAST='tree' is none of auto, mpi, flat, scatter, chain"):
+    assert config.read({"PDLA_BCAST": "chain"}).bcast == "chain"
+    with pytest.raises(ValueError, match="PDLA_BCAST='tree' is none of auto, mpi, flat, chain"):
         config.read({"PDLA_BCAST": "tree"})
 
 

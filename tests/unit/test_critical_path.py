@@ -4,12 +4,14 @@ import json
 import time
 from dataclasses import replace
 from math import inf
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import pdla
 from pdla import config, nn
+from pdla.comm.collectives import broadcast
 from pdla.errors import AgreementError, DeadlockError, PdlaError, RemoteError
 from pdla.model.machine import Machine
 
@@ -186,7 +188,7 @@ def test_broadcasts(way, seconds):
         work(comm, 1 if comm.rank == 1 else 0)
         comm.bcast(block(comm), 1).wait()
 
-    with config.override(bcast=way, bcast_chunk=TENTH * 2):
+    with config.override(bcast=way), patch.object(broadcast, "CHUNK", TENTH * 2):
         run = pdla.dry_run_all(4, program, machine=PLAIN)
     assert run.seconds == pytest.approx(1 + seconds)
     assert run.path.steps[0].rank == 1 and {step.what for step in run.path.steps} == {"gemm", "bcast"}

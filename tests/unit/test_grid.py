@@ -1,12 +1,13 @@
 """Process grids: which rank has which place, which communicators there are, and that none is left open."""
 
 from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import pdla
-from pdla import Layout, ProcessGrid, balanced_shape, config, run, tiled_order
+from pdla import Layout, ProcessGrid, balanced_shape, run, tiled_order
 from pdla.errors import AgreementError, GridError
 
 
@@ -280,7 +281,7 @@ def test_of_too_many_communicators_the_one_that_was_asked_for_longest_ago_is_clo
         assert [i for i, one in enumerate(made) if again[i] is one] == [0, 2]
         assert again[1].share(comm.rank) == grids[1].group(("r1",))
 
-    with config.override(subcomms=8):
+    with patch.object(pdla.grid, "FAMILIES", 8):
         on_ranks(4, program)
 
 
@@ -294,5 +295,5 @@ def test_ten_thousand_grids_keep_a_bounded_number_of_communicators():
         assert first["first"].share(comm.rank) == [0, 1]
         return len(comm._families.kept)
 
-    with config.override(subcomms=50):
+    with patch.object(pdla.grid, "FAMILIES", 50):
         assert on_ranks(2, program) == [50] * 2

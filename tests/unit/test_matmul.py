@@ -4,6 +4,7 @@ import itertools
 from dataclasses import fields, replace
 from math import inf
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,7 @@ from matmuls import DTYPES, LAYOUT, check_product, exact
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid, config
-from pdla.comm.collectives import ring
+from pdla.comm.collectives import broadcast, ring
 from pdla.comm.threads import ThreadComm
 from pdla.indices import IndexSet
 from pdla.matmul import planner
@@ -424,14 +425,12 @@ def test_thin_tiles_of_a_are_multiplied_together_between_nodes(n, k, nodes, prod
     assert pdla.run(8, program) == [[products, min(k, 8)]] * 8  # tiles of a transpose are not joined
 
 
-def test_a_panel_is_as_wide_as_the_call_says_else_the_setting_else_the_plan():
+def test_a_panel_is_as_wide_as_the_call_says_else_the_plan():
     def program(comm):
         A = pdla.zeros((4000, 4000), ProcessGrid((2, 2), comm=comm), LAYOUT)
         return [pdla.plan_matmul(A, A, algorithm="summa", panel=panel).panel for panel in (3, None)]
 
     assert pdla.dry_run(4, program)[0] == [3, 512]
-    with config.override(panel=7):
-        assert pdla.dry_run(4, program)[0] == [3, 7]
 
 
 def test_before_a_panel_is_given_the_next_three_are_started():
@@ -496,7 +495,7 @@ def test_a_plan_foretells_messages_by_the_way_of_broadcasts_that_is_set():
     def both(comm):  # a kept plan is found again
         comm.barrier()
         found = [program(comm)]
-        for way in ("scatter", "flat"):
+        for way in ("chain", "flat"):
             comm.barrier()
             if comm.rank == 0:
                 config.settings = replace(config.settings, bcast=way)
@@ -504,13 +503,13 @@ def test_a_plan_foretells_messages_by_the_way_of_broadcasts_that_is_set():
             found.append(program(comm))
         return found
 
-    with config.override():
+    with config.override(), patch.object(broadcast, "CHUNK", 512):
         told = pdla.run(4, both)[0]
     assert all(foretold == counted for foretold, counted in told) and told[0] == told[2] != told[1]
 
 
-OTHER = {"machine": "a100x4", "bcast": "scatter", "bcast_chunk": 512, "array": "cupy", "gpu_mpi": "off", "blas": "another"}
-TELLING = ("panel", "machine", "bcast", "bcast_chunk")  # settings by which plans of the test's products differ
+OTHER = {"machine": "a100x4", "bcast": "chain", "array": "cupy", "gpu_mpi": "off", "blas": "another"}
+TELLING = ("machine", "bcast")  # settings by which plans of the test's products differ
 
 
 @pytest.mark.parametrize("setting", [each.name for each in fields(config.Settings)])
@@ -972,7 +971,7 @@ def test_a_call_that_failed_on_one_rank_leaves_all_with_the_same_plans():
         pdla.matmul(A, Bs[2], algorithm="cannon")
         assert np.array_equal(pdla.matmul(A, Bs[0], algorithm="cannon").gather(), A.gather() @ Bs[0].gather())
 
-    with config.override(plans=2):
+    with patch.object(pdla.comm.cache, "MOST", 2):
         pdla.run(4, program)
 
 

@@ -2,7 +2,6 @@
 
 mpi      the MPI library's own way; in the other worlds: flat
 flat     the root sends x to every rank: P - 1 times x through its link
-scatter  the root sends each rank a piece, and the ranks exchange pieces: twice x through every link (van de Geijn 1991)
 chain    the ranks stand in a row, and each sends x on in chunks: once x through every link, after a delay of P - 2 chunks
 
 In every way each rank but the root receives x once, x.nbytes bytes in all.
@@ -13,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pdla.cuts import block_bounds
-
+CHUNK = 64 << 10  # bytes of a chain's chunk, at least
 LONG = 128 << 10  # bytes of x from which on a chain is faster between nodes
 
 
@@ -34,17 +32,12 @@ class Messages(NamedTuple):
     onward: Mapping[int, Sequence[int]]
 
 
-def messages(way: str, x: Any, rank: int, size: int, root: int, chunk: int) -> Messages:
-    """The part of `rank` of `size` ranks. x is cut along its first dimension into pieces, or into chunks of about `chunk` bytes.
-
-    chunk = 0: so long that the delay adds at most an eighth to the time of x on one link, but at least 64 KiB.
-    """
+def messages(way: str, x: Any, rank: int, size: int, root: int) -> Messages:
+    """The part of `rank` of `size` ranks."""
     if size == 1 or not x.size:
         return Messages((), (), {})
     x = x if x.ndim else x.reshape(1)
-    if way == "scatter":
-        return _scatter(x, rank, size, root)
-    return _chain(x, rank, size, root, chunk) if way == "chain" else _flat(x, rank, size, root)
+    return _chain(x, rank, size, root) if way == "chain" else _flat(x, rank, size, root)
 
 
 def _flat(x: Any, rank: int, size: int, root: int) -> Messages:
@@ -53,22 +46,9 @@ def _flat(x: Any, rank: int, size: int, root: int) -> Messages:
     return Messages([(r, x) for r in range(size) if r != root], (), {})
 
 
-def _scatter(x: Any, rank: int, size: int, root: int) -> Messages:
-    """The root sends its own piece to all, and to each rank that rank's piece, which it sends on to all but the root."""
-    pieces = [x[slice(*block_bounds(len(x), size, r))] for r in range(size)]
-    others = [r for r in range(size) if r not in (rank, root)]
-    if rank == root:
-        return Messages(_full([*((r, pieces[r]) for r in others), *((r, pieces[root]) for r in others)]), (), {})
-    recvs = [(root, pieces[rank]), (root, pieces[root]), *((r, pieces[r]) for r in others)]
-    return Messages((), _full(recvs), {0: others} if pieces[rank].size else {})
-
-
-def _full(pieces: Sequence[tuple[int, Any]]) -> list[tuple[int, Any]]:
-    return [(r, piece) for r, piece in pieces if piece.size]
-
-
-def _chain(x: Any, rank: int, size: int, root: int, chunk: int) -> Messages:
-    chunk = chunk or max(64 << 10, x.nbytes // (8 * size))
+def _chain(x: Any, rank: int, size: int, root: int) -> Messages:
+    """Chunks of x along its first dimension, so long that the delay adds at most an eighth to the time of x on one link."""
+    chunk = max(CHUNK, x.nbytes // (8 * size))
     rows = max(1, chunk * len(x) // x.nbytes)
     chunks = [x[lo : lo + rows] for lo in range(0, len(x), rows)]
     ahead, back = (rank + 1) % size, (rank - 1) % size
