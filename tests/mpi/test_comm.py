@@ -15,7 +15,7 @@ import pytest
 import pdla
 from pdla import config
 from pdla.comm.agreement import agree
-from pdla.comm.collectives import circulant, pipeline, ring
+from pdla.comm.collectives import broadcast, circulant, pipeline, ring
 from pdla.comm.dry import dry_run
 from pdla.comm.ledger import record
 from pdla.comm.mpi import node
@@ -113,7 +113,8 @@ def of_rank(comm, how, rank, shape, dtype="float64"):
 def broadcast_by(way, comm, monkeypatch):
     """Let all worlds broadcast this way, a chain in chunks of some hundred bytes."""
     monkeypatch.setattr(comm, "tree", True)
-    monkeypatch.setattr(config, "settings", replace(config.settings, bcast=way, bcast_chunk=500))
+    monkeypatch.setattr(config, "settings", replace(config.settings, bcast=way))
+    monkeypatch.setattr(broadcast, "CHUNK", 500)
 
 
 # ---------------------------------------------------------------------------------------------- each verb
@@ -732,7 +733,7 @@ def test_products_in_halls(with_halls, place, shape, layouts):
 def test_long_broadcasts_between_nodes(far_apart, way, monkeypatch):
     comm = far_apart
     broadcast_by(way, comm, monkeypatch)
-    monkeypatch.setattr(config, "settings", replace(config.settings, bcast_chunk=3 * PIECE))
+    monkeypatch.setattr(broadcast, "CHUNK", 3 * PIECE)
     x = np.arange(3 * PIECE, dtype=np.float32) * (comm.rank == 0)
     with record() as ledger:
         comm.bcast(x, 0).wait()

@@ -11,6 +11,7 @@ from matmuls import numbers
 import pdla
 from pdla import Cuts, Cyclic, Layout, ProcessGrid
 from pdla.array.meta import Meta
+from pdla.comm import cache
 from pdla.errors import AgreementError, GridError, LayoutError, ShapeError
 from pdla.scalapack import Descriptor, from_descriptor, pblas, to_descriptor
 from pdla.scalapack.pblas import DTYPES, Call, Context
@@ -347,7 +348,7 @@ def test_of_calls_without_a_plan_no_more_than_so_many_are_remembered(monkeypatch
 
 
 def test_of_plans_that_used_last_is_kept(monkeypatch):
-    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, plans=2))
+    monkeypatch.setattr(cache, "MOST", 2)
 
     def program(comm):
         context = Context(comm, (2, 2), divmod(comm.rank, 2))
@@ -360,7 +361,7 @@ def test_of_plans_that_used_last_is_kept(monkeypatch):
 
 @pytest.mark.parametrize("kept", [0, 1])
 def test_so_many_plans_are_kept(monkeypatch, kept):
-    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, plans=kept))
+    monkeypatch.setattr(cache, "MOST", kept)
 
     def program(comm):
         context = Context(comm, (2, 2), divmod(comm.rank, 2))
@@ -371,7 +372,8 @@ def test_so_many_plans_are_kept(monkeypatch, kept):
 
 
 def test_a_plan_that_was_dropped_is_to_be_paid_for_again(monkeypatch):
-    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, plans=1, pblas_flops=100))
+    monkeypatch.setattr(cache, "MOST", 1)
+    monkeypatch.setattr(pdla.config, "settings", replace(pdla.config.settings, pblas_flops=100))
 
     def program(comm):
         context = Context(comm, (2, 2), divmod(comm.rank, 2))
