@@ -42,19 +42,18 @@ def in_messages(mpi, x, outs):
     MPI.Request.Waitall(receiving + [mpi.Isend(x, r) for r in others])
 
 
-def gathered(comm, x, outs, long, calm=0, many=inf):
-    """An all-gather by pdla: in steps from `many` ranks on; else around the nodes from `long` bytes on, as a fan up to `calm`."""
-    ring.LONG, ring.CALM, circulant.MANY, circulant.SHORT = long, calm, many, inf
+def gathered(comm, x, outs, long, many=inf):
+    """An all-gather by pdla: in steps from `many` ranks on; else around the nodes from `long` bytes on."""
+    ring.LONG, circulant.MANY, circulant.SHORT = long, many, inf
     comm.allgather(x, outs).wait()
 
 
 def milliseconds(comm, kib):
-    """Collective: milliseconds of an all-gather of pieces of so many KiB: directly, in steps, fan, ring, MPI's."""
+    """Collective: milliseconds of an all-gather of pieces of so many KiB: directly, in steps, ring, MPI's."""
     x, whole = np.ones(int(kib * 128)), np.empty((comm.size, int(kib * 128)))
     ways = (
         lambda: gathered(comm, x, [*whole], inf),
         lambda: gathered(comm, x, [*whole], inf, many=2),
-        lambda: gathered(comm, x, [*whole], 0, inf),
         lambda: gathered(comm, x, [*whole], 0),
         lambda: MPI.COMM_WORLD.Allgather(x, whole),
     )
@@ -97,7 +96,7 @@ def main(megabits, most=inf):
     works = (lambda: MPI.COMM_WORLD.Sendrecv(x, ahead, recvbuf=out, source=back)), (lambda: comm.shift(x, out).wait())
     shares = [x.nbytes / rate / seconds(comm, work) for work in works]
     print_(f"{'shift':20}" + "".join(f"{share:12.0%}" for share in shares))
-    times = milliseconds, ("directly", "in steps", "fan", "ring", "MPI"), f"all-gather of {comm.size} on {comm.nodes} nodes"
+    times = milliseconds, ("directly", "in steps", "ring", "MPI"), f"all-gather of {comm.size} on {comm.nodes} nodes"
     sums = milliseconds_of_sums, ("directly", "in steps", "pipeline", "MPI"), "reduce-scatter, the same"
     for found, ways, what in (times, sums):
         print_(f"{'KiB':>20}" + "".join(f"{way:>12}" for way in ways) + f"   ms, {what}")

@@ -75,7 +75,7 @@ def seconds(moves: Iterable[Move], work: float, sizes: Sizes, machine: Machine, 
         far += move.words * outside
         if move.adds:
             work += machine.touch(2 * itemsize * move.words, move.messages)
-        elif ring.way(itemsize * move.whole, group, -(-group // here)):
+        elif ring.pays(itemsize * move.whole, group, -(-group // here)):
             saved += move.words * outside * (1 - 1 / here)
     near, far, saved = near / machine.rate(False), far / machine.rate(True), saved / machine.rate(True)
     return Seconds(work, itemsize * near, itemsize * far, itemsize * saved)

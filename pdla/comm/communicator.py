@@ -202,15 +202,15 @@ class Communicator(Group):
         if self._stepwise(size):
             order = sorted(coming, key=lambda r: (r - self.rank) % self.size)
             return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, order)
-        if self.nodes > 1 and (way := self._around(size)):
-            route = self._route(way)
+        if self.nodes > 1 and self._around(size):
+            route = self._route
             hops = [hop for hop in route.hops if hop.owner in coming]
             recvs, owners = [(hop.source, coming[hop.owner]) for hop in hops], [hop.owner for hop in hops]
             if gather_buffer is None:
                 arrivals = self._exchange(verb, *ring.messages(route, x, hops, coming))
             else:
                 arrivals = self._landing(verb, x, ring.landings(route, x, hops, coming), hops, gather_buffer)
-            return self._pending(verb, arrivals, recvs, lambda: outs, way, owners)
+            return self._pending(verb, arrivals, recvs, lambda: outs, "ring", owners)
         sends = {r: x for r in range(self.size) if r != self.rank} if x.size else {}
         return self._round(verb, sends, {r: coming[r] for r in sorted(coming)}, lambda: outs)
 

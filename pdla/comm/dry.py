@@ -117,7 +117,7 @@ class DryComm(Communicator):
         around = self._around(x.nbytes)
         size, messages = (x.size - own) * x.itemsize, min(self.size, x.size) - (1 if own else 0)
         outside = self._circle.carried(self.rank) if around else self._outside
-        yield self._half(self._spread(size, messages, outside), lambda: None, around)
+        yield self._half(self._spread(size, messages, outside), lambda: None, "ring" if around else "")
 
     def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
         """What this rank receives for its `own` elements of a sum of x, added up in `wide` bytes each; bytes of buffers; the sum's

@@ -46,7 +46,6 @@ class Group(ABC):
         self.noted: list[str] = []  # what this rank has done since the last agreement, and the others should have (agreement.py)
         self.above: Group | None = None  # the communicator of the grid along whose axes this one lies
         self.ending: list[Callable[[], None]] = []  # collective: called by `close`, to close what was made from this communicator
-        self._routes: dict[str, ring.Route] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rank {self.rank} of {self.size}, {self.axis!r})"
@@ -66,14 +65,13 @@ class Group(ABC):
     def _circle(self) -> ring.Nodes:
         return ring.Nodes(self.homes)
 
-    def _route(self, way: str) -> ring.Route:
-        if way not in self._routes:
-            self._routes[way] = self._circle.route(self.rank, way)
-        return self._routes[way]
+    @cached_property
+    def _route(self) -> ring.Route:
+        return self._circle.route(self.rank)
 
-    def _around(self, nbytes: int) -> str:
-        """How pieces of `nbytes` in all are gathered: "ring" or "fan" around the nodes (ring.py); empty: directly."""
-        return ring.way(nbytes, self.size, self.nodes)
+    def _around(self, nbytes: int) -> bool:
+        """Whether pieces of `nbytes` in all are gathered around the nodes (ring.py)."""
+        return ring.pays(nbytes, self.size, self.nodes)
 
     def _pipelined(self, nbytes: int, growth: int) -> bool:
         """Whether a sum of pieces of `nbytes` in all goes from node to node (collectives/pipeline.py).

@@ -36,7 +36,7 @@ class Event:
     axis      the grid axis (or axes, comma-separated) it ran along; "" for local work
     bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
     start, end  seconds on time.perf_counter's clock, or on the clock of a dry run's machine: end is when the result was there
-    way       of a broadcast: "mpi", "flat", "scatter" or "chain"; of an all-gather around the nodes: "ring" or "fan"; of a sum
+    way       of a broadcast: "mpi", "flat" or "chain"; of an all-gather around the nodes: "ring"; of a sum
               from node to node: "pipeline"; of short pieces of many ranks: "circulant"
     tag       what it was for, where a layer or a program has said so: `with pdla.tagged("fc1")`
     far       of `bytes` those from ranks on other nodes, as far as pdla knows which ranks these are

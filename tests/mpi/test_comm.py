@@ -542,11 +542,10 @@ def test_where_each_sends_to_each_few_messages_are_on_their_way_at_once(far_apar
     comm.barrier()
 
 
-@pytest.fixture(params=["ring", "fan"])
-def placed(comm, monkeypatch, request):
-    """A communicator of all ranks as if rank r ran on node place(r), where all-gathers go around the nodes, either way."""
+@pytest.fixture
+def placed(comm, monkeypatch):
+    """A communicator of all ranks as if rank r ran on node place(r), where all-gathers go around the nodes."""
     monkeypatch.setattr(ring, "LONG", 0)
-    monkeypatch.setattr(ring, "CALM", -1 if request.param == "ring" else 1 << 60)
     made = []
 
     def placing(place):
@@ -562,9 +561,7 @@ def placed(comm, monkeypatch, request):
 
 def around(comm):
     """The way of an all-gather of any length there."""
-    if comm.nodes == 1 or comm.size == 2:
-        return ""
-    return "fan" if ring.CALM > 0 and comm.nodes < comm.size else "ring"
+    return "" if comm.nodes == 1 or comm.size == 2 else "ring"
 
 
 @every_place

@@ -6,7 +6,6 @@ Each kind of step is two functions: one draws it, given the shapes of the matric
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 from random import Random
 from unittest.mock import patch
 
@@ -24,7 +23,7 @@ from pdla.errors import LayoutError
 
 DTYPES = (complex, float, np.complex64, np.float32, np.int64)
 # Which pieces go around the nodes: the long ones, or all of them, either way.
-AROUND = ({"LONG": ring.LONG, "CALM": ring.CALM}, {"LONG": 0, "CALM": -1}, {"LONG": 0, "CALM": inf})
+AROUND = ({"LONG": ring.LONG}, {"LONG": 0})
 MOST = 2**20  # elements stay below: every sum is exact, in float32, too
 
 

@@ -32,12 +32,10 @@ NODES = Machine(
 TENTH = 12_500  # elements, 0.1 s on a link within a node
 
 
-@pytest.fixture(params=["ring", "fan"])
-def always(monkeypatch, request):
-    """However short the pieces are; gives the way that they go, of so many ranks on so many nodes."""
+@pytest.fixture
+def always(monkeypatch):
+    """However short the pieces are."""
     monkeypatch.setattr(ring, "LONG", 0)
-    monkeypatch.setattr(ring, "CALM", inf if request.param == "fan" else -1)
-    return lambda homes: request.param if len(set(homes)) < len(homes) else "ring"
 
 
 def numbers(rank, shape):
@@ -75,7 +73,7 @@ def test_every_piece_comes_once_to_each_rank_and_once_to_each_node(always, homes
     far = dict.fromkeys(homes, 0)
     for rank, (came, event) in enumerate(told):
         assert sorted(came) == sorted(full - {rank})
-        assert event[:3] == ("allgather", sum(sizes) - sizes[rank], len(full - {rank})) and event[4] == always(homes)
+        assert event[:3] == ("allgather", sum(sizes) - sizes[rank], len(full - {rank})) and event[4] == "ring"
         far[homes[rank]] += event[3]
     assert far == {home: sum(size for size, there in zip(sizes, homes, strict=True) if there != home) for home in homes}
     assert [pdla.dry_run(len(homes), gathering, homes, rank=r)[0][1] for r in range(len(homes))] == [event for _, event in told]
@@ -158,11 +156,9 @@ def test_a_rank_counts_its_share_of_a_hall_until_it_leaves():
 @every_place
 def test_a_node_shares_what_it_fetches_among_its_ranks(homes):
     nodes = ring.Nodes(homes)
-    for way, rank in product(("ring", "fan"), range(len(homes))):
-        to, _, hops = nodes.route(rank, way)
-        others = len(nodes.ranks) - 1
-        assert len(to) == (others if way == "fan" else 1)
-        assert all((hop.source == hop.owner and not hop.onward) or way == "ring" for hop in hops if hop.far)
+    for rank in range(len(homes)):
+        to, _, hops = nodes.route(rank)
+        assert homes[to] != homes[rank]
         assert [hop.far for hop in hops] == [homes[hop.source] != homes[rank] for hop in hops]
         assert nodes.carried(rank) == sum(hop.far for hop in hops)
     for there in nodes.ranks:
@@ -193,7 +189,7 @@ def test_dry_halves_are_counted_as_threads_count_theirs(always, homes):
         return [(e.what, e.bytes, e.messages, e.far, e.way) for e in ledger.events]
 
     real = run(len(homes), program)
-    assert [way for *_, way in real[0]] == ["", always(homes)]
+    assert [way for *_, way in real[0]] == ["", "ring"]
     assert [pdla.dry_run(len(homes), program, rank=r)[0] for r in range(len(homes))] == real
 
 
@@ -205,10 +201,8 @@ def test_short_pieces_are_sent_directly():
             comm.allgather(outs[comm.rank], outs).wait()
         return ledger.events[0].way, ledger.bytes_from_far
 
-    piece, most = ring.LONG // 4, ring.CALM // 4
-    assert run(4, program, [0, 0, 2, 2], piece) == [("fan", piece)] * 4
-    assert run(4, program, [0, 0, 2, 2], most) == [("fan", most)] * 4
-    assert run(4, program, [0, 0, 2, 2], most + 1) == [("ring", most + 1)] * 4
+    piece = ring.LONG // 4
+    assert run(4, program, [0, 0, 2, 2], piece) == [("ring", piece)] * 4
     assert run(4, program, [0, 1, 2, 3], piece) == [("ring", 3 * piece)] * 4
     assert run(4, program, [0, 0, 2, 2], piece - 1) == [("", 2 * (piece - 1))] * 4
     assert run(4, program, [0, 0, 0, 0], piece) == run(4, program, (), piece) == [("", 0)] * 4

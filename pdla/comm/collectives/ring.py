@@ -1,13 +1,9 @@
 """An all-gather around the nodes: over the link of each node every piece goes once.
 
-ring  the nodes lie in a circle: a piece goes from its owner to one rank of the next node, from there to one of the node after, ...
-fan   a piece goes from its owner to one rank of every other node at once, in one step instead of many
-
-On its own node the owner sends its piece to all ranks; on another node the rank to which it came, its *carrier*, does. A node's
-ranks carry pieces in turn, by the place of the owner on its node. If a piece were sent to every rank directly, it would go over a
-node's link once for each of its ranks.
-
-Either way a rank receives every other rank's piece once.
+The nodes lie in a circle: a piece goes from its owner to one rank of the next node, from there to one of the node after, ... On
+its own node the owner sends its piece to all ranks; on another node the rank to which it came, its *carrier*, does. A node's ranks
+carry pieces in turn, by the place of the owner on its node. If a piece were sent to every rank directly, it would go over a node's
+link once for each of its ranks. A rank receives every other rank's piece once.
 """
 
 from __future__ import annotations
@@ -19,15 +15,11 @@ from typing import Any, NamedTuple
 from pdla.comm.collectives.broadcast import Messages
 
 LONG = 256 << 10  # bytes of all pieces together from which this is faster than sending them directly
-CALM = 512 << 10  # such bytes up to which it is a fan, if nodes have several ranks: more at once overflows the queues of links
 
 
-def way(nbytes: int, ranks: int, nodes: int) -> str:
-    """How pieces of `nbytes` in all are gathered: "ring", "fan", or empty: every rank sends to every other. As bench/exchanges.py
-    found."""
-    if nodes == 1 or ranks == 2 or nbytes < LONG:
-        return ""
-    return "fan" if nodes < ranks and nbytes <= CALM else "ring"
+def pays(nbytes: int, ranks: int, nodes: int) -> bool:
+    """Whether pieces of `nbytes` in all are gathered in this way, and not sent by every rank to every other."""
+    return nodes > 1 and ranks > 2 and nbytes >= LONG
 
 
 class Hop(NamedTuple):
@@ -41,11 +33,11 @@ class Hop(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A rank's part: `to` are the ranks of other nodes to which it sends its own piece; `near` the other ranks of its node, to
+    """A rank's part: `to` is the rank of the next node to which it sends its own piece; `near` the other ranks of its node, to
     which it sends that and every piece that comes from another node; `hops` the others' pieces in the order in which they come.
     """
 
-    to: Sequence[int]
+    to: int
     near: Sequence[int]
     hops: Sequence[Hop]
 
@@ -84,11 +76,10 @@ class Nodes:
         step = len(self.ranks[own])
         return sum(len(range(self.place[rank], len(ranks), step)) for node, ranks in enumerate(self.ranks) if node != own)
 
-    def route(self, rank: int, way: str) -> Route:
+    def route(self, rank: int) -> Route:
         """A rank's part. Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in which they
         come: so any two ranks agree on the order of the messages between them."""
         node, count = self.node[rank], len(self.ranks)
-        reach = count - 1 if way == "fan" else 1  # how many nodes on a rank sends
         hops = []
         for steps in range(count):
             for owner in self.ranks[(node - steps) % count]:
@@ -96,22 +87,21 @@ class Nodes:
                 if carrier != rank:
                     hops.append(Hop(owner, carrier, False, ()))
                 elif owner != rank:
-                    onward = [self.carrier(owner, node + 1)] if reach <= steps < count - 1 else []
-                    hops.append(Hop(owner, self.carrier(owner, node - min(steps, reach)), True, onward))
-        to = [self.carrier(rank, node + steps) for steps in range(1, reach + 1)]
-        return Route(to, [r for r in self.ranks[node] if r != rank], hops)
+                    onward = [self.carrier(owner, node + 1)] if steps < count - 1 else []
+                    hops.append(Hop(owner, self.carrier(owner, node - 1), True, onward))
+        return Route(self.carrier(rank, node + 1), [r for r in self.ranks[node] if r != rank], hops)
 
 
 def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
     """A rank's part in gathering x of each rank r into outs[r], by messages alone. hops: those of the route whose pieces have
     elements."""
     onward = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.onward, *route.near])}
-    sends = [(r, x) for r in (*route.to, *route.near)] if x.size else []
+    sends = [(r, x) for r in (route.to, *route.near)] if x.size else []
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], onward)
 
 
 def landings(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
     """The same where outs lie in memory that the ranks of a node share: then only messages between nodes are needed."""
     far = [hop for hop in hops if hop.far]
-    sends = [(r, x) for r in route.to] if x.size else []
+    sends = [(route.to, x)] if x.size else []
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in far], {i: hop.onward for i, hop in enumerate(far)})

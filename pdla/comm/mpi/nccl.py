@@ -44,8 +44,8 @@ class NCCLComm(MPIComm):
         self._met: set[tuple[str, int]] = set()
         self._held: dict[int, Any] = {}
 
-    def _around(self, nbytes: int) -> str:
-        return ""  # each rank's device has a way of its own to other nodes
+    def _around(self, nbytes: int) -> bool:
+        return False  # each rank's device has a way of its own to other nodes
 
     def _stepwise(self, nbytes: int) -> bool:
         return False  # steps begin when they are waited for, and NCCL's calls must be made in one order on all ranks
