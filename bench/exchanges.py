@@ -17,7 +17,7 @@ from sides.given import started
 
 import pdla
 from pdla.bench.arguments import above_zero
-from pdla.comm import communicator
+from pdla.comm import group
 from pdla.comm.collectives import circulant, ring
 
 BYTES, TURNS = 6_000_000, 4
@@ -63,7 +63,7 @@ def milliseconds(comm, kib):
 def summed(comm, parts, out, relayed, many=inf):
     """A reduce-scatter by pdla: in steps from `many` ranks on; else relayed from node to node or not."""
     circulant.MANY, circulant.SHORT, ring.LONG = many, inf, 0 if relayed else inf
-    communicator.pays = lambda nbytes, nodes, ranks, growth: relayed
+    group.pays = lambda nbytes, nodes, ranks, growth: relayed
     comm.reduce_scatter(parts, out).wait()
 
 
