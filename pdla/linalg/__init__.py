@@ -1,7 +1,7 @@
 """More of level 3 on the engine of pdla.matmul: triangles, stacks, chains, and matrix times vector."""
 
 from pdla.linalg.chain import einsum, multi_dot
-from pdla.linalg.cover import syrk_words
+from pdla.linalg.difference_cover import syrk_words
 from pdla.linalg.rank_k import herk, syrk
 from pdla.linalg.stacks import Stack, batched_matmul, stack
 from pdla.linalg.symmetric import hemm, symm

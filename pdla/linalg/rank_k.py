@@ -1,7 +1,7 @@
 """C = alpha A A^T + beta C and C = alpha A A^H + beta C, one triangle: half the multiplications, half the sums.
 
-1. Each rank fetches its row blocks of A (its part of k), which cover.py deals out. Ranks of one node read A in place instead, and
-   each multiplies one strip of the triangle (strips.py). Where C's layout spreads the work well, C stays in place (stay.py);
+1. Each rank fetches its row blocks of A (its part of k), which difference_cover.py deals out. Ranks of one node read A in place
+   instead, and each multiplies one strip of the triangle (strips.py). Where C's layout spreads the work well, C is stationary;
 2. it multiplies its tiles: one on the diagonal, halved again and again (`below`), and its share of those below the diagonal;
 3. the c parts of k are added up: each of the c ranks that have the same tiles gets the sums of every c-th row of them;
 4. the triangle, without the other half of the matrix, goes to C's layout.
@@ -24,9 +24,9 @@ from pdla.comm.ledger import buffer, held, note_read, timed
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.mirror import make_real, reflect
-from pdla.linalg.script import Script
-from pdla.linalg.stairs import Stairs, pack, unpack
+from pdla.linalg.rank_k_plan import RankKPlan
+from pdla.linalg.symmetrize import make_real, symmetrize
+from pdla.linalg.trapezoid import Trapezoid, pack, unpack
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, scalars
 from pdla.matmul.schedules.streams import multiply
@@ -53,7 +53,7 @@ def syrk(
     `syrk_words` tells the words that a rank receives. Workspace: its row blocks of A and the messages that bring them, about twice
     their size; then its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, for copies of C, too.
     On one node, where A is read in place, n k / P words instead of the row blocks; none if A is in common memory (A.shared()).
-    Raises ShapeError, LayoutError, GridError or AgreementError, on every rank. Algorithm: pdla.linalg.cover.
+    Raises ShapeError, LayoutError, GridError or AgreementError, on every rank. Algorithm: pdla.linalg.difference_cover.
     """
     return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
 
@@ -88,7 +88,7 @@ def _rank_k(name: str, A, alpha, beta, out, lower, layout, mirror) -> DistMatrix
         else:  # the upper triangle of C is the lower one of C^T = conj(A) A^T
             fill(A.conj() if hermitian else A, C.T, alpha, beta, hermitian)
         if mirror:
-            reflect(C if lower else C.T, hermitian)
+            symmetrize(C if lower else C.T, hermitian)
     return C
 
 
@@ -106,8 +106,8 @@ def fill(A: DistMatrix, C: DistMatrix, alpha: complex, beta: complex, hermitian:
     if hermitian and beta != 0:
         make_real(C.stored, *C.indices)
     comm, together = A.grid.comm, _together(A)
-    script: Script = cached(comm, ("rank k", A.grid, A.shape, A.layout, C.layout, together), lambda: Script.of(A, C, together))
-    script.home.run(A.xp, comm, _sums(A, script, _tiles(A, script, alpha, hermitian)), C.stored, beta)
+    plan: RankKPlan = cached(comm, ("rank k", A.grid, A.shape, A.layout, C.layout, together), lambda: RankKPlan.of(A, C, together))
+    plan.home.run(A.xp, comm, _sums(A, plan, _tiles(A, plan, alpha, hermitian)), C.stored, beta)
 
 
 def _together(A: DistMatrix) -> bool:
@@ -117,14 +117,14 @@ def _together(A: DistMatrix) -> bool:
     return fits and comm.size > 1 and comm.shared_buffer() is not None
 
 
-def _tiles(A: DistMatrix, script: Script, alpha: complex, hermitian: bool) -> list[Any]:
+def _tiles(A: DistMatrix, plan: RankKPlan, alpha: complex, hermitian: bool) -> list[Any]:
     """Collective: this rank's tiles, before parts of k are added up. What was fetched of A is freed."""
-    if not script.together:
-        return _products(A, script, _fetch(A, script), alpha, hermitian)
+    if not plan.together:
+        return _products(A, plan, _fetch(A, plan), alpha, hermitian)
     with _seen(A) as everything:
-        if script.fetch.recvs:
-            note_read(A.grid.comm.axis, script.fetch.words * A.dtype.itemsize, len(script.fetch.recvs))
-        return _products(A, script, everything, alpha, hermitian)
+        if plan.fetch.recvs:
+            note_read(A.grid.comm.axis, plan.fetch.words * A.dtype.itemsize, len(plan.fetch.recvs))
+        return _products(A, plan, everything, alpha, hermitian)
 
 
 @contextmanager
@@ -151,23 +151,23 @@ def _seen(A: DistMatrix) -> Iterator[Any]:
     shared_buffer.trim(config.settings.keep)
 
 
-def _fetch(A: DistMatrix, script: Script) -> Any:
+def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
     """Collective: this rank's row blocks of A, as stored. If it holds them all they are used in place.
 
     Where C stays they must be contiguous for that, as fetched ones are: copies of C, each computed by its own rank, would differ
     in rounding otherwise.
     """
-    own = None if script.own is None else A.xp.take(A.stored, *script.own)
-    in_place = own is not None and (not script.stays or A.xp.contiguous(own))
-    a = own if in_place else buffer(A.xp, script.shape, A.dtype)
-    script.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not in_place)
+    own = None if plan.own is None else A.xp.take(A.stored, *plan.own)
+    in_place = own is not None and (not plan.stays or A.xp.contiguous(own))
+    a = own if in_place else buffer(A.xp, plan.shape, A.dtype)
+    plan.fetch.run(A.xp, A.grid.comm, [A.stored], a, own=not in_place)
     return a
 
 
-def _products(A: DistMatrix, script: Script, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
+def _products(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
     """This rank's tiles, from `a`: the rows of A that it has, as stored (not conjugated)."""
     xp, made = A.xp, []
-    for tile in script.tiles:
+    for tile in plan.tiles:
         x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), summing(a.dtype))
         left = xp.reinterpret(xp.take(a, tile.rows, ALL), A.conjugated)
         right = xp.reinterpret(xp.take(a, tile.cols, ALL), A.conjugated != hermitian)
@@ -206,21 +206,21 @@ def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, d
     below(xp, a[h:], b, x[h:], counts[h:], alpha, done)
 
 
-def _sums(A: DistMatrix, script: Script, tiles: list[Any]) -> list[Any]:
+def _sums(A: DistMatrix, plan: RankKPlan, tiles: list[Any]) -> list[Any]:
     """Collective: the tiles summed over the c parts of k; this rank gets every c-th row of each tile."""
-    layers = script.layers["col"] if script.layers else None
-    if not layers or not script.turns:
+    layers = plan.layers["col"] if plan.layers else None
+    if not layers or not plan.turns:
         return tiles
     l, c = layers.rank, layers.size
-    turns = [[(x[t::c], stairs) for x, stairs in zip(tiles, turn, strict=True)] for t, turn in enumerate(script.turns)]
+    turns = [[(x[t::c], trapezoid) for x, trapezoid in zip(tiles, turn, strict=True)] for t, turn in enumerate(plan.turns)]
     parts = [_packed(A.xp, turn, summing(A.dtype)) for turn in turns]
     rest = layers.reduce_scatter(parts, parts[l]).wait()
-    for x, stairs in turns[l]:
-        rest = unpack(A.xp, rest, x, stairs)
+    for x, trapezoid in turns[l]:
+        rest = unpack(A.xp, rest, x, trapezoid)
     return [x for x, _ in turns[l]]
 
 
-def _packed(xp: Any, parts: list[tuple[Any, Stairs]], dtype: Any) -> Any:
-    flat = buffer(xp, (sum(stairs.size for _, stairs in parts),), dtype)
+def _packed(xp: Any, parts: list[tuple[Any, Trapezoid]], dtype: Any) -> Any:
+    flat = buffer(xp, (sum(trapezoid.size for _, trapezoid in parts),), dtype)
     pack(xp, parts, flat)
     return flat

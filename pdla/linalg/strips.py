@@ -1,7 +1,7 @@
 """Strips: each rank computes some rows of the triangle, fewer the longer they are, so that all ranks have the same work.
 
 A strip needs all rows of A up to its own last one. Where the ranks of a node read A in place that moves nothing, and a strip is
-multiplied in larger products than the tiles of cover.py.
+multiplied in larger products than the tiles of difference_cover.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from pdla.indices import IndexSet
-from pdla.linalg.stairs import Block, whole
+from pdla.linalg.trapezoid import Block, whole
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Strips:
         return [Block(IndexSet.interval(first, last), IndexSet.interval(0, last if first < last else 0))]
 
     def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
-        """The giver's numbered tiles: see Cover.gives."""
+        """The giver's numbered tiles: see DifferenceCover.gives."""
         return [(0, tile) for tile in self.tiles(n, giver)]
 
     def needing(self, n: int, rows: IndexSet) -> range:

@@ -10,7 +10,7 @@ from pdla.comm.agreement import agreed, collective_section
 from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks
-from pdla.linalg.mirror import make_real, reflect
+from pdla.linalg.symmetrize import make_real, symmetrize
 from pdla.matmul import matmul
 from pdla.matmul.api import default_layout
 from pdla.matmul.checks import communicator, matrix, one_of
@@ -65,7 +65,7 @@ def mirrored(A: DistMatrix, lower: bool, hermitian: bool) -> DistMatrix:
     with collective_section(A.grid.comm, "a triangle's reflection"):
         A = summed(A, A.layout.summed) if A.layout.partial else A
         made = A.copy()
-        reflect(made if lower else made.T, hermitian)
+        symmetrize(made if lower else made.T, hermitian)
     if hermitian:
         make_real(made.stored, *made.indices)
     return made

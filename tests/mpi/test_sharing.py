@@ -18,8 +18,7 @@ from matmuls import LAYOUT, exact
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid, config
 from pdla.errors import AgreementError, PdlaError
-from pdla.linalg import rank_k, stay
-from pdla.linalg import script as triangle
+from pdla.linalg import rank_k, rank_k_plan, stationary
 from pdla.matmul.schedules import shared
 
 pytestmark = [
@@ -130,7 +129,7 @@ def test_who_is_first_out_of_a_triangle_may_write(comm, monkeypatch, product):
         return products(*args)
 
     monkeypatch.setattr(rank_k, "_products", slowly)
-    monkeypatch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+    monkeypatch.setattr(rank_k_plan, "choose_together", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
     for step in range(3):
         product(A, out=C)
         A *= 2

@@ -8,7 +8,7 @@ import pdla
 from pdla import Cyclic, Layout, ProcessGrid
 from pdla.comm import cache
 from pdla.comm.cache import cached
-from pdla.linalg import script
+from pdla.linalg import rank_k_plan
 from pdla.matrix import redistribute
 
 BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
@@ -37,7 +37,7 @@ def test_a_route_is_worked_out_once_for_its_layouts_grids_and_shape(monkeypatch)
 
 
 def test_a_triangles_way_is_worked_out_once(monkeypatch):
-    calls = counted(monkeypatch, script.Script, "of")
+    calls = counted(monkeypatch, rank_k_plan.RankKPlan, "of")
 
     def program(comm):
         A = pdla.random((9, 7), ProcessGrid((2, 2)), BLOCKS)

@@ -17,12 +17,11 @@ from pdla import Cyclic, Layout, ProcessGrid, errors
 from pdla.array import numpy as xp
 from pdla.comm.communicator import Communicator
 from pdla.indices import IndexSet
-from pdla.linalg import chain, stay, travel
-from pdla.linalg import script as triangle
-from pdla.linalg.cover import Cover, covers, measures, ruler
+from pdla.linalg import block_exchange, chain, rank_k_plan, stationary
+from pdla.linalg.difference_cover import DifferenceCover, covers, measures, ruler
 from pdla.linalg.rank_k import _products
-from pdla.linalg.stairs import Block, meeting
 from pdla.linalg.strips import Strips
+from pdla.linalg.trapezoid import Block, meeting
 
 BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
 LAYOUTS = (BLOCKS, TURNS, Layout(), Layout(cols=("row", "col")), Layout(("col", "row")), Layout("row", partial="col"))
@@ -56,7 +55,7 @@ def test_rulers_measure_every_distance_with_few_marks():
 @pytest.mark.parametrize("n", [40, 7])
 def test_every_tile_is_computed_once_from_the_rows_at_hand(n):
     for v in range(1, 30):
-        cover, seen, work = Cover(v, 1), np.zeros((n, n), int), []
+        cover, seen, work = DifferenceCover(v, 1), np.zeros((n, n), int), []
         for place in range(v):
             rows = cover.rows(n, place).indices()
             tiles = [(t.rows.indices(), t.cols.indices()) for t in cover.tiles(n, place)]
@@ -69,7 +68,7 @@ def test_every_tile_is_computed_once_from_the_rows_at_hand(n):
             assert len(set(work)) == 1, "the same work for all"
 
 
-@pytest.mark.parametrize("cover", [Cover(12, 2), Cover(7, 1), Cover(1, 4)], ids=str)
+@pytest.mark.parametrize("cover", [DifferenceCover(12, 2), DifferenceCover(7, 1), DifferenceCover(1, 4)], ids=str)
 def test_a_place_offers_all_that_is_wanted_of_it(cover):
     ends = itertools.product(((0, 40), (7, 8), (0, 0)), ((0, 30), (9, 50)))
     blocks = [Block(IndexSet.interval(*rows), IndexSet.interval(*cols)) for rows, cols in ends]
@@ -86,8 +85,8 @@ def test_a_place_offers_all_that_is_wanted_of_it(cover):
 
 def test_of_many_ranks_few_are_looked_at(monkeypatch):
     """1024 ranks: of those that a rank gives to and takes from, no more than twice as many, and itself."""
-    looked, met = [], travel._met
-    monkeypatch.setattr(travel, "_met", lambda *given: looked.append(met(*given)) or looked[-1])
+    looked, met = [], block_exchange._met
+    monkeypatch.setattr(block_exchange, "_met", lambda *given: looked.append(met(*given)) or looked[-1])
 
     def program(comm):
         A = pdla.zeros((2048, 1024), ProcessGrid((32, 32), comm=comm), BLOCKS)
@@ -104,7 +103,7 @@ def test_of_many_ranks_few_are_looked_at(monkeypatch):
 )
 def test_of_many_places_few_offer_something(held, halves):
     """Eight row blocks of 64, and as many columns; pairs that are 32 blocks apart are offered by two places."""
-    offered = sum(len(Cover(64, 1).gives(640, place, 0, Block(held, held))) for place in range(64))
+    offered = sum(len(DifferenceCover(64, 1).gives(640, place, 0, Block(held, held))) for place in range(64))
     assert offered == 8 * 9 / 2 + halves
 
 
@@ -139,12 +138,12 @@ def test_triangles_of_any_layout(case, dtype, view, hermitian, lower, mirror, sc
         check_rank_k(A, hermitian, lower, wanted, *scalars, mirror)
 
     places = int(np.prod(shape))
-    stays = lambda n, k, layout, sizes: stay.Stay(layout, sizes)  # noqa: E731
-    choices = [stays, triangle.choose, *(lambda *_, cover=cover: cover for cover in covers(places))]
-    alike = [stays, triangle.choose_together, lambda *_: Strips(places)]
+    stays = lambda n, k, layout, sizes: stationary.Stationary(layout, sizes)  # noqa: E731
+    choices = [stays, rank_k_plan.choose, *(lambda *_, cover=cover: cover for cover in covers(places))]
+    alike = [stays, rank_k_plan.choose_together, lambda *_: Strips(places)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triangle, "choose", choices[which % len(choices)])
-        patch.setattr(triangle, "choose_together", alike[which % len(alike)])
+        patch.setattr(rank_k_plan, "choose", choices[which % len(choices)])
+        patch.setattr(rank_k_plan, "choose_together", alike[which % len(alike)])
         patch.setattr(Communicator, "shared_limit", 2**30 if together else 0)
         pdla.run(ranks, program)
 
@@ -159,9 +158,9 @@ def test_every_arrangement_of_the_ranks(ranks, monkeypatch):
             check_rank_k(exact((k, n), grid, TURNS, dtype).T, hermitian, False, BLOCKS, 2, 3, mirror=True)
 
     for cover in covers(ranks):
-        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         pdla.run(ranks, program)
-    monkeypatch.setattr(triangle, "choose", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+    monkeypatch.setattr(rank_k_plan, "choose", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
     pdla.run(ranks, program)
 
 
@@ -212,9 +211,9 @@ def test_leaves_smaller_than_tiles(monkeypatch):
 
     for cover in (*covers(4), None):
         if cover is not None:
-            monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+            monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         else:
-            monkeypatch.setattr(triangle, "choose", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+            monkeypatch.setattr(rank_k_plan, "choose", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
         pdla.run(4, program)
 
 
@@ -253,7 +252,7 @@ def expected_words(cover, shape, n, k, layout, wanted, rank):
 def test_words_of_every_arrangement_by_formula_copied_and_dry(shape, monkeypatch):
     n, k, ranks = 60, 60, shape[0] * shape[1]
     for cover, layout, wanted in itertools.product(covers(ranks), (BLOCKS, Layout(Cyclic("row", 2), "col")), (BLOCKS, TURNS)):
-        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         real = pdla.run(ranks, rank_k, shape, n, k, layout, wanted)
         assert real == [pdla.dry_run(ranks, rank_k, shape, n, k, layout, wanted, rank=rank)[0] for rank in range(ranks)]
         for rank, (verbs, _, _, _) in enumerate(real):
@@ -281,10 +280,10 @@ def test_workspace_of_every_arrangement(shape, wanted, monkeypatch):
         return ledger.peak_workspace / 8
 
     for cover, (n, k) in itertools.product(covers(ranks), ((240, 120), (120, 1200), (240, 4))):
-        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         rows, tiles = len(ruler(cover.v // 2)) / cover.v * n * k / cover.c, (cover.v + 1) * n * n / 2 / cover.v**2
         sums = 2 * tiles if cover.c > 1 else 0
-        home = copies * tiles / cover.c + stay.Stay(wanted, tuple(zip(("row", "col"), shape, strict=True))).part(n)
+        home = copies * tiles / cover.c + stationary.Stationary(wanted, tuple(zip(("row", "col"), shape, strict=True))).part(n)
         most = max(pdla.dry_run(ranks, peak, n, k, rank=rank)[0] for rank in range(ranks))
         assert most <= 1.01 * max(3 * rows, rows + tiles, tiles + sums, tiles + home), (cover, n, k)
 
@@ -294,7 +293,7 @@ def test_on_a_node_strips_are_even_and_read_what_they_lack(shape, wanted, monkey
     """Words by sets of elements; of the workspace a rank's part of A, its strip and its part of what goes home."""
     n, k, ranks = 60, 30, shape[0] * shape[1]
     monkeypatch.setattr(Communicator, "shared_limit", 2**30)
-    monkeypatch.setattr(triangle, "choose_together", lambda *_: Strips(ranks))
+    monkeypatch.setattr(rank_k_plan, "choose_together", lambda *_: Strips(ranks))
     monkeypatch.setattr("pdla.linalg.rank_k.LEAF", 1)
     sizes, strips = dict(zip(("row", "col"), shape, strict=True)), Strips(ranks)
 
@@ -334,7 +333,7 @@ def test_where_all_see_A_nothing_of_it_is_copied():
         return peaks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+        patch.setattr(rank_k_plan, "choose_together", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
         for peaks in pdla.run(4, program):
             assert max(peaks) <= 8 * 20 * 20, "its part of C's triangle"
 
@@ -358,7 +357,7 @@ def test_where_all_see_A_it_ends_when_all_have_read(product, reader, monkeypatch
         return _products(*given)
 
     monkeypatch.setattr("pdla.linalg.rank_k._products", slowly)
-    monkeypatch.setattr(triangle, "choose_together", lambda n, k, layout, sizes: stay.Stay(layout, sizes))
+    monkeypatch.setattr(rank_k_plan, "choose_together", lambda n, k, layout, sizes: stationary.Stationary(layout, sizes))
     pdla.run(4, program)
 
 
@@ -416,17 +415,17 @@ def test_fewer_words_and_half_the_flops_of_matmul(shape, n, k, layout, wanted, w
 
 def test_C_stays_where_that_is_cheaper():
     turns = Layout(Cyclic("row", 16), Cyclic("col", 16))
-    assert isinstance(triangle.choose(1440, 96, turns, (("row", 2), ("col", 2))), stay.Stay)
+    assert isinstance(rank_k_plan.choose(1440, 96, turns, (("row", 2), ("col", 2))), stationary.Stationary)
     for shape in ((2, 2), (2, 3)):
         for verbs, *_ in pdla.run(shape[0] * shape[1], rank_k, shape, 96, 1, TURNS, TURNS):
-            assert verbs.get("alltoall", 0) <= 8 * stay.Stay(TURNS, (("row", shape[0]), ("col", shape[1]))).words(96, 1)
+            assert verbs.get("alltoall", 0) <= 8 * stationary.Stationary(TURNS, (("row", shape[0]), ("col", shape[1]))).words(96, 1)
 
 
 def test_of_copies_the_nearest_to_the_taker_alone_gives():
     """So each word comes once, and not all ranks ask the first one for it."""
 
     def program(comm):
-        holding = travel.held_by(Layout("row"), (6, 4), ProcessGrid((2, 3)))
+        holding = block_exchange.held_by(Layout("row"), (6, 4), ProcessGrid((2, 3)))
         return [[giver for giver in range(6) if holding.gives(giver, taker)] for taker in range(6)]
 
     assert pdla.run(6, program)[0] == [[0, 3], [1, 3], [2, 3], [2, 3], [2, 4], [2, 5]]
@@ -446,7 +445,8 @@ def test_blocks_are_read_where_a_node_can_share_all_that_goes_and_else_sent(limi
     def program(comm):
         comm.homes, comm.shared_limit = homes, limit
         grid, given, wanted = ProcessGrid(3, comm=comm), Layout("row"), Layout(cols="row")
-        way = travel.Way.of(comm, travel.held_by(given, (12, 9), grid), travel.wanted_by(wanted, (12, 9), grid))
+        held_by, wanted_by = block_exchange.held_by(given, (12, 9), grid), block_exchange.wanted_by(wanted, (12, 9), grid)
+        way = block_exchange.BlockExchange.of(comm, held_by, wanted_by)
         A, C = exact((12, 9), grid, given, np.float16), pdla.zeros((12, 9), grid, wanted, dtype=np.float16)
         events, held = [], []
         for beta in (0, 1):
@@ -468,7 +468,7 @@ def test_copies_of_a_C_that_stays_agree_however_A_lies():
         grid, rows = ProcessGrid((2, 2)), Layout("row")
         held = pdla.random((37, 2), grid, Layout("col"), dtype=complex, distribution="normal").local
         A = pdla.from_local(np.repeat(held, 2, axis=1)[:, ::2], (37, 2), grid, Layout("col"))
-        assert isinstance(triangle.choose(37, 2, rows, tuple(grid.sizes.items())), stay.Stay)
+        assert isinstance(rank_k_plan.choose(37, 2, rows, tuple(grid.sizes.items())), stationary.Stationary)
         assert pdla.syrk(A, layout=rows).check_copies()
 
     pdla.run(4, program)
@@ -767,7 +767,7 @@ def test_copies_are_rounded_alike_where_16_bits_are_added_to(kind, monkeypatch):
             assert pdla.syrk(A, beta=1, out=C).check_copies(), wanted
 
     for cover in covers(4):
-        monkeypatch.setattr(triangle, "choose", lambda *_, cover=cover: cover)
+        monkeypatch.setattr(rank_k_plan, "choose", lambda *_, cover=cover: cover)
         pdla.run(4, program)
 
 

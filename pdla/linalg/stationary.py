@@ -12,11 +12,11 @@ import numpy as np
 
 from pdla.indices import IndexSet
 from pdla.layout import Layout
-from pdla.linalg.stairs import Block, whole
+from pdla.linalg.trapezoid import Block, whole
 
 
 @dataclass(frozen=True)
-class Stay:
+class Stationary:
     """C's layout, on a grid of these (axis, size). A place is a rank's number in the grid: its coordinates in C order."""
 
     layout: Layout
@@ -43,7 +43,7 @@ class Stay:
         return [Block(block.rows.select(rows), block.cols.select(cols))]
 
     def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
-        """The giver's numbered tiles, for itself only: see Cover.gives."""
+        """The giver's numbered tiles, for itself only: see DifferenceCover.gives."""
         return [(0, tile) for tile in self.tiles(n, giver)] if giver == taker else []
 
     def needing(self, n: int, rows: IndexSet) -> range:

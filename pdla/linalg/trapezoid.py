@@ -1,8 +1,8 @@
-"""Stairs: the elements of a block on or below the matrix's diagonal, and where they are in an array.
+"""Packed trapezoids: the elements of a block on or below the matrix's diagonal, and where they are in an array.
 
-Of two blocks' common elements, each row keeps its columns up to the diagonal, which looks like stairs. They are copied in pieces.
-Rows that keep equally many columns are one rectangle: so stairs all below the diagonal are one piece. Where the diagonal crosses
-them, BAND rows at a time are two pieces: the rectangle of the columns that all of them keep, and the single elements right of it.
+Of two blocks' common elements, each row keeps its columns up to the diagonal. They are copied in pieces. Rows that keep equally
+many columns are one rectangle: so a trapezoid all below the diagonal is one piece. Where the diagonal crosses
+it, BAND rows at a time are two pieces: the rectangle of the columns that all of them keep, and the single elements right of it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stairs:
+class Trapezoid:
     """Rows and columns of an array, of which row i keeps its first counts[i] columns."""
 
     rows: Selection
@@ -71,7 +71,7 @@ class Stairs:
         return int(self.counts.sum())
 
     def pieces(self) -> Iterator[Piece]:
-        """The pieces that the stairs are made of, top down."""
+        """The pieces that it is made of, top down."""
         lo = 0
         while lo < len(self.counts):
             alike = int(np.searchsorted(self.counts, self.counts[lo], "right"))
@@ -86,7 +86,7 @@ class Stairs:
             lo = hi
 
 
-def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stairs] | None:
+def meeting(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, Trapezoid] | None:
     """The elements (i, j) that two blocks have in common, with i - j >= below (below=None: all of them), as positions in each
     block's array; None: there are no such elements."""
     if _apart(here.rows, there.rows) or _apart(here.cols, there.cols):
@@ -99,7 +99,7 @@ def meeting(here: Block, there: Block, below: int | None) -> tuple[Stairs, Stair
     if below is not None:
         i, j = here.rows.indices()[rows], here.cols.indices()[cols]
         counts = np.searchsorted(j, i - below, "right")
-    return (Stairs(rows, cols, counts), Stairs(their_rows, their_cols, counts)) if counts.any() else None
+    return (Trapezoid(rows, cols, counts), Trapezoid(their_rows, their_cols, counts)) if counts.any() else None
 
 
 def _apart(one: IndexSet, other: IndexSet) -> bool:
@@ -107,23 +107,23 @@ def _apart(one: IndexSet, other: IndexSet) -> bool:
     return not (one.starts.size and other.starts.size and one.starts[0] < other.stops[-1] and other.starts[0] < one.stops[-1])
 
 
-def whole(block: Block) -> Stairs:
+def whole(block: Block) -> Trapezoid:
     """The elements of a block on or below the diagonal, as positions in the block's array."""
     i, j = block.rows.indices(), block.cols.indices()
-    return Stairs(slice(0, len(i)), slice(0, len(j)), np.searchsorted(j, i, "right"))
+    return Trapezoid(slice(0, len(i)), slice(0, len(j)), np.searchsorted(j, i, "right"))
 
 
-def pack(xp: Any, parts: Sequence[tuple[Any, Stairs]], flat: Any) -> None:
-    """Copy the stairs of some arrays, one after another, into the one-dimensional array `flat`."""
-    for x, stairs in parts:
-        for piece in stairs.pieces():
+def pack(xp: Any, parts: Sequence[tuple[Any, Trapezoid]], flat: Any) -> None:
+    """Copy the trapezoids of some arrays, one after another, into the one-dimensional array `flat`."""
+    for x, trapezoid in parts:
+        for piece in trapezoid.pieces():
             front, flat = _front(flat, piece.shape)
             xp.copy(front, piece.of(xp, x))
 
 
-def unpack(xp: Any, flat: Any, x: Any, stairs: Stairs, beta: complex = 0) -> Any:
-    """The reverse for one array: x = beta x + the first elements of flat, on the stairs; gives the rest of flat."""
-    for piece in stairs.pieces():
+def unpack(xp: Any, flat: Any, x: Any, trapezoid: Trapezoid, beta: complex = 0) -> Any:
+    """The reverse for one array: x = beta x + the first elements of flat, on the trapezoid; gives the rest of flat."""
+    for piece in trapezoid.pieces():
         front, flat = _front(flat, piece.shape)
         piece.write(xp, x, beta, front)
     return flat

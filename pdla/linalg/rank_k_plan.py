@@ -15,22 +15,22 @@ from pdla.cuts import block_bounds
 from pdla.grid import ProcessGrid
 from pdla.indices import IndexSet, Selection
 from pdla.layout import Layout, Shape, axes_of, effective, shares
-from pdla.linalg.cover import Cover, covers
-from pdla.linalg.stairs import Block, Stairs, whole
-from pdla.linalg.stay import Stay
+from pdla.linalg.block_exchange import BlockExchange, Holding, Wanting, held_by, wanted_by
+from pdla.linalg.difference_cover import DifferenceCover, covers
+from pdla.linalg.stationary import Stationary
 from pdla.linalg.strips import Strips
-from pdla.linalg.travel import Holding, Wanting, Way, held_by, wanted_by
+from pdla.linalg.trapezoid import Block, Trapezoid, whole
 from pdla.matrix.core import DistMatrix
 
 FLOPS = 200  # operations of a core in the time in which a word arrives: 25 GFLOP/s against 1 GB/s
-Deal = Cover | Stay | Strips
+Distribution = DifferenceCover | Stationary | Strips
 
 
 @lru_cache(maxsize=1024)
-def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
+def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Distribution:
     """The cheapest way to deal out the work. Its price is in words: those that a rank receives, C's on their way to its layout
     included, and the time of its operations, in words that could arrive meanwhile."""
-    stay = Stay(layout, sizes)
+    stay = Stationary(layout, sizes)
     way = stay.part(n)
     prices = {cover: cover.words(n, k) + way + cover.flops(n, k) / FLOPS for cover in covers(prod(size for _, size in sizes))}
     best = min(prices, key=lambda cover: prices[cover])
@@ -38,9 +38,9 @@ def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -
 
 
 @lru_cache(maxsize=1024)
-def choose_together(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Deal:
+def choose_together(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Distribution:
     """The same where all ranks read A in place, so that nothing of A moves."""
-    stay, strips = Stay(layout, sizes), Strips(prod(size for _, size in sizes))
+    stay, strips = Stationary(layout, sizes), Strips(prod(size for _, size in sizes))
     return strips if stay.part(n) + strips.flops(n, k) / FLOPS < stay.flops(n, k) / FLOPS else stay
 
 
@@ -59,7 +59,7 @@ class Tile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Script:
+class RankKPlan:
     """What a rank will do.
 
     together  whether all ranks read A in place
@@ -68,22 +68,22 @@ class Script:
     fetch     how that part comes from the ranks that hold it
     stays     whether each rank computes what it holds of C, copies each by itself
     layers    the grid of v x c ranks, along whose axis "col" the parts of k are; None: k is not cut
-    turns     for each part of k, what its rank sums: the stairs of its tiles; empty: k is not cut
+    turns     for each part of k, what its rank sums: the trapezoids of its tiles; empty: k is not cut
     home      how the triangle goes to C's layout
     """
 
     together: bool
     shape: Shape
     own: tuple[Selection, Selection] | None
-    fetch: Way
+    fetch: BlockExchange
     stays: bool
     tiles: list[Tile]
     layers: ProcessGrid | None
-    turns: list[list[Stairs]]
-    home: Way
+    turns: list[list[Trapezoid]]
+    home: BlockExchange
 
     @staticmethod
-    def of(A: DistMatrix, C: DistMatrix, together: bool) -> Script:
+    def of(A: DistMatrix, C: DistMatrix, together: bool) -> RankKPlan:
         n, grid = A.shape[0], A.grid
         deal = (choose_together if together else choose)(*A.shape, C.layout, tuple(grid.sizes.items()))
         places = {rank: place for place, rank in enumerate(grid.order)}
@@ -113,11 +113,11 @@ class Script:
         def computing(block: Block) -> Iterator[int]:
             return (grid.order[at + part] for at in deal.having(n, block) for part in range(deal.c))
 
-        return Script(
+        return RankKPlan(
             together, shape, (rows[0], cols[0]) if (rows[2], cols[2]) == shape else None,
-            Way.of(grid.comm, held_by(A.layout, A.shape, grid), Wanting(asked, asking)), isinstance(deal, Stay),
+            BlockExchange.of(grid.comm, held_by(A.layout, A.shape, grid), Wanting(asked, asking)), isinstance(deal, Stationary),
             [] if place is None else [_tile(there, block) for block in deal.tiles(n, place)],
-            *_summing(n, deal, grid, place), Way.of(grid.comm, Holding(given, computed, computing), wanted, below=0),
+            *_summing(n, deal, grid, place), BlockExchange.of(grid.comm, Holding(given, computed, computing), wanted, below=0),
         )
 
 
@@ -128,9 +128,9 @@ def _tile(held: Block, block: Block) -> Tile:
     return Tile(block, held.rows.overlay(block.rows)[0], held.rows.overlay(block.cols)[0], whole(block).counts, square)
 
 
-def _summing(n: int, deal: Deal, grid: ProcessGrid, place: int | None) -> tuple[ProcessGrid | None, list[list[Stairs]]]:
+def _summing(n: int, deal: Distribution, grid: ProcessGrid, place: int | None) -> tuple[ProcessGrid | None, list[list[Trapezoid]]]:
     """`layers` and `turns` of a script."""
-    if not isinstance(deal, Cover) or deal.c == 1:
+    if not isinstance(deal, DifferenceCover) or deal.c == 1:
         return None, []
     layers = ProcessGrid.trusted((deal.v, deal.c), grid.comm, grid.order)
     if place is None:

@@ -9,18 +9,18 @@ import numpy as np
 from pdla.array import namespace
 from pdla.comm.cache import cached
 from pdla.indices import IndexSet
-from pdla.linalg.stairs import Block
-from pdla.linalg.travel import Wanting, Way, held_by, wanted_by
+from pdla.linalg.block_exchange import BlockExchange, Wanting, held_by, wanted_by
+from pdla.linalg.trapezoid import Block
 from pdla.matrix.core import DistMatrix
 
 
-def reflect(C: DistMatrix, hermitian: bool) -> None:
+def symmetrize(C: DistMatrix, hermitian: bool) -> None:
     """Collective: writes what is below the diagonal of C above it, conjugated if `hermitian`. C must not be a conjugate view."""
-    way: Way = cached(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
+    way: BlockExchange = cached(C.grid.comm, ("mirror", C.grid, C.shape, C.layout), lambda: _way(C))
     way.run(C.xp, C.grid.comm, [C.stored], C.stored.T, conjugate=hermitian)
 
 
-def _way(C: DistMatrix) -> Way:
+def _way(C: DistMatrix) -> BlockExchange:
     straight = wanted_by(C.layout, C.shape, C.grid)
 
     def block(rank: int) -> Block | None:
@@ -28,7 +28,7 @@ def _way(C: DistMatrix) -> Way:
         return None if held is None else held.T
 
     transposed = Wanting(block, lambda block: straight.near(block.T))
-    return Way.of(C.grid.comm, held_by(C.layout, C.shape, C.grid), transposed, below=1)
+    return BlockExchange.of(C.grid.comm, held_by(C.layout, C.shape, C.grid), transposed, below=1)
 
 
 def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:

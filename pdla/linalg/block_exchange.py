@@ -19,7 +19,7 @@ from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer, buffers, held, note_read
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, Shape, shares_meeting
-from pdla.linalg.stairs import Block, Stairs, meeting, pack, unpack
+from pdla.linalg.trapezoid import Block, Trapezoid, meeting, pack, unpack
 
 Near = Callable[[Block], Iterable[int]]  # ranks among which are all that have, or want, some of a block: no others are looked at
 
@@ -84,34 +84,33 @@ def _near(layout: Layout, shape: Shape, grid: ProcessGrid, block: Block) -> Iter
 
 
 @dataclass(frozen=True)
-class Way:
-    """What a rank sends, keeps and receives, as stairs: positions in its own blocks, or in the block that it wants.
+class BlockExchange:
+    """What a rank sends, keeps and receives, as trapezoids: positions in its own blocks, or in the block that it wants.
 
     sends   by peer: the numbers of own blocks, and what of each is sent
     own     the number of an own block, what of it this rank keeps, and where that goes in the block that it wants
     recvs   by peer: where what is received goes in the block that it wants
     begins  (giver, taker), one of them this rank -> the first word of what goes between them on the shared buffer, where one
-    node's ranks
-            share memory; otherwise empty
+            node's ranks share memory; otherwise empty
     size    words on the shared buffer, of all ranks
     """
 
-    sends: dict[int, list[tuple[int, Stairs]]]
-    own: list[tuple[int, Stairs, Stairs]]
-    recvs: dict[int, list[Stairs]]
+    sends: dict[int, list[tuple[int, Trapezoid]]]
+    own: list[tuple[int, Trapezoid, Trapezoid]]
+    recvs: dict[int, list[Trapezoid]]
     begins: dict[tuple[int, int], int]
     size: int
 
     @staticmethod
-    def of(comm: Communicator, holding: Holding, wanted: Wanting, below: int | None = None) -> Way:
+    def of(comm: Communicator, holding: Holding, wanted: Wanting, below: int | None = None) -> BlockExchange:
         """Collective. below: move only elements (i, j) of the matrix with i - j >= below; None: all."""
         me, mine = comm.rank, wanted.block(comm.rank)
         takers = sorted({peer for block in holding.of(me) for peer in wanted.near(block)} - {me})
         givers = sorted(set(() if mine is None else holding.near(mine)) - {me})
         going = {peer: [(i, here) for i, here, _ in _met(holding.gives(me, peer), wanted.block(peer), below)] for peer in takers}
         coming = {peer: [there for _, _, there in _met(holding.gives(peer, me), mine, below)] for peer in givers}
-        sends = {peer: stairs for peer, stairs in going.items() if stairs}
-        recvs = {peer: stairs for peer, stairs in coming.items() if stairs}
+        sends = {peer: parts for peer, parts in going.items() if parts}
+        recvs = {peer: parts for peer, parts in coming.items() if parts}
         begins, size = {}, 0
         if comm.shared_limit and comm.shared_buffer() is not None:
             for giver, words in enumerate(comm.share({peer: _sent_words(going) for peer, going in sends.items()})):
@@ -119,7 +118,7 @@ class Way:
                     if me in (giver, taker):
                         begins[giver, taker] = size
                     size += count
-        return Way(sends, _met(holding.gives(me, me), mine, below), recvs, begins, size)
+        return BlockExchange(sends, _met(holding.gives(me, me), mine, below), recvs, begins, size)
 
     @property
     def words(self) -> int:
@@ -146,8 +145,8 @@ class Way:
                 to.write(xp, target, beta, xp.reinterpret(piece.of(xp, arrays[i]), conjugate))
         for peer, flat in arrivals:
             rest = xp.reinterpret(flat, conjugate)
-            for stairs in self.recvs[peer]:
-                rest = unpack(xp, rest, target, stairs, beta)
+            for trapezoid in self.recvs[peer]:
+                rest = unpack(xp, rest, target, trapezoid, beta)
 
     def _sent(self, xp: Any, comm: Communicator, arrays: Sequence[Any], dtype: np.dtype) -> Iterator[tuple[int, Any]]:
         """Send and receive messages; yields (peer, what has come from it, one-dimensional) in order of arrival."""
@@ -183,19 +182,19 @@ class Way:
         packed = {}
         for peer, going in self.sends.items():
             packed[peer] = room(peer, _sent_words(going))
-            pack(xp, [(arrays[i], stairs) for i, stairs in going], packed[peer])
+            pack(xp, [(arrays[i], trapezoid) for i, trapezoid in going], packed[peer])
         return packed
 
 
-def _words(several: Iterable[Stairs]) -> int:
-    return sum(stairs.size for stairs in several)
+def _words(several: Iterable[Trapezoid]) -> int:
+    return sum(trapezoid.size for trapezoid in several)
 
 
-def _sent_words(going: Sequence[tuple[int, Stairs]]) -> int:
-    return _words(stairs for _, stairs in going)
+def _sent_words(going: Sequence[tuple[int, Trapezoid]]) -> int:
+    return _words(trapezoid for _, trapezoid in going)
 
 
-def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Stairs, Stairs]]:
+def _met(blocks: Sequence[tuple[int, Block]], wanted: Block | None, below: int | None) -> list[tuple[int, Trapezoid, Trapezoid]]:
     """What numbered blocks have of a wanted one: each block's number, positions in it, and positions in the wanted one."""
     if wanted is None:
         return []

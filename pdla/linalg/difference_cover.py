@@ -21,7 +21,7 @@ import numpy as np
 from pdla.cuts import Cyclic, block_bounds
 from pdla.errors import ShapeError
 from pdla.indices import IndexSet, distinct
-from pdla.linalg.stairs import Block
+from pdla.linalg.trapezoid import Block
 
 
 def wichmann(r: int, s: int) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ def measures(v: int) -> dict[int, tuple[int, int]]:
 
 
 @dataclass(frozen=True)
-class Cover:
+class DifferenceCover:
     """v row blocks and c parts of k, dealt out to v c places; place r c + l is (r, l). A place is a rank's number in the grid."""
 
     v: int
@@ -155,9 +155,9 @@ def _block(n: int, v: int, block: int) -> IndexSet:
 
 
 @lru_cache(maxsize=1024)
-def covers(ranks: int) -> tuple[Cover, ...]:
+def covers(ranks: int) -> tuple[DifferenceCover, ...]:
     """Every way to write the number of ranks as v c, fewest row blocks first."""
-    return tuple(Cover(v, ranks // v) for v in range(1, ranks + 1) if ranks % v == 0)
+    return tuple(DifferenceCover(v, ranks // v) for v in range(1, ranks + 1) if ranks % v == 0)
 
 
 def syrk_words(n: int, k: int, P: int) -> float:
