@@ -13,15 +13,14 @@ import numpy as np
 from pdla.array.composed import summing, widened
 from pdla.comm.ledger import timed
 from pdla.errors import LayoutError, ShapeError
-from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import operations
-from pdla.nn.activation import check_sequence
+from pdla.nn.blocks import like
+from pdla.nn.checks import check_sequence
+from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.scheme import Scheme, counts, sequence_of
-from pdla.nn.steps import Steps
-from pdla.nn.trip import Shard
 
 SCORES = 1 << 18  # elements of the scores that are held at a time: few enough for a cache
 
@@ -37,6 +36,7 @@ class SelfAttention(Layer):
     """
 
     numbers = ("causal",)
+    units = 1, 1
 
     def __init__(
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
@@ -61,29 +61,23 @@ class SelfAttention(Layer):
     def __repr__(self) -> str:
         return f"SelfAttention({self.hidden}, {self.heads} heads, sequences of {self.sequence}) on {self.scheme!r}"
 
-    def _takes(self, x: Any) -> None:
-        self.qkv.sequence = self.sequence
-        self.qkv._takes(x)
+    def check_input(self, x: Any) -> None:
+        super().check_input(x)
         if x.layout.rows and sequence_of(x.layout) % self.sequence and self.scheme.first.Y.split("|")[0].strip():
             raise LayoutError(f"x lies as {x.layout!r}, whose cuts do not keep sequences of {self.sequence} tokens whole")
 
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        y = yield from self.qkv._forward(x, at)
-        q, k, v = self._heads(y.stored)
-        mixed, normal = self._mixed(y.xp, q, k, v)
-        at.keep(self, y.stored, normal)
-        unit = self.hidden // self.heads
-        layout = Layout(y.layout.rows, self.scheme.meeting(self.out.table, sequence_of(y.layout), (unit, 1)).X.cols)
-        return (yield from self.out._forward(DistMatrix(mixed, (y.shape[0], self.hidden), y.grid, layout), at))
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        y = await self.qkv.forward_async(x, batch)
+        mixed, normal = self._mixed(y.xp, *self._heads(y.stored))
+        batch.save(self, y.stored, normal)
+        return await self.out.forward_async(like(y, mixed, self.hidden, self.hidden // self.heads), batch)
 
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        dmixed = yield from self.out._backward(dy, at)
-        y, normal = at.take(self)
+    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        dmixed = await self.out.backward_async(dy, batch)
+        y, normal = batch.saved(self)
         dy_ = dmixed.xp.empty(y.shape, y.dtype)
         self._unmixed(dmixed, self._heads(y), normal, self._heads(dy_))
-        units = (1, 3 * self.hidden // self.heads)
-        layout = Layout(dmixed.layout.rows, self.scheme.meeting(self.qkv.table, 1, units).Y.cols)
-        return (yield from self.qkv._backward(DistMatrix(dy_, (dmixed.shape[0], 3 * self.hidden), dmixed.grid, layout), at))
+        return await self.qkv.backward_async(like(dmixed, dy_, 3 * self.hidden, 3 * self.hidden // self.heads), batch)
 
     # ------------------------------------------------------------------ this rank's sequences and heads
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -79,9 +80,9 @@ def kept(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """A layer's layouts: X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y, dX and dW,
-    before they are summed."""
+class LinearLayouts:
+    """A linear's layouts: X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y, dX and
+    dW, before they are summed."""
 
     X: Layout
     W: Layout
@@ -91,8 +92,18 @@ class Meeting:
     y: Layout
 
     @cached_property
+    def dy(self) -> Layout:
+        """dY as gathered."""
+        return self.y.summed
+
+    @cached_property
     def dx(self) -> Layout:
         return Layout(self.x.rows, self.x.cols, axes_of(self.w.cols))
+
+    @cached_property
+    def dx_unfolded(self) -> Layout:
+        """Of dY W^T, before a convolution's is folded."""
+        return Layout(self.y.rows, self.w.rows, self.dx.partial)
 
     @cached_property
     def dw(self) -> Layout:
@@ -147,11 +158,11 @@ class Scheme:
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
-        self._meetings: dict[tuple, Meeting] = {}  # kept, as every pass asks for the same ones
+        self._layouts: dict[tuple, Any] = {}  # kept, as every pass asks for the same ones
+        self._words = f"{type(self).__name__}({', '.join([f'{axis}={n}' for axis, n in grid.sizes.items()])})"
 
     def __repr__(self) -> str:
-        words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
-        return f"{type(self).__name__}({words})"
+        return self._words
 
     def __deepcopy__(self, memo: object) -> Scheme:
         return self  # so that a copy of a layer fits beside the original
@@ -172,27 +183,31 @@ class Scheme:
 
     def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
         """The layout of an activation: tokens in whole sequences, features in whole units."""
-        rows, cols = cut_over(spec)
-        return Layout(self._tokens(rows, sequence), tuple(cut for axis in cols for cut in Balanced(axis, unit).expand()))
+        key = spec, sequence, unit
+        if key not in self._layouts:
+            rows, cols = cut_over(spec)
+            cut = tuple(cut for axis in cols for cut in Balanced(axis, unit).expand())
+            self._layouts[key] = Layout(self._tokens(rows, sequence), cut)
+        return self._layouts[key]
 
     def residual(self, sequence: int = 1) -> Layout:
         """The layout of what a first layer takes in and a second puts out."""
         return self.activation(self.first.X, sequence)
 
-    def meeting(self, table: Table, sequence: int, units: tuple[int, int]) -> Meeting:
-        """A layer's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
+    def linear(self, table: Table, sequence: int, units: tuple[int, int]) -> LinearLayouts:
+        """A linear's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
         key = table, sequence, units
-        if key not in self._meetings:
-            self._meetings[key] = self._met(*key)
-        return self._meetings[key]
+        if key not in self._layouts:
+            self._layouts[key] = self._linear(*key)
+        return self._layouts[key]
 
-    def _met(self, table: Table, sequence: int, units: tuple[int, int]) -> Meeting:
+    def _linear(self, table: Table, sequence: int, units: tuple[int, int]) -> LinearLayouts:
         carried = {role: tuple(axis for axis, r in table.roles.items() if r == role) for role in "tio"}
         X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
         rows, cols = cut_over(table.W)
         W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
         t, i, o = kept(X.rows, carried["t"]), kept(X.cols, carried["i"]), kept(W.cols, carried["o"])
-        return Meeting(X, W, Y, Layout(t, i), Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))
+        return LinearLayouts(X, W, Y, Layout(t, i), Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))
 
     # ------------------------------------------------------------------ activations
 
