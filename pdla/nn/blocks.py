@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from pdla.cuts import Balanced
@@ -72,12 +73,10 @@ def joined(parts: list[Any]) -> Any:
     return DistMatrix(block, (sum(p.shape[0] for p in parts), first.shape[1]), first.grid, first.layout)
 
 
-def parted(x: DistMatrix, sizes: Sequence[tuple[int, int]]) -> Iterator[DistMatrix]:
+def parted(x: DistMatrix, sizes: Sequence[tuple[int, int]]) -> list[DistMatrix]:
     """The reverse of `joined`, given the rows of each part, on this rank and on all together."""
     if len(sizes) == 1:
-        yield x
-        return
-    at = 0
-    for here, everywhere in sizes:
-        yield DistMatrix(x.stored[at : at + here], (everywhere, x.shape[1]), x.grid, x.layout)
-        at += here
+        return [x]
+    ends = accumulate([here for here, _ in sizes], initial=0)
+    spans = zip(pairwise(ends), sizes, strict=True)
+    return [DistMatrix(x.stored[lo:hi], (tokens, x.shape[1]), x.grid, x.layout) for (lo, hi), (_, tokens) in spans]

@@ -115,9 +115,10 @@ def check_sequences(layer: Declared, x: Any) -> None:
     """Raise unless x consists of whole sequences, and its cuts keep them whole along every axis where the scheme's own cuts do."""
     if x.shape[0] % layer.sequence:
         raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}, as {layer!r} wants them")
-    whole = isinstance(x, DistMatrix) and layer.takes is not None
-    expected = layer.scheme.activation(layer.takes, layer.sequence) if whole else None  # type: ignore[arg-type]
-    if expected and any(cut.unit % want.unit for cut, want in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
+    if layer.sequence == 1 or layer.takes is None or not isinstance(x, DistMatrix):
+        return
+    expected = layer.scheme.activation(layer.takes, layer.sequence)
+    if any(cut.unit % want.unit for cut, want in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
         raise LayoutError(
             f"x lies as {x.layout!r}, whose cuts do not keep sequences of {layer.sequence} tokens whole, as {layer!r} wants "
             f"them: scheme.shard(x, sequence={layer.sequence}) deals out so"

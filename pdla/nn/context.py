@@ -20,7 +20,7 @@ from pdla.nn.checks import Declared, check_whole
 from pdla.nn.coroutines import TURN
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme, sequence_of
-from pdla.nn.transfers import T, Transfer, gathered, settled
+from pdla.nn.transfers import T, Transfer, gathered
 
 Write = Callable[[Any, bool], None]  # write(block, first) sets a block to a part of a gradient if first, else adds it
 
@@ -42,7 +42,7 @@ class PassContext:
     ) -> None:
         self.scheme, self.sequence, self.tokens, self.number, self.training = scheme, sequence, x.shape[0], number, training
         self.layout = x.layout if isinstance(x, DistMatrix) else scheme.residual(sequence)
-        self.parameters, self.order = parameters, [p for p in parameters if p.gathered]
+        self.parameters, self.order = parameters, [p for p in parameters if p.axes]
         self.ahead = 1  # the way through the order: forward
         self.coming: dict[Parameter, Transfer[DistMatrix]] = {}
         self.here: dict[Parameter, DistMatrix] = {}
@@ -66,7 +66,7 @@ class PassContext:
 
     def prefetch(self, parameter: Parameter) -> None:
         """Begin to gather a parameter, and the next in order."""
-        if parameter.gathered:
+        if parameter.axes:
             self._begin(parameter)
             after = self.order.index(parameter) + self.ahead
             if 0 <= after < len(self.order) and self._wanted(self.order[after]):
@@ -78,12 +78,12 @@ class PassContext:
     def _begin(self, parameter: Parameter) -> None:
         if parameter not in self.coming and parameter not in self.here:
             with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
-                self.coming[parameter] = gathered(parameter.value, parameter.used)
+                self.coming[parameter] = Transfer(gathered(parameter.value, parameter.used, parameter.axes))
 
     def gathered(self, parameter: Parameter) -> DistMatrix:
         """The parameter in the layout in which it is used. It has travelled while the one before it was used, so this waits for it
         without giving others a turn."""
-        if not parameter.gathered:
+        if not parameter.axes:
             return parameter.value
         if parameter not in self.here:
             self.prefetch(parameter)
@@ -108,8 +108,7 @@ class PassContext:
             self.addends[parameter] = addends, parts + 1
             return
         self.settle()
-        value = parameter.value
-        self.settling.append((parameter, settled(addends, value.layout, value.dtype)))
+        self.settling.append((parameter, parameter.settling(addends)))
 
     def settle(self) -> None:
         """Wait for the sums over ranks that are under way, and set the gradients to them."""
@@ -133,6 +132,7 @@ class MicroBatch:
     def __init__(self, context: PassContext, number: int, *, saving: bool = True, repeated: bool = False) -> None:
         """saving: not where the forward pass will be repeated;  repeated: it is being repeated, in the backward pass."""
         self.context, self.number, self.repeated = context, number, repeated
+        self.several = context.scheme.shards > 1  # others can compute while this one waits
         self.training, self.saving = context.training, saving and context.training
         self._saved: dict[Any, tuple[Any, ...]] = {}
 
@@ -203,11 +203,6 @@ class MicroBatch:
         self.context.add_gradient(parameter, axes_of(dy.layout.rows), adding(sums))
 
     # ------------------------------------------------------------------ what pdla's layers ask besides
-
-    @property
-    def several(self) -> bool:
-        """Whether there are other micro-batches, which can compute while this one waits."""
-        return self.context.scheme.shards > 1
 
     async def received(self, transfer: Transfer[T]) -> T:
         """Wait for a transfer, and let others compute meanwhile."""

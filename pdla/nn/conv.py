@@ -71,6 +71,7 @@ class Conv2d(Linear):
         self.height_out, self.width_out = ((n + 2 * around - kernel) // stride + 1 for n in (height, width))
         self.scale = Fraction(self.height_out * self.width_out, height * width)
         self.sizes = (height, width), (self.height_out, self.width_out)
+        self._layouts: dict[int, LinearLayouts] = {}  # by the pixels that a cut keeps together
 
     def __repr__(self) -> str:
         size = f"{self.height} x {self.width} to {self.height_out} x {self.width_out}"
@@ -83,9 +84,11 @@ class Conv2d(Linear):
     def layouts(self, x: DistMatrix) -> LinearLayouts:
         """The layouts for an input that lies as x: X and x as pixels x channels, W, w, y and Y as in the unfolded product."""
         pixels = max(sequence_of(x.layout), self.sequence)
-        inner = self.scheme.linear(self.table, pixels, (1, 1))
-        outer = self.scheme.linear(self.table, self._pixels_out(pixels), (self.kernel**2, 1))
-        return replace(outer, X=inner.X, x=inner.x)
+        if pixels not in self._layouts:
+            inner = self.scheme.linear(self.table, pixels, (1, 1))
+            outer = self.scheme.linear(self.table, self._pixels_out(pixels), (self.kernel**2, 1))
+            self._layouts[pixels] = replace(outer, X=inner.X, x=inner.x)
+        return self._layouts[pixels]
 
     def _pixels_out(self, pixels: int) -> int:
         return pixels // self.sequence * self.height_out * self.width_out

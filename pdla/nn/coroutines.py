@@ -30,13 +30,14 @@ def in_turn(passes: Iterable[Coroutine[Any, None, T]]) -> list[T]:
     Each begins one turn after the one before it, so that they do not all wait at the same time. Each has context variables of its
     own, so that the name under which one records its messages is not that of another.
     """
-    under_way = {number: (copy_context(), coroutine) for number, coroutine in enumerate(passes)}
+    under_way = dict(enumerate([(copy_context(), coroutine) for coroutine in passes]))
     results: dict[int, T] = {}
     turn = 0
     try:
         while under_way:
-            for number in [number for number in under_way if number <= turn]:
-                context, coroutine = under_way[number]
+            for number, (context, coroutine) in list(under_way.items()):
+                if number > turn:
+                    break
                 try:
                     context.run(coroutine.send, None)
                 except StopIteration as end:

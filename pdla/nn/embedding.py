@@ -25,7 +25,7 @@ from pdla.nn.layer import Layer, made
 from pdla.nn.linear import Linear
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import LinearLayouts, Scheme
-from pdla.nn.transfers import gathered, settled
+from pdla.nn.transfers import Transfer, gathered, settled
 from pdla.nn.weights import normal, weight
 
 
@@ -87,7 +87,7 @@ class Embedding(Layer):
         batch.save(self, ids)
         addends = DistMatrix(block, (batch.tokens, self.hidden), w.grid, layouts.dx)
         with tagged(f"{self.name} forward"):
-            x = await batch.received(settled(addends, layouts.X, w.dtype))
+            x = await batch.received(Transfer(settled(addends, layouts.X, layouts.dx_summed, w.dtype)))
         return x if self.positions is None else self.positions.forward_local(x, batch)
 
     async def backward_async(self, dx: DistMatrix, batch: MicroBatch) -> None:
@@ -96,7 +96,7 @@ class Embedding(Layer):
         if self.positions is not None:
             dx = self.positions.backward_local(dx, batch)
         with tagged(f"{self.name} backward"):
-            seen = await batch.received(gathered(dx, layouts.x))
+            seen = await batch.received(Transfer(gathered(dx, layouts.x, layouts.x_gathered)))
             places, there, _ = self._places(ids, layouts, batch)
             rows = _adding_at(places, seen.stored[there])
             batch.context.add_gradient(self.weight, layouts.dw.partial, lambda block, first: rows(block.T, first))

@@ -221,8 +221,7 @@ class Layer:
         if self.takes is None:
             check_anywhere(self, x)
         else:
-            of_parameters = (parameter.made.dtype for _, parameter in self.named_parameters())
-            check_activation(self, x, next(of_parameters, None) if self.dtype is None else self.dtype)
+            check_activation(self, x, self.dtype or next((p.made.dtype for p in self.all_parameters()), None))
 
     # ------------------------------------------------------------------ parts
 

@@ -18,7 +18,7 @@ from pdla.nn.coroutines import TURN
 from pdla.nn.layer import Layer, made
 from pdla.nn.panels import Panels
 from pdla.nn.scheme import LinearLayouts, Scheme, Table, counts, sequence_of
-from pdla.nn.transfers import gathered, settled, sum_axes
+from pdla.nn.transfers import Transfer, gathered, settled
 from pdla.nn.weights import vector, weight
 
 
@@ -76,12 +76,12 @@ class Linear(Layer):
                 batch.save(self, x)
                 y = self.panels.y(x, self.weight.value, layouts)
             else:
-                x_coming = gathered(x, layouts.x)
+                x_coming = Transfer(gathered(x, layouts.x, layouts.x_gathered))
                 batch.context.prefetch(self.weight)
                 seen = await batch.received(x_coming)
                 w = batch.context.gathered(self.weight)
-                addends = await product(self._unfolded(seen, layouts), w.stored, self.n, layouts.y, batch)
-                y_coming = settled(addends, layouts.Y, x.dtype)
+                addends = await product(self._unfolded(seen, layouts), w.stored, self.n, layouts.y, any(layouts.y_summed), batch)
+                y_coming = Transfer(settled(addends, layouts.Y, layouts.y_summed, self.dtype))
                 batch.release(self.weight)
                 batch.save(self, seen if self.scheme.keep else x)
                 y = await batch.received(y_coming)
@@ -101,24 +101,24 @@ class Linear(Layer):
             if self.panels:
                 self.weight.gradient = self.panels.dw(x, dy, layouts)
                 return self.panels.dx(dy, self.weight.value, layouts)
-            dy_coming, x_coming = gathered(dy, layouts.dy), gathered(x, layouts.x)
+            dy_coming = Transfer(gathered(dy, layouts.dy, layouts.dy_gathered))
+            x_coming = Transfer(gathered(x, layouts.x, () if self.scheme.keep else layouts.x_gathered))
             batch.context.prefetch(self.weight)
             dy = await batch.received(dy_coming)
             w = batch.context.gathered(self.weight)
-            addends = await product(dy, w.stored.T, self.k, layouts.dx_unfolded, batch)
-            dx_coming = settled(self._folded(addends, layouts), layouts.X, dy.dtype)
+            addends = await product(dy, w.stored.T, self.k, layouts.dx_unfolded, any(layouts.dx_summed), batch)
+            dx_coming = Transfer(settled(self._folded(addends, layouts), layouts.X, layouts.dx_summed, self.dtype))
             batch.release(self.weight)
             x = await batch.received(x_coming)
             batch.context.add_gradient(self.weight, layouts.dw.partial, adding_product(self._unfolded(x, layouts), dy))
             return await batch.received(dx_coming)
 
 
-async def product(a: DistMatrix, b: Any, columns: int, layout: Layout, batch: MicroBatch) -> DistMatrix:
+async def product(a: DistMatrix, b: Any, columns: int, layout: Layout, summed: bool, batch: MicroBatch) -> DistMatrix:
     """This rank's part of a times a matrix of so many columns, of which b is the block: addends of that layout, in the dtype in
-    which ranks sum them. One of several micro-batches stops halfway: another's all-reduce is then halfway, too, and its second
-    half travels while the rest is computed."""
-    summed = sum_axes(layout, layout, tuple(a.grid.sizes.items())) != ((), ())
-    block = a.xp.empty((a.stored.shape[0], b.shape[1]), summing(a.dtype) if summed else a.dtype)
+    which ranks sum them, where they are summed. One of several micro-batches stops halfway: another's all-reduce is then halfway,
+    too, and its second half travels while the rest is computed."""
+    block = a.xp.empty((a.stored.shape[0], b.shape[1]), summing(b.dtype) if summed else b.dtype)
     half = block.shape[0] // 2 if batch.several else block.shape[0]
     multiply(a.xp, a.stored[:half], b, block[:half], 1, 0)
     if batch.several:  # on ranks without rows, too: all ranks must stop equally often

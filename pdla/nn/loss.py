@@ -20,7 +20,7 @@ from pdla.nn.checks import check_floats
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described
 from pdla.nn.scheme import counts
-from pdla.nn.transfers import summed
+from pdla.nn.transfers import Transfer, summed
 
 
 class CrossEntropy:
@@ -81,14 +81,14 @@ class CrossEntropy:
         places = _places(cols, logits.shape[1])[mine]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
-        top = summed(top, grid, across, "maximum").wait()
+        top = Transfer(summed(top, grid, across, "maximum")).wait()
         sums = xp.empty((2, x.shape[0]), summing(x.dtype))
         powers = xp.exponentials(x, top, places, sums)
-        sums = summed(sums, grid, across).wait()
+        sums = Transfer(summed(sums, grid, across)).wait()
         counted_here = np.flatnonzero(mine >= 0)
         loss = xp.empty((1,), summing(x.dtype))
         loss[...] = (np.log(sums[0]) - sums[1])[counted_here].astype(loss.dtype, copy=False).sum() / counted
-        loss = summed(loss, grid, axes_of(logits.layout.rows)).wait()
+        loss = Transfer(summed(loss, grid, axes_of(logits.layout.rows))).wait()
         self._saved = like(logits, powers), sums[0], places, mine < 0, counted
         return float(loss[0])
 

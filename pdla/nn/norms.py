@@ -22,7 +22,7 @@ from pdla.nn.checks import check_counts, check_number, check_whole
 from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, made
 from pdla.nn.scheme import Scheme, counts
-from pdla.nn.transfers import summed
+from pdla.nn.transfers import Transfer, summed
 from pdla.nn.weights import vector
 
 
@@ -53,7 +53,7 @@ class Norm(Layer):
     async def _summed(self, sums: Any, x: DistMatrix, batch: MicroBatch) -> Any:
         """The sums over the ranks that share x's tokens, in place."""
         with tagged(f"{self.name} sums"):
-            return await batch.received(summed(sums, x.grid, axes_of(x.layout.cols)))
+            return await batch.received(Transfer(summed(sums, x.grid, axes_of(x.layout.cols))))
 
     def _learn(self, dy: DistMatrix, normal: Any, batch: MicroBatch) -> None:
         """Add to the gradients of gain and offset."""

@@ -11,6 +11,8 @@ from pdla.array.composed import summing
 from pdla.layout import Layout, Shape
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.redistribute import local_shape
+from pdla.nn.scheme import gather_axes, sum_axes
+from pdla.nn.transfers import Axes, Transfer, settled
 
 
 def seeded(seed: int, name: str) -> int:
@@ -26,7 +28,7 @@ class Parameter:
 
     used        the layout in which layers compute with it: it is gathered to this one, and its gradient is summed from this to
                 its own
-    gathered    whether it has to travel to lie so
+    axes        those over which it is gathered, to lie so
     made        the value as it was made: what is to be drawn may not be there yet
     name        its messages are recorded as "name forward" and "name backward"
     layers      how many layers use it
@@ -39,9 +41,10 @@ class Parameter:
     ) -> None:
         self.made, self.name, self.layers, self.backward, self._draw = value, name, 1, True, draw
         self.used = value.layout if used is None else used
-        self.gathered = self.used != value.layout
+        self.axes = gather_axes(value.layout, self.used, value.grid.sizes)
         self.gradient: DistMatrix | None = None
-        self._addends: dict[tuple[str, ...], tuple[Layout, Shape]] = {}
+        self._addends: dict[Axes, tuple[Layout, Shape, Any]] = {}
+        self._summed: dict[Axes, tuple[Axes, Axes]] = {}
 
     @property
     def value(self) -> DistMatrix:
@@ -51,14 +54,20 @@ class Parameter:
             self._draw = None
         return self.made
 
-    def addends(self, partial: tuple[str, ...]) -> DistMatrix:
+    def addends(self, partial: Axes) -> DistMatrix:
         """A matrix for addends of the gradient along these axes, still to be written to, in the dtype in which they are summed."""
-        value = self.value
+        made = self.made
         if partial not in self._addends:
             layout = Layout(self.used.rows, self.used.cols, partial)
-            self._addends[partial] = layout, local_shape(value.shape, layout, value.grid)
-        layout, shape = self._addends[partial]
-        return DistMatrix(value.xp.empty(shape, summing(value.dtype)), value.shape, value.grid, layout)
+            self._addends[partial] = layout, local_shape(made.shape, layout, made.grid), summing(made.dtype)
+            self._summed[partial] = sum_axes(layout, made.layout, made.grid.sizes)
+        layout, shape, dtype = self._addends[partial]
+        return DistMatrix(made.xp.empty(shape, dtype), made.shape, made.grid, layout)
+
+    def settling(self, addends: DistMatrix) -> Transfer[DistMatrix]:
+        """Collective: begin to sum these addends to the gradient."""
+        axes = self._summed[addends.layout.partial]
+        return Transfer(settled(addends, self.made.layout, axes, self.made.base.dtype))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         made = memo[id(self)] = Parameter(self.value.copy(), self.used, self.name)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral
 from typing import Any
 
@@ -29,7 +29,7 @@ from pdla.comm.agreement import agreed
 from pdla.cuts import Balanced, Cut
 from pdla.errors import GridError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, axes_of
+from pdla.layout import Layout, axes_of, extra_axes
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
@@ -90,6 +90,7 @@ class LinearLayouts:
     x: Layout
     w: Layout
     y: Layout
+    sizes: Mapping[str, int]  # of the grid's axes
 
     @cached_property
     def dy(self) -> Layout:
@@ -108,6 +109,41 @@ class LinearLayouts:
     @cached_property
     def dw(self) -> Layout:
         return Layout(self.w.rows, self.w.cols, axes_of(self.x.rows))
+
+    @cached_property
+    def x_gathered(self) -> tuple[str, ...]:
+        """The axes over which X is gathered to x."""
+        return gather_axes(self.X, self.x, self.sizes)
+
+    @cached_property
+    def dy_gathered(self) -> tuple[str, ...]:
+        """Those over which dY is."""
+        return gather_axes(self.Y, self.dy, self.sizes)
+
+    @cached_property
+    def y_summed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The axes over which Y is summed: scattered, and alike."""
+        return sum_axes(self.y, self.Y, self.sizes)
+
+    @cached_property
+    def dx_summed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those over which dX is."""
+        return sum_axes(self.dx, self.X, self.sizes)
+
+
+def gather_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes over which an all-gather brings a matrix from a layout to one that is not cut along them."""
+    axes = extra_axes(old, new, sizes)
+    assert axes is not None, f"{old} is not {new} cut further"
+    return axes
+
+
+def sum_axes(addends: Layout, layout: Layout, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The axes of several ranks along which the sum of addends is scattered, as the layout cuts it along them; and those along
+    which it is alike on all ranks."""
+    partial = [axis for axis in addends.partial if sizes[axis] > 1]
+    scattered = tuple(axis for axis in layout.axes if axis in partial)
+    return scattered, tuple(axis for axis in partial if axis not in scattered)
 
 
 class Scheme:
@@ -207,7 +243,8 @@ class Scheme:
         rows, cols = cut_over(table.W)
         W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
         t, i, o = kept(X.rows, carried["t"]), kept(X.cols, carried["i"]), kept(W.cols, carried["o"])
-        return LinearLayouts(X, W, Y, Layout(t, i), Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))
+        w, y = Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"])
+        return LinearLayouts(X, W, Y, Layout(t, i), w, y, self.grid.sizes)
 
     # ------------------------------------------------------------------ activations
 
@@ -228,6 +265,7 @@ def counts(n: object, least: float = 1) -> bool:
     return isinstance(n, Integral) and int(n) >= least
 
 
+@lru_cache(maxsize=256)
 def sequence_of(layout: Layout) -> int:
     """The tokens of a sequence that an activation's cuts keep whole; 1 where they are not cut into units."""
     return max((getattr(cut, "unit", 1) for cut in layout.rows), default=1)

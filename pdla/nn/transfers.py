@@ -1,18 +1,21 @@
-"""What a layer sends: a matrix gathered, addends summed. Each is under way when it has been made, and is waited for later."""
+"""What a layer sends: a matrix gathered, addends summed.
+
+`Transfer(gathered(X, layout, axes))` is under way, collective, and is waited for later.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from pdla.comm.ledger import tag, tagged
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, extra_axes, places_of
+from pdla.layout import Layout, places_of
 from pdla.matmul.schedules.streams import gathering
 from pdla.matrix.core import DistMatrix
 
 T = TypeVar("T")
+Axes = tuple[str, ...]
 Verbs = Generator[None, None, T]  # begins a verb, yields, and waits for it when it is resumed; then the next; returns the result
 
 
@@ -42,27 +45,8 @@ class Transfer(Generic[T]):
         return self.result
 
 
-def gathered(X: DistMatrix, layout: Layout) -> Transfer[DistMatrix]:
-    """Collective: X gathered over the axes that the layout does not cut; X itself where there are none."""
-    return Transfer(_gathered(X, layout))
-
-
-def settled(addends: DistMatrix, layout: Layout, dtype: Any) -> Transfer[DistMatrix]:
-    """Collective: the addends summed in their own dtype, then cast to `dtype`. The sum is scattered over those of its axes that
-    `layout` cuts, and the same on all ranks along the others."""
-    return Transfer(_settled(addends, layout, dtype))
-
-
-def summed(x: Any, grid: ProcessGrid, axes: tuple[str, ...], op: str = "add") -> Transfer[Any]:
-    """Collective: an array's sum (or maximum) over the ranks along some axes, in place, the same on all of them."""
-    return Transfer(_summed(x, grid, tuple([axis for axis in axes if grid.sizes[axis] > 1]), op))
-
-
-# ---------------------------------------------------------------------------------------------- their verbs
-
-
-def _gathered(X: DistMatrix, layout: Layout) -> Verbs[DistMatrix]:
-    axes = _gather_axes(X.layout, layout, tuple(X.grid.sizes.items()))
+def gathered(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
+    """X gathered over these axes (`scheme.gather_axes`), which brings it to this layout; X itself where there are none."""
     if not axes:
         return X
     end = gathering(X, layout, axes)
@@ -70,42 +54,27 @@ def _gathered(X: DistMatrix, layout: Layout) -> Verbs[DistMatrix]:
     return end()
 
 
-def _settled(addends: DistMatrix, layout: Layout, dtype: Any) -> Verbs[DistMatrix]:
-    grid, block = addends.grid, addends.stored
-    scattered, alike = sum_axes(addends.layout, layout, tuple(grid.sizes.items()))
+def settled(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
+    """The addends summed in their own dtype, over these axes (`scheme.sum_axes`), then cast to `dtype`."""
+    grid, block, (scattered, alike) = addends.grid, addends.stored, axes
     if scattered:
-        assert grid.coords is not None
         communicator = grid[scattered]
-        assert communicator is not None
+        assert grid.coords is not None and communicator is not None
         places = places_of(addends.shape, layout, addends.layout, scattered, grid.sizes, grid.coords)
         parts = addends.xp.takes(block, places)
         pending = communicator.reduce_scatter(parts, addends.xp.empty(parts[communicator.rank].shape, block.dtype))
         yield
         block = pending.wait()
-    if alike:
-        block = yield from _summed(block, grid, alike)
+    for half in grid[alike].halves(block, block) if alike else ():  # type: ignore[union-attr]
+        yield
+        half.wait()
     return DistMatrix(block.astype(dtype, copy=False), addends.shape, grid, layout)
 
 
-def _summed(x: Any, grid: ProcessGrid, axes: tuple[str, ...], op: str = "add") -> Verbs[Any]:
-    if axes:
-        for half in grid[axes].halves(x, x, op):  # type: ignore[union-attr]
-            yield
-            half.wait()
+def summed(x: Any, grid: ProcessGrid, axes: Axes, op: str = "add") -> Verbs[Any]:
+    """An array's sum (or maximum) over the ranks along some axes, in place, the same on all of them."""
+    axes = tuple([axis for axis in axes if grid.sizes[axis] > 1])
+    for half in grid[axes].halves(x, x, op) if axes else ():  # type: ignore[union-attr]
+        yield
+        half.wait()
     return x
-
-
-@lru_cache(maxsize=256)
-def _gather_axes(old: Layout, new: Layout, sizes: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
-    axes = extra_axes(old, new, dict(sizes))
-    assert axes is not None, f"{old} is not {new} cut further"
-    return axes
-
-
-@lru_cache(maxsize=256)
-def sum_axes(addends: Layout, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The axes of several ranks along which the sum of addends is scattered, and those along which it is the same."""
-    several = dict(sizes)
-    partial = [axis for axis in addends.partial if several[axis] > 1]
-    scattered = tuple(axis for axis in layout.axes if axis in partial)
-    return scattered, tuple(axis for axis in partial if axis not in scattered)
