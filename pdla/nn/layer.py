@@ -9,6 +9,7 @@ from copy import deepcopy
 from fractions import Fraction
 from functools import wraps
 from hashlib import blake2b
+from inspect import iscoroutinefunction
 from numbers import Integral, Real
 from typing import Any
 
@@ -30,8 +31,8 @@ from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme
 
 OVERRIDDEN = {  # what a subclass must not override, and what it overrides instead
-    "forward": "forward_local(x, batch), or forward_async(x, batch) where it awaits other layers",
-    "backward": "backward_local(dy, batch), or backward_async(dy, batch) where it awaits other layers",
+    "forward": "override forward_local(x, batch), or async forward_async(x, batch) to await other layers",
+    "backward": "override backward_local(dy, batch), or async backward_async(dy, batch) to await other layers",
 }
 
 
@@ -97,9 +98,12 @@ class Layer:
         """Convert numbers among the arguments of __init__ to Python's: products of NumPy's short integers overflow, its short
         floats round, and of a fraction NumPy has no root. And put the layers that it has made into their places."""
         super().__init_subclass__(**named)
-        for name, instead in OVERRIDDEN.items():
-            if name in vars(cls):
-                raise PdlaError(f"{cls.__name__}.{name}: it begins a pass on all ranks, and is not to be overridden: {instead}, is")
+        for way, instead in OVERRIDDEN.items():
+            if way in vars(cls):
+                raise PdlaError(f"{cls.__name__}.{way} begins a pass on all ranks: {instead}")
+            for name, coroutine in ((f"{way}_local", False), (f"{way}_async", True)):
+                if name in vars(cls) and iscoroutinefunction(vars(cls)[name]) != coroutine:
+                    raise PdlaError(f"{cls.__name__}.{name} is {'no' if coroutine else 'an'} async def: {instead}")
         if "__init__" in vars(cls):
             cls.__init__ = _with_plain_numbers(cls.__init__)  # type: ignore[method-assign]
 
@@ -154,7 +158,7 @@ class Layer:
         PdlaError
             Where a layer overrides neither this nor `forward_async`.
         """
-        raise PdlaError(f"{self!r} has no pass forward: it overrides {OVERRIDDEN['forward']}")
+        raise PdlaError(f"{self!r} has no pass forward: {OVERRIDDEN['forward']}")
 
     def backward_local(self, dy: Any, batch: MicroBatch) -> Any:
         """The gradient with regard to x, of a layer that sends nothing. Not collective; called by `backward`.
@@ -176,7 +180,7 @@ class Layer:
         PdlaError
             Where a layer overrides neither this nor `backward_async`.
         """
-        raise PdlaError(f"{self!r} has no pass backward: it overrides {OVERRIDDEN['backward']}")
+        raise PdlaError(f"{self!r} has no pass backward: {OVERRIDDEN['backward']}")
 
     async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
         """y, of a layer that is made of others: `await inner.forward_async(x, batch)`. Collective; called by `forward`.
