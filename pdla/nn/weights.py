@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,8 @@ def feature_vector(
         check_counts("feature_vector", features=features)
         if not counts(unit):
             raise ShapeError(f"feature_vector: unit={unit!r}: a whole number, at least 1")
-        check_number("feature_vector", "fill", abs(fill))
+        if not isinstance(fill, Real):
+            raise ShapeError(f"feature_vector: fill={fill!r}: a number")
         check_floats("feature_vector", np.dtype(dtype))
         if not isinstance(cut, str) or cut.count("|") != 1 or not set(cut.replace("|", " ").split()) <= set(scheme.grid.axes):
             raise LayoutError(f"feature_vector: cut={cut!r}: 'axes that cut rows | axes that cut columns' of {scheme.grid!r}")

@@ -141,13 +141,13 @@ def test_the_wrong_method_is_refused_when_the_class_is_made():
         type("Mine", (nn.Layer,), {"forward": lambda self, x: x})
     with pytest.raises(PdlaError, match=r"Mine.backward begins .* override backward_local\(dy, batch\)"):
         type("Mine", (nn.GeLU,), {"backward": lambda self, dy: dy})
-    with pytest.raises(PdlaError, match="Mine.forward_async is no async def: override"):
+    with pytest.raises(PdlaError, match=r"Mine.forward_async is no async def: override"):
         type("Mine", (nn.Layer,), {"forward_async": lambda self, x, batch: x})
 
     async def backward_local(self, dy, batch):
         return dy
 
-    with pytest.raises(PdlaError, match="Mine.backward_local is an async def: override"):
+    with pytest.raises(PdlaError, match=r"Mine.backward_local is an async def: override"):
         type("Mine", (nn.Layer,), {"backward_local": backward_local})
 
 
