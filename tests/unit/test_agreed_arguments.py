@@ -25,7 +25,7 @@ ROWS, COLS, WHOLE = Layout("row"), Layout(None, "row"), Layout()
 
 # ---------------------------------------------------------------------------------------------- what is public
 
-LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), one of its methods, or a method of any class
+LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), one of its methods, or one of any class
     "it sends nothing": """
         Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
         predict_matmul record syrk_words tagged tiled_order to_descriptor
@@ -37,7 +37,8 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
         Layer.all_layers Layer.all_parameters Layer.gradients Layer.kept_bytes Layer.named_layers Layer.named_parameters
-        Layer.parameters Linear.layouts Conv2d.layouts Optimizer.step Parameter Scheme.activation Scheme.linear Scheme.residual Scheme.table
+        Layer.parameters Linear.layouts Conv2d.layouts Optimizer.step Parameter
+        Scheme.activation Scheme.linear Scheme.residual Scheme.table
         TiedHead.__init__ like
     """,
     "it is where ranks begin": "abort_on_exception as_communicator dry_run dry_run_all run world",
