@@ -12,7 +12,7 @@ from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_number
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, made
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.parameter import Parameter, seeded
 from pdla.nn.scheme import Scheme
 
@@ -69,7 +69,7 @@ class Dropout(Layer):
     numbers = ("probability", "seed", "name")
 
     def __init__(self, scheme: Scheme, probability: float, *, seed: int = 0, name: str = "dropout") -> None:
-        with made("Dropout", scheme, f"{probability}, seed={seed}, name={name!r}"):
+        with arguments_agreed("Dropout", scheme, f"{probability}, seed={seed}, name={name!r}"):
             check_number("Dropout", "probability", probability)
             if probability >= 1:
                 raise ShapeError(f"probability={probability}: from 0 to below 1")

@@ -46,7 +46,7 @@ def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) 
     return DistMatrix(block, (x.shape[0], features), x.grid, Layout(x.layout.rows, cols))
 
 
-def by_rows(x: Any) -> Any:
+def row_major(x: Any) -> Any:
     """x, copied if its block lies by columns on some rank, which would round what it adds up otherwise than those that hold copies
     of this block by rows."""
     return x.copy() if isinstance(x, DistMatrix) and x.gaps > 1 else x

@@ -12,7 +12,7 @@ from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix.core import DistMatrix
-from pdla.nn.scheme import Scheme, counts, sequence_of
+from pdla.nn.scheme import Scheme, is_count, sequence_of
 
 
 class Declared(Protocol):
@@ -95,7 +95,7 @@ def check_reals(what: str, dtype: np.dtype) -> None:
 def check_counts(kind: str, **numbers: Any) -> None:
     """ShapeError unless each number (of features, say) is whole and at least 0."""
     for name, number in numbers.items():
-        if not counts(number, 0):
+        if not is_count(number, 0):
             raise ShapeError(f"{kind}: {name}={number!r}: a whole number, at least 0")
 
 
@@ -107,7 +107,7 @@ def check_number(kind: str, name: str, number: Any) -> None:
 
 def check_sequence(kind: str, sequence: int) -> None:
     """ShapeError unless `sequence`, the tokens of a sequence, is a whole number of at least 1."""
-    if not counts(sequence):
+    if not is_count(sequence):
         raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, a whole number, at least 1")
 
 

@@ -43,23 +43,23 @@ class PassContext:
         self.scheme, self.sequence, self.tokens, self.number, self.training = scheme, sequence, x.shape[0], number, training
         self.layout = x.layout if isinstance(x, DistMatrix) else scheme.residual(sequence)
         self.parameters, self.order = parameters, [p for p in parameters if p.axes]
-        self.ahead = 1  # the way through the order: forward
-        self.coming: dict[Parameter, Transfer[DistMatrix]] = {}
-        self.here: dict[Parameter, DistMatrix] = {}
+        self.direction = 1  # through the order: forward
+        self.under_way: dict[Parameter, Transfer[DistMatrix]] = {}
+        self.arrived: dict[Parameter, DistMatrix] = {}
         self.uses = Counter[Parameter]()
         self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
-        self.settling: list[tuple[Parameter, Transfer[DistMatrix]]] = []
+        self.reductions: list[tuple[Parameter, Transfer[DistMatrix]]] = []
         self.batches = [MicroBatch(self, number) for number in range(scheme.shards)]
 
     def drop(self) -> None:
         """Receive the parameters under way, which will not be used."""
-        for transfer in self.coming.values():
+        for transfer in self.under_way.values():
             transfer.wait()
-        self.coming.clear()
+        self.under_way.clear()
 
     def turn(self) -> None:
         """End the forward pass and begin the backward one."""
-        self.ahead = -1
+        self.direction = -1
         self.uses.clear()
 
     # ------------------------------------------------------------------ parameters
@@ -68,35 +68,35 @@ class PassContext:
         """Begin to gather a parameter, and the next in order."""
         if parameter.axes:
             self._begin(parameter)
-            after = self.order.index(parameter) + self.ahead
+            after = self.order.index(parameter) + self.direction
             if 0 <= after < len(self.order) and self._wanted(self.order[after]):
                 self._begin(self.order[after])
 
     def _wanted(self, parameter: Parameter) -> bool:
-        return not self.uses[parameter] and (self.ahead == 1 or parameter.backward)
+        return not self.uses[parameter] and (self.direction == 1 or parameter.backward)
 
     def _begin(self, parameter: Parameter) -> None:
-        if parameter not in self.coming and parameter not in self.here:
-            with tagged(f"{parameter.name} {'forward' if self.ahead == 1 else 'backward'}"):
-                self.coming[parameter] = Transfer(gathered(parameter.value, parameter.used, parameter.axes))
+        if parameter not in self.under_way and parameter not in self.arrived:
+            with tagged(f"{parameter.name} {'forward' if self.direction == 1 else 'backward'}"):
+                self.under_way[parameter] = Transfer(gathered(parameter.value, parameter.gathered_layout, parameter.axes))
 
     def gathered(self, parameter: Parameter) -> DistMatrix:
         """The parameter in the layout in which it is used. It has travelled while the one before it was used, so this waits for it
         without giving others a turn."""
         if not parameter.axes:
             return parameter.value
-        if parameter not in self.here:
+        if parameter not in self.arrived:
             self.prefetch(parameter)
-            self.here[parameter] = self.coming.pop(parameter).wait()
-        return self.here[parameter]
+            self.arrived[parameter] = self.under_way.pop(parameter).wait()
+        return self.arrived[parameter]
 
     def release(self, parameter: Parameter, saving: bool) -> None:
         """One micro-batch is done with the parameter in this direction. After the last one the gathered copy is dropped, unless it
         is kept for the backward pass."""
         self.uses[parameter] += 1
-        keep = self.scheme.keep and self.ahead == 1 and saving
+        keep = self.scheme.keep and self.direction == 1 and saving
         if self.uses[parameter] % self.scheme.shards == 0 and not keep:
-            self.here.pop(parameter, None)
+            self.arrived.pop(parameter, None)
 
     # ------------------------------------------------------------------ gradients
 
@@ -107,14 +107,14 @@ class PassContext:
         if parts + 1 < self.scheme.shards * parameter.layers:
             self.addends[parameter] = addends, parts + 1
             return
-        self.settle()
-        self.settling.append((parameter, parameter.settling(addends)))
+        self.finish_gradients()
+        self.reductions.append((parameter, parameter.reduction(addends)))
 
-    def settle(self) -> None:
+    def finish_gradients(self) -> None:
         """Wait for the sums over ranks that are under way, and set the gradients to them."""
-        for parameter, transfer in self.settling:
+        for parameter, transfer in self.reductions:
             parameter.gradient = transfer.wait()
-        self.settling.clear()
+        self.reductions.clear()
 
 
 class MicroBatch:
@@ -129,9 +129,9 @@ class MicroBatch:
         Whether a backward pass may follow. If not, what is saved is dropped.
     """
 
-    def __init__(self, context: PassContext, number: int, *, saving: bool = True, repeated: bool = False) -> None:
-        """saving: not where the forward pass will be repeated;  repeated: it is being repeated, in the backward pass."""
-        self.context, self.number, self.repeated = context, number, repeated
+    def __init__(self, context: PassContext, number: int, *, saving: bool = True, recomputing: bool = False) -> None:
+        """saving: not where the forward pass will be repeated;  recomputing: it is being repeated, in the backward pass."""
+        self.context, self.number, self.recomputing = context, number, recomputing
         self.several = context.scheme.shards > 1  # others can compute while this one waits
         self.training, self.saving = context.training, saving and context.training
         self._saved: dict[Any, tuple[Any, ...]] = {}
@@ -214,7 +214,7 @@ class MicroBatch:
 
     def release(self, parameter: Parameter) -> None:
         """This micro-batch no longer needs the gathered parameter in this direction."""
-        if not self.repeated:
+        if not self.recomputing:
             self.context.release(parameter, self.saving)
 
     def all_saved(self) -> Iterable[Any]:
@@ -230,13 +230,13 @@ class MicroBatch:
             self.context.drop()
             raise
 
-    def draft(self) -> MicroBatch:
+    def without_saving(self) -> MicroBatch:
         """This micro-batch in a forward pass of which nothing is saved."""
         return MicroBatch(self.context, self.number, saving=False)
 
-    def again(self) -> MicroBatch:
+    def recomputation(self) -> MicroBatch:
         """This micro-batch in a repetition of its forward pass."""
-        return MicroBatch(self.context, self.number, repeated=True)
+        return MicroBatch(self.context, self.number, recomputing=True)
 
     # ------------------------------------------------------------------ which tokens
 

@@ -25,10 +25,10 @@ from pdla.nn.activations import ReLU
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_counts, check_whole
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, made
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
 from pdla.nn.norms import GroupNorm
-from pdla.nn.scheme import LinearLayouts, Scheme, counts, sequence_of
+from pdla.nn.scheme import LinearLayouts, Scheme, is_count, sequence_of
 from pdla.nn.transformer import Sequential
 
 
@@ -52,9 +52,9 @@ class Conv2d(Linear):
         name: str = "conv",
     ) -> None:
         call = f"{inputs}, {outputs}, {kernel}, {height} x {width}, stride={stride}, padding={padding}"
-        with made("Conv2d", scheme, call):
+        with arguments_agreed("Conv2d", scheme, call):
             check_counts("Conv2d", inputs=inputs, outputs=outputs)
-            whole = all(map(counts, (kernel, stride, height, width))) and (padding is None or counts(padding, 0))
+            whole = all(map(is_count, (kernel, stride, height, width))) and (padding is None or is_count(padding, 0))
             around = padding if padding is not None else kernel // 2 if whole else 0
             if not whole or min(height, width) + 2 * around < kernel:
                 raise ShapeError(
@@ -141,8 +141,8 @@ class Upsample(Layer):
     """Each pixel repeated as `factor` x `factor` pixels; stands between pairs of layers. Nothing is sent. Collective to make."""
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
-        with made("Upsample", scheme, f"{height} x {width}, by {factor}"):
-            if not all(map(counts, (height, width, factor))):
+        with arguments_agreed("Upsample", scheme, f"{height} x {width}, by {factor}"):
+            if not all(map(is_count, (height, width, factor))):
                 raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are whole, at least 1")
         super().__init__(scheme)
         self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
@@ -204,11 +204,11 @@ class ResidualBlock(_Block):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
         activation: type[Layer] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
     ) -> None:
-        with made("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
+        with arguments_agreed("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
             check_parts("ResidualBlock", activation, seed)
-            if not counts(kernel) or kernel % 2 == 0:
+            if not is_count(kernel) or kernel % 2 == 0:
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
-            if not (counts(height) and counts(width)):
+            if not (is_count(height) and is_count(width)):
                 raise ShapeError(f"ResidualBlock of samples of {height} x {width}: whole numbers, at least 1")
         super().__init__(scheme, channels, height, width)
         parts: list[Layer] = []
@@ -248,9 +248,9 @@ class UNetBlock(_Block):
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, levels: int = 1, kernel: int = 3,
         activation: type[Layer] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
     ) -> None:
-        with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
+        with arguments_agreed("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
             check_parts("UNetBlock", activation, seed)
-            if not all(map(counts, (levels, height, width))) or height % 2 or width % 2:
+            if not all(map(is_count, (levels, height, width))) or height % 2 or width % 2:
                 raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: give levels >= 1, even sizes")
         super().__init__(scheme, channels, height, width)
         high: dict[str, Any] = {"height": height, "width": width}

@@ -21,12 +21,12 @@ from pdla.matrix.create import zeros
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_counts, check_floats, check_number, check_sequence
 from pdla.nn.context import MicroBatch, Write
-from pdla.nn.layer import Layer, made
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import LinearLayouts, Scheme
-from pdla.nn.transfers import Transfer, gathered, settled
-from pdla.nn.weights import normal, weight
+from pdla.nn.transfers import Transfer, gathered, reduced
+from pdla.nn.weights import drawing, weight
 
 
 class Embedding(Layer):
@@ -43,7 +43,7 @@ class Embedding(Layer):
         self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
         dtype: Any = np.float64, name: str = "embedding",
     ) -> None:
-        with made("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
+        with arguments_agreed("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
             check_counts("Embedding", vocabulary=vocabulary, hidden=hidden)
             check_sequence("Embedding", sequence)
         super().__init__(scheme)
@@ -87,7 +87,7 @@ class Embedding(Layer):
         batch.save(self, ids)
         addends = DistMatrix(block, (batch.tokens, self.hidden), w.grid, layouts.dx)
         with tagged(f"{self.name} forward"):
-            x = await batch.received(Transfer(settled(addends, layouts.X, layouts.dx_summed, w.dtype)))
+            x = await batch.received(Transfer(reduced(addends, layouts.X, layouts.dx_summed, w.dtype)))
         return x if self.positions is None else self.positions.forward_local(x, batch)
 
     async def backward_async(self, dx: DistMatrix, batch: MicroBatch) -> None:
@@ -111,7 +111,8 @@ class Positions(Layer):
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
     ) -> None:
-        with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"):
+        told = f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"
+        with arguments_agreed("Positions", scheme, told):
             check_sequence("Positions", sequence)
             check_counts("Positions", features=features)
             kind = np.dtype(dtype)
@@ -123,7 +124,7 @@ class Positions(Layer):
         self.takes = self.gives = scheme.first.X
         self.widths, self.dtype = (features, features), kind
         value = zeros((sequence, features), scheme.grid, Layout(None, scheme.residual().cols), dtype=kind)
-        self.table = Parameter(value, draw=normal(self, value, scale, seed, f"{name} positions"))
+        self.table = Parameter(value, draw=drawing(self, value, scale, seed, f"{name} positions"))
 
     def __repr__(self) -> str:
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
@@ -178,6 +179,6 @@ class TiedHead(Linear):
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
         self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (self.k, self.n)
-        self.dtype = self.weight.made.dtype
+        self.dtype = self.weight.allocated.dtype
         self.weight.layers += 1
         self.weight.backward = True

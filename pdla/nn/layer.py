@@ -23,7 +23,7 @@ from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
 from pdla.matrix.redistribute import check_root
-from pdla.nn.blocks import by_rows, joined, part_of, parted
+from pdla.nn.blocks import joined, part_of, parted, row_major
 from pdla.nn.checks import check_activation, check_anywhere, check_gradient, check_reals, check_sequences
 from pdla.nn.context import MicroBatch, PassContext
 from pdla.nn.coroutines import in_turn
@@ -225,7 +225,7 @@ class Layer:
         if self.takes is None:
             check_anywhere(self, x)
         else:
-            check_activation(self, x, self.dtype or next((p.made.dtype for p in self.all_parameters()), None))
+            check_activation(self, x, self.dtype or next((p.allocated.dtype for p in self.all_parameters()), None))
 
     # ------------------------------------------------------------------ parts
 
@@ -336,7 +336,7 @@ class Layer:
         parameters = list(dict.fromkeys([parameter for _, parameter in named]))
         context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
         with collective_section(self.scheme.grid.comm, "a forward pass"):
-            x = by_rows(x)
+            x = row_major(x)
             parts = in_turn([self.forward_async(part_of(x, batch), batch) for batch in context.batches])
             y = joined(parts)
         if training:
@@ -353,7 +353,7 @@ class Layer:
             return 0
         own = {id(_memory(p.value.base)) for p in self.all_parameters()}
         saved = [values for batch in context.batches for values in batch.all_saved()]
-        found = {id(memory): memory.nbytes for memory in _arrays([*context.here.values(), *saved])}
+        found = {id(memory): memory.nbytes for memory in _arrays([*context.arrived.values(), *saved])}
         return sum(size for memory, size in found.items() if memory not in own)
 
     def backward(self, dy: DistMatrix) -> Any:
@@ -371,9 +371,9 @@ class Layer:
             parameter.gradient = None  # after an error in this pass, there is none to step by
         context.turn()
         with collective_section(self.scheme.grid.comm, "a backward pass"):
-            parts = zip(parted(by_rows(dy), context.sizes), context.batches, strict=True)
+            parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
             dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
-            context.settle()
+            context.finish_gradients()
         return joined(dx)
 
 
@@ -424,7 +424,7 @@ def _plain(x: Any) -> Any:
 
 
 @contextmanager
-def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
+def arguments_agreed(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
     """Collective: encloses the checks of a layer's arguments; an error on one rank, or a difference between ranks, is an error on
     all. `numbers`: the arguments in words; flags must be True or False."""
     check_scheme(kind, scheme)

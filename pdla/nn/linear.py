@@ -15,10 +15,10 @@ from pdla.matrix.core import DistMatrix
 from pdla.nn.checks import check_counts
 from pdla.nn.context import MicroBatch, Write
 from pdla.nn.coroutines import TURN
-from pdla.nn.layer import Layer, made
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.panels import Panels
-from pdla.nn.scheme import LinearLayouts, Scheme, Table, counts, sequence_of
-from pdla.nn.transfers import Transfer, gathered, settled
+from pdla.nn.scheme import LinearLayouts, Scheme, Table, is_count, sequence_of
+from pdla.nn.transfers import Transfer, gathered, reduced
 from pdla.nn.weights import vector, weight
 
 
@@ -39,10 +39,10 @@ class Linear(Layer):
         self, scheme: Scheme, k: int, n: int, *, kind: str = "first", bias: bool = True, units: tuple[int, int] = (1, 1),
         scale: float | None = None, seed: int = 0, dtype: Any = np.float64, name: str = "linear",
     ) -> None:
-        with made("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}", bias=bias):
+        with arguments_agreed("Linear", scheme, f"{k}, {n}, kind={kind!r}, units={units}", bias=bias):
             self.table: Table = scheme.table(kind)
             check_counts("Linear", k=k, n=n)
-            if not isinstance(units, tuple) or len(units) != 2 or not all(map(counts, units)):
+            if not isinstance(units, tuple) or len(units) != 2 or not all(map(is_count, units)):
                 raise ShapeError(f"Linear: units={units!r}: a tuple of two whole numbers, at least 1, for inputs and for outputs")
         super().__init__(scheme)
         self.k, self.n, self.units, self.name = k, n, units, name
@@ -51,7 +51,7 @@ class Linear(Layer):
         self.panels = Panels(scheme, scheme.panel) if scheme.panel and self.by_panels else None
         self.weight = weight(self, self.table, (k, n), units, scale, seed, dtype, name, whole=not self.panels)
         self.bias = vector(scheme, n, self.table.Y, units[1], 0, dtype) if bias else None
-        self.dtype = self.weight.made.dtype
+        self.dtype = self.weight.allocated.dtype
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.k}, {self.n}) on {self.scheme!r}"
@@ -81,7 +81,7 @@ class Linear(Layer):
                 seen = await batch.received(x_coming)
                 w = batch.context.gathered(self.weight)
                 addends = await product(self._unfolded(seen, layouts), w.stored, self.n, layouts.y, any(layouts.y_summed), batch)
-                y_coming = Transfer(settled(addends, layouts.Y, layouts.y_summed, self.dtype))
+                y_coming = Transfer(reduced(addends, layouts.Y, layouts.y_summed, self.dtype))
                 batch.release(self.weight)
                 batch.save(self, seen if self.scheme.keep else x)
                 y = await batch.received(y_coming)
@@ -107,7 +107,7 @@ class Linear(Layer):
             dy = await batch.received(dy_coming)
             w = batch.context.gathered(self.weight)
             addends = await product(dy, w.stored.T, self.k, layouts.dx_unfolded, any(layouts.dx_summed), batch)
-            dx_coming = Transfer(settled(self._folded(addends, layouts), layouts.X, layouts.dx_summed, self.dtype))
+            dx_coming = Transfer(reduced(self._folded(addends, layouts), layouts.X, layouts.dx_summed, self.dtype))
             batch.release(self.weight)
             x = await batch.received(x_coming)
             batch.context.add_gradient(self.weight, layouts.dw.partial, adding_product(self._unfolded(x, layouts), dy))

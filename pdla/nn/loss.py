@@ -15,12 +15,12 @@ from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
 from pdla.matrix.core import DistMatrix
-from pdla.nn.blocks import by_rows, like
+from pdla.nn.blocks import like, row_major
 from pdla.nn.checks import check_floats
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described
-from pdla.nn.scheme import counts
-from pdla.nn.transfers import Transfer, summed
+from pdla.nn.scheme import is_count
+from pdla.nn.transfers import Transfer, allreduced
 
 
 class CrossEntropy:
@@ -55,14 +55,14 @@ class CrossEntropy:
             counted = self._counted(targets, *logits.shape)
         self._saved = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), collective_section(logits.grid.comm, "a loss"):
-            return self._loss(by_rows(logits), targets, counted)
+            return self._loss(row_major(logits), targets, counted)
 
     def __repr__(self) -> str:
         return f"CrossEntropy(ignore={self.ignore!r})"
 
     def _counted(self, targets: Any, tokens: int, vocabulary: int) -> int:
         """How many tokens count; ShapeError unless at least one does, and the targets fit the logits."""
-        if not counts(self.ignore, -inf):
+        if not is_count(self.ignore, -inf):
             raise ShapeError(f"{self!r}: a whole number, the target of a token that does not count")
         check_ids("CrossEntropy", targets, vocabulary, ignore=self.ignore)
         if len(targets) != tokens:
@@ -81,14 +81,14 @@ class CrossEntropy:
         places = _places(cols, logits.shape[1])[mine]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
-        top = Transfer(summed(top, grid, across, "maximum")).wait()
+        top = Transfer(allreduced(top, grid, across, "maximum")).wait()
         sums = xp.empty((2, x.shape[0]), summing(x.dtype))
         powers = xp.exponentials(x, top, places, sums)
-        sums = Transfer(summed(sums, grid, across)).wait()
+        sums = Transfer(allreduced(sums, grid, across)).wait()
         counted_here = np.flatnonzero(mine >= 0)
         loss = xp.empty((1,), summing(x.dtype))
         loss[...] = (np.log(sums[0]) - sums[1])[counted_here].astype(loss.dtype, copy=False).sum() / counted
-        loss = Transfer(summed(loss, grid, axes_of(logits.layout.rows))).wait()
+        loss = Transfer(allreduced(loss, grid, axes_of(logits.layout.rows))).wait()
         self._saved = like(logits, powers), sums[0], places, mine < 0, counted
         return float(loss[0])
 

@@ -20,9 +20,9 @@ from pdla.matrix.core import DistMatrix
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_counts, check_number, check_whole
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, made
-from pdla.nn.scheme import Scheme, counts
-from pdla.nn.transfers import Transfer, summed
+from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.scheme import Scheme, is_count
+from pdla.nn.transfers import Transfer, allreduced
 from pdla.nn.weights import vector
 
 
@@ -36,7 +36,7 @@ class Norm(Layer):
         self, scheme: Scheme, features: int, *, kind: str = "first", offset: bool = True, eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:
-        with made(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}", offset=offset):
+        with arguments_agreed(type(self).__name__, scheme, f"{features}, kind={kind!r}, eps={eps}", offset=offset):
             self.takes = self.gives = cut = scheme.table(kind).X
             check_counts(type(self).__name__, features=features)
             check_number(type(self).__name__, "eps", eps)
@@ -53,7 +53,7 @@ class Norm(Layer):
     async def _summed(self, sums: Any, x: DistMatrix, batch: MicroBatch) -> Any:
         """The sums over the ranks that share x's tokens, in place."""
         with tagged(f"{self.name} sums"):
-            return await batch.received(Transfer(summed(sums, x.grid, axes_of(x.layout.cols))))
+            return await batch.received(Transfer(allreduced(sums, x.grid, axes_of(x.layout.cols))))
 
     def _learn(self, dy: DistMatrix, normal: Any, batch: MicroBatch) -> None:
         """Add to the gradients of gain and offset."""
@@ -132,10 +132,10 @@ class GroupNorm(Norm):
         self, scheme: Scheme, channels: int, *, groups: int, pixels: int, kind: str = "first", eps: float = 1e-5,
         dtype: Any = np.float64, name: str = "norm",
     ) -> None:
-        with made("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
-            if not (counts(groups) and counts(channels, 0)) or channels % groups:
+        with arguments_agreed("GroupNorm", scheme, f"{channels}, groups={groups}, pixels={pixels}"):
+            if not (is_count(groups) and is_count(channels, 0)) or channels % groups:
                 raise ShapeError(f"GroupNorm: {channels} channels are not {groups} equal groups")
-            if not counts(pixels):
+            if not is_count(pixels):
                 raise ShapeError(f"GroupNorm: pixels={pixels}: tokens of a sample, a whole number, at least 1")
         super().__init__(scheme, channels, kind=kind, eps=eps, dtype=dtype, name=name)
         self.groups, self.sequence = groups, pixels

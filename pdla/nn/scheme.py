@@ -74,7 +74,7 @@ def cut_over(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(rows.split()), tuple(cols.split())
 
 
-def kept(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
+def cuts_along(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
     """The cuts along some axes."""
     return tuple(cut for cut in cuts if cut.axis in axes)
 
@@ -183,9 +183,9 @@ class Scheme:
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
             checks.flags(keep=keep, **(_flags or {}))
-            if not counts(shards):
+            if not is_count(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")
-            if panel is not None and (not counts(panel) or keep or shards > 1):
+            if panel is not None and (not is_count(panel) or keep or shards > 1):
                 raise ShapeError(
                     f"panel={panel}, keep={keep}, shards={shards}: panels of a whole number, at least 1, not kept, of one shard"
                 )
@@ -242,8 +242,8 @@ class Scheme:
         X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
         rows, cols = cut_over(table.W)
         W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
-        t, i, o = kept(X.rows, carried["t"]), kept(X.cols, carried["i"]), kept(W.cols, carried["o"])
-        w, y = Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"])
+        t, i, o = cuts_along(X.rows, carried["t"]), cuts_along(X.cols, carried["i"]), cuts_along(W.cols, carried["o"])
+        w, y = Layout(cuts_along(W.rows, carried["i"]), o), Layout(t, o, carried["i"])
         return LinearLayouts(X, W, Y, Layout(t, i), w, y, self.grid.sizes)
 
     # ------------------------------------------------------------------ activations
@@ -255,12 +255,12 @@ class Scheme:
         root      the rank that has x; None: every rank has it
         """
         with agreed(self.grid.comm, f"shard(sequence={sequence})"):
-            if not counts(sequence):
+            if not is_count(sequence):
                 raise ShapeError(f"sequence={sequence}: tokens of a sequence, a whole number, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
 
 
-def counts(n: object, least: float = 1) -> bool:
+def is_count(n: object, least: float = 1) -> bool:
     """Whether n is a whole number of at least `least`."""
     return isinstance(n, Integral) and int(n) >= least
 
@@ -274,7 +274,7 @@ def sequence_of(layout: Layout) -> int:
 # ---------------------------------------------------------------------------------------------- the schemes
 
 
-def said(flag: object) -> bool:
+def is_true(flag: object) -> bool:
     """Whether a flag is True, Python's or NumPy's. Anything but a flag is refused by Scheme.__init__, on all ranks together."""
     return isinstance(flag, (bool, np.bool_)) and bool(flag)
 
@@ -297,9 +297,9 @@ class Megatron1D(Scheme):
     second = Table("row:i", "| row", "row |", "|")
 
     def __init__(self, grid: ProcessGrid, *, sequence_parallel: bool = False, keep: bool | None = None, shards: int = 1) -> None:
-        if said(sequence_parallel):
+        if is_true(sequence_parallel):
             self.first, self.second = replace(self.first, X="row |"), replace(self.second, Y="row |")
-        kept = not said(sequence_parallel) if keep is None else keep
+        kept = not is_true(sequence_parallel) if keep is None else keep
         super().__init__(grid, keep=kept, shards=shards, _flags={"sequence_parallel": sequence_parallel})
 
 
@@ -328,7 +328,7 @@ class Tesseract(Summa2D):
     def __init__(
         self, grid: ProcessGrid, *, cut_weights: bool = False, keep: bool = False, shards: int = 1, panel: int | None = None
     ) -> None:
-        if said(cut_weights):
+        if is_true(cut_weights):
             self.first = self.second = replace(self.first, W="row depth | col")
         Scheme.__init__(self, grid, keep=keep, shards=shards, panel=panel, _flags={"cut_weights": cut_weights})
 

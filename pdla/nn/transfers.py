@@ -54,7 +54,7 @@ def gathered(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
     return end()
 
 
-def settled(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
+def reduced(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
     """The addends summed in their own dtype, over these axes (`scheme.sum_axes`), then cast to `dtype`."""
     grid, block, (scattered, alike) = addends.grid, addends.stored, axes
     if scattered:
@@ -71,7 +71,7 @@ def settled(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype:
     return DistMatrix(block.astype(dtype, copy=False), addends.shape, grid, layout)
 
 
-def summed(x: Any, grid: ProcessGrid, axes: Axes, op: str = "add") -> Verbs[Any]:
+def allreduced(x: Any, grid: ProcessGrid, axes: Axes, op: str = "add") -> Verbs[Any]:
     """An array's sum (or maximum) over the ranks along some axes, in place, the same on all of them."""
     axes = tuple([axis for axis in axes if grid.sizes[axis] > 1])
     for half in grid[axes].halves(x, x, op) if axes else ():  # type: ignore[union-attr]

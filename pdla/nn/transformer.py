@@ -20,7 +20,7 @@ from pdla.nn.attention import SelfAttention
 from pdla.nn.blocks import like
 from pdla.nn.checks import check_counts, check_sequence
 from pdla.nn.context import MicroBatch
-from pdla.nn.layer import Layer, made
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
 from pdla.nn.norms import LayerNorm
 from pdla.nn.scheme import Scheme, cut_over, sequence_of
@@ -43,7 +43,7 @@ class Sequential(Layer):
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
         super().__init__(scheme)
         self.layers = list(layers) if isinstance(layers, Iterable) else layers
-        with made("Sequential", scheme, f"{self.layers}"):
+        with arguments_agreed("Sequential", scheme, f"{self.layers}"):
             self._check_layers()
             self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
             self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1
@@ -69,7 +69,7 @@ class Sequential(Layer):
         late = [layer for layer in self.layers[1:] if layer.gives and not layer.takes]
         if late:
             raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: it comes first in a Sequential")
-        dtypes = {parameter.made.dtype for parameter in self.all_parameters()}
+        dtypes = {parameter.allocated.dtype for parameter in self.all_parameters()}
         if len(dtypes) > 1:
             raise ShapeError(f"Sequential of layers of {' and '.join(sorted(d.name for d in dtypes))}: give all one dtype")
         self.dtype = next(iter(dtypes), None)
@@ -140,7 +140,7 @@ class MeanOverSequence(Layer):
     units = 1, 1
 
     def __init__(self, scheme: Scheme, *, sequence: int) -> None:
-        with made("MeanOverSequence", scheme, f"sequence={sequence}"):
+        with arguments_agreed("MeanOverSequence", scheme, f"sequence={sequence}"):
             check_sequence("MeanOverSequence", sequence)
         super().__init__(scheme)
         self.sequence, self.scale = sequence, Fraction(1, sequence)
@@ -174,7 +174,7 @@ class MLP(Sequential):
         self, scheme: Scheme, hidden: int, inner: int | None = None, *, bias: bool = True, seed: int = 0,
         dtype: Any = np.float64, name: str = "mlp",
     ) -> None:
-        with made("MLP", scheme, f"{hidden}", bias=bias):
+        with arguments_agreed("MLP", scheme, f"{hidden}", bias=bias):
             check_counts("MLP", hidden=hidden)
             inner = 4 * hidden if inner is None else inner
         first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
@@ -211,7 +211,7 @@ class TransformerLayer(Layer):
         name: str = "layer",
     ) -> None:
         numbers = f"{hidden}, {heads} heads, sequence={sequence}"
-        with made("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
+        with arguments_agreed("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
             self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         super().__init__(scheme)
         self.takes = self.gives = scheme.first.X
@@ -240,7 +240,7 @@ class TransformerLayer(Layer):
         if not self.recompute:
             return await self._through(x, batch)
         batch.save(self, x)
-        return await self._through(x, batch.draft())
+        return await self._through(x, batch.without_saving())
 
     async def _through(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         for half in self.halves:
@@ -253,9 +253,9 @@ class TransformerLayer(Layer):
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         if self.recompute:
             (x,) = batch.saved(self)
-            batch = batch.again()
+            batch = batch.recomputation()
             await self._through(x, batch)
-            batch.repeated = False
+            batch.recomputing = False
         for half in reversed(self.halves):
             dx = dy
             for layer in reversed(half):

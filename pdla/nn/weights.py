@@ -16,9 +16,9 @@ from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import zeros
 from pdla.nn.checks import check_counts, check_floats, check_number
-from pdla.nn.layer import Layer, made
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.parameter import Parameter, seeded
-from pdla.nn.scheme import Scheme, Table, counts
+from pdla.nn.scheme import Scheme, Table, is_count
 
 
 def weight(
@@ -35,10 +35,10 @@ def weight(
         check_number(name, "scale", scale)
     layouts = scheme.linear(table, 1, units)
     value = zeros(shape, scheme.grid, layouts.W, dtype=kind)
-    return Parameter(value, layouts.w if whole else None, name, normal(layer, value, scale, seed, name))
+    return Parameter(value, layouts.w if whole else None, name, drawing(layer, value, scale, seed, name))
 
 
-def normal(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
+def drawing(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
     """What draws this matrix's block, normal with a standard deviation of `scale`, by the seed, the layer's place and the name. The
     layer then keeps its place, whatever it is put into."""
 
@@ -100,9 +100,9 @@ def feature_vector(
     >>> pdla.run(2, program)
     [[[1.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]]
     """
-    with made("feature_vector", scheme, f"{features}, {cut!r}, unit={unit}, fill={fill}, of {dtype!r}"):
+    with arguments_agreed("feature_vector", scheme, f"{features}, {cut!r}, unit={unit}, fill={fill}, of {dtype!r}"):
         check_counts("feature_vector", features=features)
-        if not counts(unit):
+        if not is_count(unit):
             raise ShapeError(f"feature_vector: unit={unit!r}: a whole number, at least 1")
         if not isinstance(fill, Real):
             raise ShapeError(f"feature_vector: fill={fill!r}: a number")
