@@ -12,7 +12,7 @@ import numpy as np
 
 from pdla.array.composed import summing, widened
 from pdla.comm.ledger import timed
-from pdla.errors import LayoutError, ShapeError
+from pdla.errors import ShapeError
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import operations
 from pdla.nn.blocks import like
@@ -20,7 +20,7 @@ from pdla.nn.checks import check_sequence
 from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
-from pdla.nn.scheme import Scheme, is_count, sequence_of
+from pdla.nn.scheme import Scheme, is_count
 
 SCORES = 1 << 18  # elements of the scores that are held at a time: few enough for a cache
 
@@ -49,7 +49,7 @@ class SelfAttention(Layer):
         super().__init__(scheme)
         self.hidden, self.heads, self.sequence, self.causal = hidden, heads, sequence, causal
         self.takes = self.gives = scheme.first.X
-        self.widths = hidden, hidden
+        self.widths, self.dtype = (hidden, hidden), np.dtype(dtype)
         size = hidden // heads
         self.qkv = Linear(
             scheme, hidden, 3 * hidden, kind="first", bias=bias, units=(1, 3 * size), seed=seed, dtype=dtype, name=f"{name} qkv"
@@ -60,11 +60,6 @@ class SelfAttention(Layer):
 
     def __repr__(self) -> str:
         return f"SelfAttention({self.hidden}, {self.heads} heads, sequences of {self.sequence}) on {self.scheme!r}"
-
-    def check_input(self, x: Any) -> None:
-        super().check_input(x)
-        if x.layout.rows and sequence_of(x.layout) % self.sequence and self.scheme.first.Y.split("|")[0].strip():
-            raise LayoutError(f"x lies as {x.layout!r}, whose cuts do not keep sequences of {self.sequence} tokens whole")
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         y = await self.qkv.forward_async(x, batch)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing, widened
-from pdla.errors import LayoutError, ShapeError
+from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
 from pdla.nn.activations import ReLU
@@ -76,10 +76,6 @@ class Conv2d(Linear):
     def __repr__(self) -> str:
         size = f"{self.height} x {self.width} to {self.height_out} x {self.width_out}"
         return f"Conv2d({self.inputs}, {self.n}, {self.kernel}, {size}) on {self.scheme!r}"
-
-    def check_input(self, x: Any) -> None:
-        super().check_input(x)
-        check_units(self, x)
 
     def layouts(self, x: DistMatrix) -> LinearLayouts:
         """The layouts for an input that lies as x: X and x as pixels x channels, W, w, y and Y as in the unfolded product."""
@@ -154,7 +150,6 @@ class Upsample(Layer):
 
     def check_input(self, x: Any) -> None:
         super().check_input(x)
-        check_units(self, x)
         check_whole(self, x, self._given(x))
 
     def _given(self, x: DistMatrix) -> Layout:
@@ -225,7 +220,6 @@ class ResidualBlock(_Block):
 
     def check_input(self, x: Any) -> None:
         self.inner.check_input(x)
-        check_units(self, x)
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         y = await self.inner.forward_async(x, batch)
@@ -314,12 +308,3 @@ def check_parts(kind: str, activation: Any, seed: Any) -> None:
         raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}") from None
     if not isinstance(seed, Integral):
         raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions have this one and those after it")
-
-
-def check_units(layer: Layer, x: DistMatrix) -> None:
-    """LayoutError where x's cuts keep sequences whole that are longer than a sample, but no multiple of one."""
-    if max(sequence_of(x.layout), layer.sequence) % layer.sequence:
-        raise LayoutError(
-            f"x lies as {x.layout!r}, whose cuts do not keep samples of {layer.sequence} pixels whole: "
-            f"scheme.shard(x, sequence={layer.sequence}) deals out so"
-        )

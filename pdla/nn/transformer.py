@@ -215,7 +215,7 @@ class TransformerLayer(Layer):
             self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         super().__init__(scheme)
         self.takes = self.gives = scheme.first.X
-        self.widths = hidden, hidden
+        self.widths, self.dtype = (hidden, hidden), np.dtype(dtype)
         self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
         self.attention = SelfAttention(
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
@@ -232,9 +232,6 @@ class TransformerLayer(Layer):
     def halves(self) -> tuple[tuple[Layer, ...], ...]:
         """The layers whose output is added to x, and those whose output is added to that."""
         return (self.norm1, self.attention, self.dropout1), (self.norm2, self.mlp, self.dropout2)
-
-    def check_input(self, x: Any) -> None:
-        self.attention.check_input(x)
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         if not self.recompute:
