@@ -12,11 +12,9 @@ import numpy as np
 
 from pdla.comm.ledger import tagged
 from pdla.cuts import block_bounds
-from pdla.errors import LayoutError
 from pdla.indices import IndexSet
 from pdla.layout import Layout, axes_of, share, shares
 from pdla.matrix.core import DistMatrix
-from pdla.nn.checks import Declared, check_whole
 from pdla.nn.coroutines import TURN
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme, sequence_of
@@ -220,15 +218,6 @@ class MicroBatch:
     def all_saved(self) -> Iterable[Any]:
         """What the layers have saved."""
         return self._saved.values()
-
-    def check_whole(self, layer: Declared, x: DistMatrix, given: Layout | None = None) -> None:
-        """LayoutError, on every rank, unless each holds whole samples of x, which layers before this one have made, and makes of
-        them its part of y, where the layout of y is given."""
-        try:
-            check_whole(layer, x, given)
-        except LayoutError:
-            self.context.drop()
-            raise
 
     def without_saving(self) -> MicroBatch:
         """This micro-batch in a forward pass of which nothing is saved."""

@@ -18,7 +18,7 @@ import numpy as np
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
-from pdla.errors import GridError, PdlaError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
@@ -337,7 +337,11 @@ class Layer:
         context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
         with collective_section(self.scheme.grid.comm, "a forward pass"):
             x = row_major(x)
-            parts = in_turn([self.forward_async(part_of(x, batch), batch) for batch in context.batches])
+            try:
+                parts = in_turn([self.forward_async(part_of(x, batch), batch) for batch in context.batches])
+            except LayoutError:  # on every rank: what layers have made lies as a later one does not take it
+                context.drop()
+                raise
             y = joined(parts)
         if training:
             self._context = context

@@ -160,7 +160,7 @@ class GroupNorm(Norm):
         return values.reshape(values.shape[0], 1, values.shape[1])
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
-        batch.check_whole(self, x)
+        check_whole(self, x)
         seen = widened(self._by_sample(x.stored))
         centered = seen - await self._means(seen, x, batch)
         scale = 1 / np.sqrt(await self._means(centered * centered, x, batch) + self.eps)
