@@ -25,9 +25,9 @@ ROWS, COLS, WHOLE = Layout("row"), Layout(None, "row"), Layout()
 
 # ---------------------------------------------------------------------------------------------- what is public
 
-LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), or one of its methods
+LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), one of its methods, or one of any class
     "it sends nothing": """
-        Balanced Cuts Cyclic Descriptor Layout Ledger Machine Parameter algorithms balanced_shape matmul_words matvec_words
+        Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
         predict_matmul record syrk_words tagged tiled_order to_descriptor
         DistMatrix.__init__ DistMatrix.__add__ DistMatrix.__eq__ DistMatrix.__getitem__ DistMatrix.__iadd__ DistMatrix.__imul__
         DistMatrix.__isub__ DistMatrix.__itruediv__ DistMatrix.__mul__ DistMatrix.__neg__ DistMatrix.__rsub__
@@ -37,8 +37,9 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
         Layer.all_layers Layer.all_parameters Layer.gradients Layer.kept_bytes Layer.named_layers Layer.named_parameters
-        Layer.parameters Linear.meeting Conv2d.meeting Optimizer.step Scheme.activation Scheme.meeting Scheme.residual Scheme.table
-        TiedHead.__init__
+        Layer.parameters Linear.layouts Conv2d.layouts Optimizer.step Parameter
+        Scheme.activation Scheme.linear Scheme.residual Scheme.table
+        TiedHead.__init__ like
     """,
     "it is where ranks begin": "abort_on_exception as_communicator dry_run dry_run_all run world",
     "its verbs are the messages, by which others agree": "Communicator Group",
@@ -46,7 +47,9 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         ProcessGrid.__getitem__ ProcessGrid.close Stack.matrices
     """,
     "a plan is called without a message": "Plan.__call__ Plan.run",
-    "its callers, which are Layer's, have agreed": "Linear.passed_back Linear.without_bias",
+    "its callers, which are Layer's, have agreed": """
+        MicroBatch .forward_local .backward_local .forward_async .backward_async .check_input
+    """,
     "its subclasses are called": "Scheme.__init__",
 }
 
@@ -73,7 +76,7 @@ def called_by_users(name):
 
 local = {name: why for why, names in LOCAL.items() for name in names.split()}
 CALLS = {
-    **{name: call for name, call in public().items() if not {name, name.split(".")[0]} & local.keys()},
+    **{name: call for name, call in public().items() if not {name, name.split(".")[0], f".{name.split('.')[-1]}"} & local.keys()},
     "matvec of a vector": pdla.matvec, "from_global of a root": pdla.from_global, "Layer.forward of numbers": nn.Layer.forward,
 }
 
@@ -199,6 +202,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "factor": lambda here: (2, 3), "levels": lambda here: (1, 2),
     "kind": lambda here: ("first", "second"),
     "units": lambda here: ((1, 1), (2, 1), (1, 2)),
+    "cut": lambda here: ("| row", "|"), "unit": lambda here: (1, 2), "fill": lambda here: (0, 1),
     "scale": lambda here: (0.5, 0.25),
     "eps": lambda here: (1e-5, 1e-3),
     "name": lambda here: ("one", "other"),
@@ -327,7 +331,7 @@ def test_all_arguments_have_values():
 
 
 def test_nothing_is_listed_that_is_not_there():
-    classes = {name.split(".")[0] for name in public()}
+    classes = {part for name in public() for part in (name.split(".")[0], f".{name.split('.')[-1]}")}
     assert set(local) <= public().keys() | classes
     assert {f"{name}({argument})" for name, argument in ALL} >= {*OWN, *(f"{n}({x})" for n, some in SPECIAL.items() for x in some)}
 
