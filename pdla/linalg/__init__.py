@@ -5,9 +5,10 @@ from pdla.linalg.cover import syrk_words
 from pdla.linalg.rank_k import herk, syrk
 from pdla.linalg.stacks import Stack, batched_matmul, stack
 from pdla.linalg.symmetric import hemm, symm
+from pdla.linalg.triangular import solve_triangular, trsm
 from pdla.linalg.vector import matvec, matvec_words
 
 __all__ = [
-    "Stack", "batched_matmul", "einsum", "hemm", "herk", "matvec", "matvec_words", "multi_dot", "stack", "symm", "syrk",
-    "syrk_words",
+    "Stack", "batched_matmul", "einsum", "hemm", "herk", "matvec", "matvec_words", "multi_dot", "solve_triangular", "stack", "symm",
+    "syrk", "syrk_words", "trsm",
 ]
