@@ -1,14 +1,16 @@
 """More of level 3 on the engine of pdla.matmul: triangles, stacks, chains, and matrix times vector."""
 
 from pdla.linalg.chain import einsum, multi_dot
+from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky, cholesky_words
 from pdla.linalg.cover import syrk_words
 from pdla.linalg.rank_k import herk, syrk
+from pdla.linalg.solve import solve
 from pdla.linalg.stacks import Stack, batched_matmul, stack
 from pdla.linalg.symmetric import hemm, symm
 from pdla.linalg.triangular import solve_triangular, trsm
 from pdla.linalg.vector import matvec, matvec_words
 
 __all__ = [
-    "Stack", "batched_matmul", "einsum", "hemm", "herk", "matvec", "matvec_words", "multi_dot", "solve_triangular", "stack", "symm",
-    "syrk", "syrk_words", "trsm",
+    "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "einsum", "hemm", "herk", "matvec",
+    "matvec_words", "multi_dot", "solve", "solve_triangular", "stack", "symm", "syrk", "syrk_words", "trsm",
 ]

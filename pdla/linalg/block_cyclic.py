@@ -55,6 +55,10 @@ class Dimension:
         """The numbers of this rank's blocks."""
         return range(self.here, self.count, self.parts)
 
+    def after(self, k: int) -> range:
+        """Those after block k."""
+        return self.mine[max(0, -(-(k + 1 - self.here) // self.parts)) :]
+
     def begins(self, k: int) -> int:
         """Where this rank's blocks from number k on begin among its indices."""
         turns, rest = divmod(min(k * self.block, self.n), self.block * self.parts)

@@ -80,22 +80,27 @@ def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: compl
     """Collective: X of A X = alpha B, as its right-hand side wants it."""
     with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
         T = in_square_blocks(A, side.dtype)
+        if not unit:
+            regular(T)
         X = substituted(T, side, lower, unit, alpha)
         return side.back(X)
 
 
 def in_square_blocks(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy."""
+    return A if square_blocks(A) and A.dtype == dtype else new_in_square_blocks(A, dtype)
+
+
+def new_in_square_blocks(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: a copy, where A lies if it is in square blocks."""
     if square_blocks(A):
-        return A if A.dtype == dtype else A.astype(dtype)
+        return brought(A, A.layout, A.grid, dtype)
     ranks = A.grid.comm.size
     return brought(A, *working(A, near_square(ranks), block_size(A.shape[0], ranks)), dtype)
 
 
 def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:
-    """Collective: X of T X = alpha B, T in square blocks; LinAlgError, on every rank, for a zero on T's diagonal."""
-    if not unit:
-        _regular(T)
+    """Collective: X of T X = alpha B, T in square blocks, with no zero on its diagonal."""
     few = side.shape[1] <= FEW
     columns = axes_of(effective(T.layout.cols, T.grid.sizes))
     lying = Layout.trusted(T.layout.rows, () if few else tuple(map(Block, columns)))
@@ -110,8 +115,8 @@ def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: 
     return X._like(X.base, layout=Layout.trusted(lying.rows, (), columns)) if few and columns else X
 
 
-def _regular(T: DistMatrix) -> None:
-    """Collective: LinAlgError where T has a zero on its diagonal."""
+def regular(T: DistMatrix) -> None:
+    """Collective: LinAlgError, on every rank, where T has a zero on its diagonal."""
     rows, cols = T.indices
     in_rows, in_cols, count = rows.overlay(cols)
     xp, first = T.xp, T.shape[0]
