@@ -9,12 +9,13 @@ from pdla.errors import PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.cholesky import factored, solved_by
+from pdla.linalg.lu import solved_by_factoring
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.triangular import solved
 from pdla.matmul.checks import communicator, one_of
 from pdla.matrix.core import DistMatrix
 
-ASSUMED = ("pos", "lower triangular", "upper triangular")
+ASSUMED = ("gen", "pos", "sym", "her", "lower triangular", "upper triangular")
 
 
 def solve(
@@ -24,7 +25,8 @@ def solve(
 
     A         n x n in any layout
     B, layout, check_finite   as for solve_triangular: a vector gives a vector, a DistMatrix one in its layout
-    assume_a  "pos" (Hermitian and positive definite: by Cholesky), "lower triangular", "upper triangular"
+    assume_a  "gen": by LU with partial pivoting; "pos", Hermitian and positive definite: by Cholesky; "lower triangular", "upper
+              triangular"; "sym" and "her", symmetric and Hermitian, both triangles of which are read: by LU, too
     lower     for "pos": which triangle is read
 
     Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError, GridError, PlanError or
@@ -39,6 +41,8 @@ def solve(
         side = RightSide.of("solve", A, B, layout)
         if check_finite:
             checks.finite(A, B)
+    if assume_a in ("gen", "sym", "her"):
+        return solved_by_factoring(A, side)
     if assume_a == "pos":
         return solved_by(factored(A if lower else A.H, side.dtype), side)
     return solved(A, side, assume_a == "lower triangular", False)
