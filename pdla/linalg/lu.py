@@ -38,7 +38,7 @@ def lu_factor(A: DistMatrix, *, check_finite: bool = True) -> tuple[DistMatrix, 
     LU      L below the diagonal, whose ones are not stored, and U above it, in block columns over a row of ranks
     pivots  for i below min(m, n) the row pivots[i] with which row i was exchanged: a NumPy array, on every rank
 
-    Columns that lie Cyclic along one axis of the grid, rows whole, are worked on where they are, else A is brought to such a layout;
+    Columns that lie Cyclic along one axis of the grid, rows whole, are worked on where they are; else A is brought there:
     `lu_words` tells what a rank receives there. Warns where U is singular, and goes on, as SciPy does. Raises ShapeError or
     AgreementError, and LinAlgError for NaN and infinity, on every rank. Right-looking with lookahead, as HPL (Petitet et al.,
     netlib.org/benchmark/hpl).
