@@ -68,11 +68,11 @@ def cho_factor(A: DistMatrix, *, lower: bool = True, check_finite: bool = True) 
     return (factored(A, dtype) if lower else factored(A.H, dtype).H), lower
 
 
-def cho_solve(factor: tuple[DistMatrix, bool], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
+def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
     """X of A X = B from cho_factor(A), a pair (C, lower); B, X and layout as for solve_triangular. Collective."""
-    C, lower = factor if isinstance(factor, tuple) and len(factor) == 2 else (factor, None)
+    C, lower = c_and_lower if isinstance(c_and_lower, tuple) and len(c_and_lower) == 2 else (c_and_lower, None)
     said = checks.words("cho_solve", C, B, lower=lower, finite=check_finite, layout=layout)
-    with agreed(communicator((C, B), "factor"), said):
+    with agreed(communicator((C, B), "c_and_lower"), said):
         checks.flags(lower=lower, check_finite=check_finite)
         checks.square("cho_solve", C)
         side = RightSide.of("cho_solve", C, B, layout)

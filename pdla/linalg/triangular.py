@@ -70,7 +70,8 @@ def trsm(
         right = side == "right"
         if not isinstance(B, DistMatrix):
             raise ShapeError(f"trsm: B={B!r}: a DistMatrix; solve_triangular takes vectors, too")
-        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, layout.T if right and layout else layout)
+        turned = layout.T if right and isinstance(layout, Layout) else layout
+        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned)
         scalars(over.dtype, alpha, 0, B)
     X = solved(A.T if right else A, over, lower != right, unit_diagonal, alpha)
     return X.T if right else X
