@@ -122,9 +122,16 @@ def block_size(n: int, ranks: int) -> int:
     return int(np.clip(n // (8 * ranks) // 32 * 32, 32, 128))
 
 
-def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
-    """Collective: a new matrix in this layout and dtype."""
+def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
     X = X if X.dtype == dtype else X.astype(dtype)
+    return laid(X, layout, grid) if overwrite else converted(X, layout, grid)
+
+
+def laid(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective: X itself, if it lies so, or a new matrix that does."""
+    if X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial):
+        return X._like(X.base, layout=layout)
     return converted(X, layout, grid)
 
 

@@ -62,6 +62,13 @@ def worked_on(name: str, *dtypes: np.dtype) -> np.dtype:
     return kind
 
 
+def overwritten(name: str, X: DistMatrix, *others: DistMatrix) -> None:
+    """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
+    writeable(X)
+    if any(X.xp.overlap(X.base, Y.base) for Y in others if isinstance(Y, DistMatrix)) and X.base.size:
+        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other matrix, which is not to be written to")
+
+
 def finite(*operands: Any) -> None:
     """LinAlgError where this rank has an element that is infinite or NaN; names of the operands are A, B, ..."""
     for name, X in zip("AB", operands, strict=False):

@@ -20,24 +20,26 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks, kernels
-from pdla.linalg.block_cyclic import dimensions, told
+from pdla.linalg.block_cyclic import dimensions, laid, told
 from pdla.linalg.rank_k import below
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.triangular import in_square_blocks, new_in_square_blocks, regular, substituted
 from pdla.matmul.checks import communicator
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
-from pdla.matrix.redistribute import converted
 
 HEAD = 2  # numbers before each panel: the order of the minor at which the factorization ends, 0: none, and its pivot
 
 
-def cholesky(A: DistMatrix, *, lower: bool = True, check_finite: bool = True, layout: Layout | None = None) -> DistMatrix:
+def cholesky(
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None
+) -> DistMatrix:
     """The lower triangular L of A = L L^H, A Hermitian and positive definite; collective over A's grid, idle ranks too.
 
-    A             n x n in any layout, not written to. Only one triangle is read: the lower one or, with lower=False, the upper one;
+    A             n x n in any layout. Only one triangle is read: the lower one or, with lower=False, the upper one;
                   then U of A = U^H U comes
     layout        of the result, which has zeros in the other triangle; None: A's
+    overwrite_a   A may be written to, which spares a copy where it lies as it is worked on
     check_finite  look for NaN and infinity first
 
     A is worked on in square blocks (Cyclic along one axis for rows, one for columns, or only one of these) where it lies so, or
@@ -47,25 +49,26 @@ def cholesky(A: DistMatrix, *, lower: bool = True, check_finite: bool = True, la
     Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4), panels by the diagonal block's
     inverse.
     """
-    said = checks.words("cholesky", A, lower=lower, finite=check_finite, layout=layout)
+    said = checks.words("cholesky", A, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
     with agreed(communicator((A,)), said):
-        dtype = _checked("cholesky", A, lower, check_finite)
+        dtype = _checked("cholesky", A, lower, overwrite_a, check_finite)
         checks.result(A, A.shape, dtype, None, layout)
-    L = factored(A, dtype) if lower else factored(A.H, dtype).H
-    return _laid(L, layout or A.layout.summed, A)
+    return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
 
-def _laid(L: DistMatrix, layout: Layout, like: DistMatrix) -> DistMatrix:
-    """Collective: L itself, where it lies in memory as a new matrix would, or a copy."""
-    there = L.layout == layout and L.grid == like.grid and not (L.transposed or L.conjugated)
-    return L if there else converted(L, layout, like.grid)
-
-
-def cho_factor(A: DistMatrix, *, lower: bool = True, check_finite: bool = True) -> tuple[DistMatrix, bool]:
+def cho_factor(
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[DistMatrix, bool]:
     """The factor of `cholesky` in square blocks, and `lower`: for cho_solve, which then moves no factor; collective."""
-    with agreed(communicator((A,)), checks.words("cho_factor", A, lower=lower, finite=check_finite)):
-        dtype = _checked("cho_factor", A, lower, check_finite)
-    return (factored(A, dtype) if lower else factored(A.H, dtype).H), lower
+    said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite)
+    with agreed(communicator((A,)), said):
+        dtype = _checked("cho_factor", A, lower, overwrite_a, check_finite)
+    return _factor(A, dtype, lower, overwrite_a), lower
+
+
+def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> DistMatrix:
+    """Collective: L, or U, in square blocks."""
+    return factored(A, dtype, overwrite) if lower else factored(A.H, dtype, overwrite).H
 
 
 def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
@@ -81,9 +84,11 @@ def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: boo
     return solved_by(C if lower else C.H, side)
 
 
-def _checked(name: str, A: DistMatrix, lower: bool, check_finite: bool) -> np.dtype:
-    checks.flags(lower=lower, check_finite=check_finite)
+def _checked(name: str, A: DistMatrix, lower: bool, overwrite_a: bool, check_finite: bool) -> np.dtype:
+    checks.flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
     checks.square(name, A)
+    if overwrite_a:
+        checks.overwritten("A", A)
     if check_finite:
         checks.finite(A)
     return checks.worked_on(name, A.dtype)
@@ -98,10 +103,10 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
         return side.back(substituted(L.H, RightSide(Y, None, side.dtype), False, False))
 
 
-def factored(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
-    """Collective: L of A's lower triangle, a new matrix in square blocks; LinAlgError, on every rank, where there is none."""
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
     with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
-        L = new_in_square_blocks(A, dtype)
+        L = new_in_square_blocks(A, dtype, overwrite)
         steps = Cholesky(L)
         order, pivot = told(L.grid, steps.run() if L.grid.active else np.zeros(HEAD))
     if order:

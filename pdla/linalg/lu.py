@@ -31,10 +31,10 @@ from pdla.matrix.core import DistMatrix
 ALL = slice(None)
 
 
-def lu_factor(A: DistMatrix, *, check_finite: bool = True) -> tuple[DistMatrix, np.ndarray]:
+def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> tuple[DistMatrix, np.ndarray]:
     """L and U of P A = L U in one matrix, and the pivots, as scipy.linalg.lu_factor; collective over A's grid, idle ranks too.
 
-    A       m x n in any layout, not written to
+    A       m x n in any layout; with overwrite_a it may be written to, which spares a copy where it lies as it is worked on
     LU      L below the diagonal, whose ones are not stored, and U above it, in block columns over a row of ranks
     pivots  for i below min(m, n) the row pivots[i] with which row i was exchanged: a NumPy array, on every rank
 
@@ -43,13 +43,15 @@ def lu_factor(A: DistMatrix, *, check_finite: bool = True) -> tuple[DistMatrix, 
     AgreementError, and LinAlgError for NaN and infinity, on every rank. Right-looking with lookahead, as HPL (Petitet et al.,
     netlib.org/benchmark/hpl).
     """
-    with agreed(communicator((A,)), checks.words("lu_factor", A, finite=check_finite)):
-        checks.flags(check_finite=check_finite)
+    with agreed(communicator((A,)), checks.words("lu_factor", A, over=overwrite_a, finite=check_finite)):
+        checks.flags(overwrite_a=overwrite_a, check_finite=check_finite)
         matrix(A)
+        if overwrite_a:
+            checks.overwritten("A", A)
         if check_finite:
             checks.finite(A)
         dtype = checks.worked_on("lu_factor", A.dtype)
-    X, pivots, singular = factored(A, dtype)
+    X, pivots, singular = factored(A, dtype, overwrite_a)
     if singular:
         warnings.warn(f"lu_factor: {_zero(singular)}: U is singular", RuntimeWarning, stacklevel=2)
     return X, pivots
@@ -102,26 +104,26 @@ def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix
     return Y
 
 
-def solved_by_factoring(A: DistMatrix, side: RightSide) -> Any:
+def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
     """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
-    X, pivots, singular = factored(A, side.dtype)
+    X, pivots, singular = factored(A, side.dtype, overwrite)
     if singular:
         raise LinAlgError(f"the matrix is singular: {_zero(singular)}")
     return solved_by_lu(X, pivots, side)
 
 
-def factored(A: DistMatrix, dtype: np.dtype) -> tuple[DistMatrix, np.ndarray, int]:
-    """Collective: L and U in a new matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
+    """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
     with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
-        X = _in_block_columns(A, dtype)
+        X = _in_block_columns(A, dtype, overwrite)
         steps = LU(X)
         numbers = told(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
     return X, numbers[1:].astype(np.int64), int(numbers[0])
 
 
-def _in_block_columns(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+def _in_block_columns(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     if square_blocks(A) and not effective(A.layout.rows, A.grid.sizes):
-        return brought(A, A.layout, A.grid, dtype)
+        return brought(A, A.layout, A.grid, dtype, overwrite)
     ranks = A.grid.comm.size
     return brought(A, *working(A, (1, ranks), block_size(min(A.shape), ranks)), dtype)
 

@@ -11,7 +11,7 @@ from pdla.errors import LayoutError, ShapeError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
 from pdla.linalg import checks
-from pdla.linalg.block_cyclic import brought
+from pdla.linalg.block_cyclic import brought, laid
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import whole_array
 from pdla.matrix.redistribute import converted
@@ -19,14 +19,16 @@ from pdla.matrix.redistribute import converted
 
 @dataclass(frozen=True)
 class RightSide:
-    """B of A X = B: a matrix, or an array (a vector); the layout of X (None: B's), and the dtype in which both are worked on."""
+    """B of A X = B: a matrix, or an array (a vector); the layout of X (None: B's), and the dtype in which both are worked on;
+    whether B may be written to."""
 
     B: Any
     layout: Layout | None
     dtype: np.dtype
+    overwrite: bool = False
 
     @staticmethod
-    def of(name: str, A: DistMatrix, B: Any, layout: Layout | None) -> RightSide:
+    def of(name: str, A: DistMatrix, B: Any, layout: Layout | None, overwrite: bool = False) -> RightSide:
         """Local, inside `agreed`: ShapeError, GridError or LayoutError for a B, or a layout, that does not go with A."""
         if not isinstance(B, DistMatrix):
             B = whole_array(name, A.grid.comm, B)
@@ -42,7 +44,9 @@ class RightSide:
         if B.shape[0] != A.shape[0]:
             raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, B {B.shape[0]} x {B.shape[1]}: as many rows as A's")
         checks.result(B, B.shape, B.dtype, None, layout)
-        return RightSide(B, layout, checks.worked_on(name, A.dtype, B.dtype))
+        if overwrite:
+            checks.overwritten("B", B, A)
+        return RightSide(B, layout, checks.worked_on(name, A.dtype, B.dtype), overwrite)
 
     @property
     def shape(self) -> Shape:
@@ -51,7 +55,7 @@ class RightSide:
     def brought(self, layout: Layout, grid: ProcessGrid) -> DistMatrix:
         """Collective: a new matrix, in this layout and the dtype of both."""
         if isinstance(self.B, DistMatrix):
-            return brought(self.B, layout, grid, self.dtype)
+            return brought(self.B, layout, grid, self.dtype, self.overwrite)
         xp, (rows, _) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
         cols = layout.indices(self.shape, grid.sizes, grid.coords)[1]
         block = xp.empty((len(rows), len(cols)), self.dtype)
@@ -61,6 +65,6 @@ class RightSide:
     def back(self, X: DistMatrix) -> Any:
         """Collective: X as it is asked for."""
         if isinstance(self.B, DistMatrix):
-            return converted(X, self.layout or self.B.layout.summed, self.B.grid)
+            return laid(X, self.layout or self.B.layout.summed, self.B.grid)
         everyone = ProcessGrid.trusted((X.grid.comm.size,), X.grid.comm, None)
         return converted(X, Layout(), everyone).local.reshape(len(self.B))

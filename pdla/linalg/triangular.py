@@ -29,15 +29,17 @@ FEW = 32  # columns of B up to which T is not moved: more are multiplied by one 
 
 
 def solve_triangular(
-    A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, check_finite: bool = True, layout: Layout | None = None
+    A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
 ) -> Any:
-    """X of A X = B, A triangular; collective over A's grid, idle ranks too. Nothing is written to A and B.
+    """X of A X = B, A triangular; collective over A's grid, idle ranks too. Nothing is written to A.
 
     A              n x n in any layout; only the triangle that `lower` names is read. For A^T or A^H give A.T or A.H, views, whose
                    other triangle it is
     B              n x m on A's communicator, in any layout: then X is a DistMatrix in B's layout, or in `layout`; or a NumPy vector
                    of n numbers, equal on all ranks: then X is one, too
     unit_diagonal  take the diagonal to be ones; it is not read
+    overwrite_b    a DistMatrix B may be written to, which spares a copy where it lies as it is worked on: its rows cut as A's are
     check_finite   look for NaN and infinity in A and B first
 
     In square blocks (Cyclic along one axis for rows, one for columns, or only one of these) A is worked on where it lies, else it
@@ -45,11 +47,11 @@ def solve_triangular(
     columns, n m (1 + 1/pc) for up to 32. Raises ShapeError, LayoutError, GridError or AgreementError, LinAlgError for a zero on the
     diagonal and for NaN, on every rank. Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3.
     """
-    said = checks.words("solve_triangular", A, B, lower=lower, unit=unit_diagonal, finite=check_finite, layout=layout)
-    with agreed(communicator((A, B)), said):
-        checks.flags(lower=lower, unit_diagonal=unit_diagonal, check_finite=check_finite)
+    named = {"lower": lower, "unit": unit_diagonal, "over": overwrite_b, "finite": check_finite, "layout": layout}
+    with agreed(communicator((A, B)), checks.words("solve_triangular", A, B, **named)):
+        checks.flags(lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("solve_triangular", A)
-        side = RightSide.of("solve_triangular", A, B, layout)
+        side = RightSide.of("solve_triangular", A, B, layout, overwrite_b)
         if check_finite:
             checks.finite(A, B)
     return solved(A, side, lower, unit_diagonal)
@@ -92,10 +94,10 @@ def in_square_blocks(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     return A if square_blocks(A) and A.dtype == dtype else new_in_square_blocks(A, dtype)
 
 
-def new_in_square_blocks(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
-    """Collective: a copy, where A lies if it is in square blocks."""
+def new_in_square_blocks(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: a copy, where A lies if it is in square blocks; with `overwrite` A itself then, if it is of this dtype."""
     if square_blocks(A):
-        return brought(A, A.layout, A.grid, dtype)
+        return brought(A, A.layout, A.grid, dtype, overwrite)
     ranks = A.grid.comm.size
     return brought(A, *working(A, near_square(ranks), block_size(A.shape[0], ranks)), dtype)
 

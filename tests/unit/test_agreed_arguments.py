@@ -176,6 +176,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "memory_limit": lambda here: (None, 10**9),
     "assume_a": lambda here: ("gen", "pos"),
     "unit_diagonal": lambda here: (False, True), "check_finite": lambda here: both,
+    "overwrite_a": lambda here: (False, True), "overwrite_b": lambda here: (False, True),
     "c_and_lower": lambda here: [(X, True) for X in here.eyes()] + [(here.eyes()[0], False)],
     "lu_and_piv": lambda here: [(X, np.arange(4)) for X in here.eyes()] + [(here.eyes()[0], np.array([1, 1, 2, 3]))],
     "alpha": lambda here: (1, 2),

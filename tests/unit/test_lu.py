@@ -149,3 +149,28 @@ def test_other_faults():
     assert "must be square" in raised(of(a[:5]))[1]
     assert "lu_factor of float16: LAPACK has" in raised(of(a.astype("float16"), lu_factor))[1]
     assert "12 numbers of rows" in raised(of(a, lambda A: lu_solve((A, np.arange(13)), np.ones(12))))[1]
+
+
+def test_what_may_be_overwritten_is_worked_on_where_it_lies():
+    a, b = drawn((24, 24), "float64") + 24 * np.eye(24), drawn((24, 40), "float64", 1)
+
+    def program(comm):
+        columns = Layout(None, Cyclic("row", 4))
+        A, B = on((3,), a, columns, comm), on((3,), b, Layout(None, "row"), comm)
+        x = solve(A, B).gather()
+        X, pivots = lu_factor(A, overwrite_a=True)
+        assert X.base is A.base and np.array_equal(lu_solve((X, pivots), B).gather(), x)
+        T = on((3,), np.tril(a), columns, comm)
+        X = pdla.linalg.solve_triangular(T, B, lower=True, overwrite_b=True)
+        assert X.base is B.base and ratio(np.tril(a), X.gather(), b) < 30
+        H = on((3,), a @ a.T, columns, comm)
+        assert pdla.linalg.cho_factor(H, overwrite_a=True)[0].base is H.base
+        return True
+
+    pdla.run(3, program)
+    said = raised(lambda comm: overwriting(on((1, 2), a, BLOCKS, comm)))
+    assert "overwrite_b: B shares memory" in said[1]
+
+
+def overwriting(A):
+    return pdla.linalg.solve_triangular(A, A, lower=True, overwrite_b=True)
