@@ -1,4 +1,4 @@
-"""More of level 3 on the engine of pdla.matmul: triangles, stacks, chains, and matrix times vector."""
+"""More of level 3 on the engine of pdla.matmul: triangles, stacks, chains, matrix times vector; and systems of equations."""
 
 from pdla.linalg.chain import einsum, multi_dot
 from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky, cholesky_words
