@@ -1,6 +1,10 @@
 """Exceptions. An error in a collective call is raised on every rank, with the same text, unless the call's documentation says
 otherwise, or one rank has given no valid grid or matrix, by which alone it could reach the others."""
 
+from __future__ import annotations
+
+import numpy as np
+
 
 class PdlaError(Exception):
     """Base of pdla's own exceptions. Some wrong arguments raise Python's ValueError or TypeError instead."""
@@ -32,6 +36,11 @@ class RemoteError(PdlaError, RuntimeError):
 
 class DeadlockError(PdlaError, RuntimeError):
     """Every rank waits for another one; the text names each rank's call."""
+
+
+class LinAlgError(PdlaError, np.linalg.LinAlgError):
+    """A matrix that is singular, or not positive definite; or NaN or infinity where numbers are needed. Also NumPy's and SciPy's
+    LinAlgError."""
 
 
 class FileError(PdlaError, OSError):

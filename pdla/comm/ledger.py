@@ -31,7 +31,8 @@ _NAMED = 6  # verbs, axes or tags that a ledger's repr names: those with most by
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened: a verb of the communicator, a local GEMM ("gemm"), or another piece of local work.
+    """One thing that happened: a verb of the communicator, a local GEMM ("gemm") or LAPACK routine, or another
+    piece of local work.
 
     axis      the grid axis (or axes, comma-separated) it ran along; "" for local work
     bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
@@ -86,7 +87,7 @@ class Ledger:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of this rank's local GEMMs, in real arithmetic."""
+        """Floating-point operations of this rank's local GEMMs and factorizations, in real arithmetic."""
         return sum(event.flops for event in self.events)
 
     def by_axis(self) -> dict[str, int]:

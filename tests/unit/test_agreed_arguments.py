@@ -28,7 +28,7 @@ ROWS, COLS, WHOLE = Layout("row"), Layout(None, "row"), Layout()
 LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), one of its methods, or one of any class
     "it sends nothing": """
         Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
-        predict_matmul record syrk_words tagged tiled_order to_descriptor
+        cholesky_words lu_words predict_matmul record syrk_words tagged tiled_order to_descriptor
         DistMatrix.__init__ DistMatrix.__add__ DistMatrix.__eq__ DistMatrix.__getitem__ DistMatrix.__iadd__ DistMatrix.__imul__
         DistMatrix.__isub__ DistMatrix.__itruediv__ DistMatrix.__mul__ DistMatrix.__neg__ DistMatrix.__rsub__
         DistMatrix.__setitem__ DistMatrix.__sub__ DistMatrix.__truediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy
@@ -57,7 +57,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
 def public():
     """Every public function, class and method, by its qualified name; of methods that are inherited the one that is."""
     found = {}
-    for module in (pdla, nn, pdla.scalapack):
+    for module in (pdla, pdla.linalg, nn, pdla.scalapack):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) and not issubclass(thing, Exception):
@@ -105,6 +105,13 @@ class Here:
         """One, and others that lie otherwise: each in another respect."""
         others = [self.ones(COLS), self.ones(dtype="float32"), self.ones(COLS).T, self.ones(order=[1, 0])]
         return self.ones(), *others, self.ones(shape=(4, 8))[:, :4]
+
+    def eyes(self):
+        """The same, with the elements of a unit matrix."""
+        made = self.matrices()
+        for X in made:
+            X.local[...] = pdla.eye(X.shape[0], X.grid, X.layout).local
+        return made
 
     def stack(self, layout=WHOLE, **named):
         return pdla.stack(np.ones((2, 4, 4)), self.grid(), layout, **named)
@@ -170,6 +177,11 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "schedule": lambda here: (None, "gather"),
     "panel": lambda here: (None, 2),
     "memory_limit": lambda here: (None, 10**9),
+    "assume_a": lambda here: ("gen", "pos"),
+    "unit_diagonal": lambda here: (False, True), "check_finite": lambda here: both,
+    "overwrite_a": lambda here: (False, True), "overwrite_b": lambda here: (False, True),
+    "c_and_lower": lambda here: [(X, True) for X in here.eyes()] + [(here.eyes()[0], False)],
+    "lu_and_piv": lambda here: [(X, np.arange(4)) for X in here.eyes()] + [(here.eyes()[0], np.array([1, 1, 2, 3]))],
     "alpha": lambda here: (1, 2),
     "beta": lambda here: (1, 2),
     "side": lambda here: ("left", "right"),
@@ -232,6 +244,7 @@ def layered(here):
 out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an error by itself
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
     **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk"), out),
+    **{name: {"A": Here.eyes} for name in ("cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm")},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),
     **dict.fromkeys(("Tesseract.__init__", "Cube3D.__init__"), scheme_on((1, 2, 1))),
     "DistMatrix.__rmatmul__": {"other": lambda here: (None, 1, "x")},
