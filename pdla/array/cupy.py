@@ -18,6 +18,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, numpy
+from pdla.array.cusolver import getrf, potrf, trsm, trtri
 from pdla.array.fused import (
     add_at,
     column_sums,
@@ -87,6 +88,14 @@ def asarray(x: Any) -> Any:
 
 def host(x: Any) -> np.ndarray:
     return cupy.asnumpy(x)
+
+
+def known(x: Any, unknown: np.ndarray) -> np.ndarray:
+    return cupy.asnumpy(x)
+
+
+def finite(x: Any) -> bool:
+    return bool(cupy.isfinite(x).all())
 
 
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:

@@ -24,7 +24,7 @@ def potrf(a: np.ndarray) -> tuple[int, float]:
 
     Gives the order of the first leading minor that is not positive definite, and its last pivot; (0, 0) if there is none.
     """
-    with _in_place(a) as (x, how, ld):
+    with in_place(np, a) as (x, how, ld):
         info = _lapack("potrf", x, b"U" if how == b"N" else b"L", a.shape[:1], ld)
     diagonal = a.diagonal().real
     fine = diagonal > 0  # False for NaN, too, at which some LAPACKs do not stop
@@ -37,7 +37,7 @@ def potrf(a: np.ndarray) -> tuple[int, float]:
 
 def trtri(a: np.ndarray) -> None:
     """A lower triangular a, which has no zeros on its diagonal, becomes its inverse, in place."""
-    with _in_place(a) as (x, how, ld):
+    with in_place(np, a) as (x, how, ld):
         _lapack("trtri", x, (b"U" if how == b"N" else b"L") + b"N", a.shape[:1], ld)
 
 
@@ -48,7 +48,7 @@ def getrf(a: np.ndarray) -> tuple[np.ndarray, int]:
     NaN, from 1 on; 0: there is none.
     """
     pivots = np.zeros(min(a.shape), np.int32)
-    with _in_place(a, b"T") as (x, _, ld):
+    with in_place(np, a, b"T") as (x, _, ld):
         _lapack("getrf", x, b"", a.shape, ld, pivots)
     fine = np.abs(a.diagonal()) > 0
     return pivots - 1, 0 if fine.all() else int(fine.argmin()) + 1
@@ -62,21 +62,25 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
     """
     if not b.size:
         return
-    conjugate = conjugate and t.dtype.kind == "c"
-    with _in_place(b) as (x, into, ldb):
-        how = orientation(t)
-        if how is None or (conjugate and how[0] == into):  # BLAS conjugates only what it transposes
-            t = np.ascontiguousarray(t.conj() if conjugate else t)
-            conjugate, how = False, orientation(t)
-        # by rows: x^T t^T = b^T, where BLAS sees t^T if t lies by rows, too
-        turned = b"N" if how[0] == into else b"C" if conjugate else b"T"  # type: ignore[index]
-        flags = (b"R" if into == b"N" else b"L"), (b"L" if lower == (how[0] == b"T") else b"U"), turned  # type: ignore[index]
+    with in_place(np, b) as (x, into, ldb):
+        t, ld, *flags = turned(np, t, into, lower, conjugate)
         m, n = b.shape if into == b"T" else b.shape[::-1]
-        sizes = (ctypes.c_int * 4)(m, n, how[1], ldb)  # type: ignore[index]
+        sizes = (ctypes.c_int * 4)(m, n, ld, ldb)
         size, (_, one) = ctypes.addressof(sizes), scalars(1, 0, b.dtype.char)
         _routine(PREFIXES[b.dtype.char] + "trsm", config.settings.blas)(
             *flags, b"U" if unit else b"N", size, size + 4, one, _address(t), size + 8, _address(x), size + 12
         )
+
+
+def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
+    """How a BLAS is given t, to solve for a block that lies as `into` says: t or a copy, its leading dimension, and the flags side,
+    triangle and transpose. By rows it is x^T t^T = b^T, where t^T is what BLAS sees if t lies by rows, too."""
+    conjugate, how = conjugate and t.dtype.kind == "c", orientation(t)
+    if how is None or (conjugate and how[0] == into):  # BLAS conjugates only what it transposes
+        t = module.ascontiguousarray(t.conj() if conjugate else t)
+        conjugate, how = False, (b"N", max(1, t.shape[1]))
+    turn = b"N" if how[0] == into else b"C" if conjugate else b"T"
+    return t, how[1], b"R" if into == b"N" else b"L", b"L" if lower == (how[0] == b"T") else b"U", turn
 
 
 def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: int, *arrays: np.ndarray) -> int:
@@ -92,13 +96,13 @@ def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: 
 
 
 @contextmanager
-def _in_place(a: np.ndarray, wanted: bytes = b"") -> Iterator[tuple[Any, bytes, int]]:
+def in_place(module: Any, a: Any, wanted: bytes = b"") -> Iterator[tuple[Any, bytes, int]]:
     """a as LAPACK takes it, its `orientation`, and its leading dimension; a copy where it has no unit stride, or lies otherwise
-    than wanted, which is copied back at the end."""
+    than wanted, which is copied back at the end. module: numpy or cupy."""
     how = orientation(a)
     if how is not None and wanted in (b"", how[0]):
         yield a, *how
         return
-    x = np.array(a, order="C" if wanted == b"N" else "F")
+    x = module.array(a, order="C" if wanted == b"N" else "F")
     yield x, b"N" if wanted == b"N" else b"T", max(1, x.shape[wanted == b"N"])
     a[...] = x

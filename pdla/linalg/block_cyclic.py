@@ -107,7 +107,7 @@ def near_square(ranks: int) -> tuple[int, int]:
     short = balanced_shape(ranks)[0]
     if ranks > 8 and ranks > NARROW * short * short:
         short = isqrt(ranks)
-    return ranks // short, short
+    return short, ranks // short
 
 
 def working(X: DistMatrix, shape: tuple[int, int], block: int) -> tuple[Layout, ProcessGrid]:

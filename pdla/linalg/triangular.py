@@ -203,7 +203,7 @@ class Substitution:
         """The first rank of a grid row begins with B, the others with 0: of each block k the addends are summed on the rank that
         solves it, and X is left on these ranks."""
         if self.cols.here:
-            self.x[...] = 0
+            self.xp.scale(self.x, 0)
         for k in self.steps:
             self._sum(k)
             if self.cols.here == self.cols.owner(k):
@@ -220,4 +220,4 @@ class Substitution:
             return
         self.cols.comm.reduce(x, owner).wait()
         if self.cols.here != owner:
-            x[...] = 0
+            self.xp.scale(x, 0)

@@ -125,6 +125,21 @@ class MicroBatch:
     ----------
     training : bool
         Whether a backward pass may follow. If not, what is saved is dropped.
+
+    Examples
+    --------
+    A layer that adds to each token its number, whatever the grid and the number of micro-batches:
+
+    >>> import numpy as np, pdla
+    >>> from pdla import nn
+    >>> class Numbered(nn.Layer):
+    ...     def forward_local(self, x, batch):
+    ...         return nn.like(x, x.local + batch.rows(x)[:, None])
+    >>> def program(comm):
+    ...     scheme = nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), shards=2)
+    ...     return Numbered(scheme).forward(scheme.shard(np.zeros((6, 1)))).gather().ravel().tolist()
+    >>> pdla.run(2, program)[0]
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
 
     def __init__(self, context: PassContext, number: int, *, saving: bool = True, recomputing: bool = False) -> None:
@@ -145,10 +160,6 @@ class MicroBatch:
             The layer itself.
         *values
             Arrays, matrices, or anything else; the bytes of arrays count in `Layer.kept_bytes`.
-
-        Examples
-        --------
-        In `forward_local` of a layer, `batch.save(self, slope)`; in `backward_local`, `(slope,) = batch.saved(self)`.
         """
         if self.saving:
             self._saved[layer] = values

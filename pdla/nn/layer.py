@@ -81,6 +81,24 @@ class Layer:
     ------
     PdlaError
         When a class is made that overrides `forward` or `backward`: it says which method to override instead.
+
+    Examples
+    --------
+    >>> import numpy as np, pdla
+    >>> from pdla import nn
+    >>> class Square(nn.Layer):
+    ...     def forward_local(self, x, batch):
+    ...         batch.save(self, x.local)
+    ...         return nn.like(x, x.local**2)
+    ...     def backward_local(self, dy, batch):
+    ...         (x,) = batch.saved(self)
+    ...         return nn.like(dy, 2 * x * dy.local)
+    >>> def program(comm):
+    ...     layer = Square(nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)))
+    ...     y = layer.forward(layer.scheme.shard(np.full((4, 2), 3.0)))
+    ...     return layer.backward(y).gather()[0].tolist()
+    >>> pdla.run(2, program)
+    [[54.0, 54.0], [54.0, 54.0]]
     """
 
     sequence = 1

@@ -8,6 +8,7 @@ import pdla
 from pdla import Layout
 from pdla.errors import LinAlgError
 from pdla.linalg import cho_factor, cho_solve, cholesky, cholesky_words, solve
+from pdla.linalg.block_cyclic import near_square
 
 
 def positive(n, dtype="float64", condition=1e2):
@@ -158,6 +159,12 @@ def test_nan_and_other_faults():
     assert "c_and_lower is" in raised(lambda comm: cho_solve(np.eye(3), np.ones(3)))[1]
 
 
+@pytest.mark.parametrize(("ranks", "shape"), [(1, (1, 1)), (2, (1, 2)), (6, (2, 3)), (7, (1, 7)), (13, (3, 4)), (1021, (31, 32))])
+def test_grids_are_near_square(ranks, shape):
+    """Where that would leave a long one, as of a large prime number of ranks, some are idle."""
+    assert near_square(ranks) == shape
+
+
 @pytest.mark.parametrize("assume", ["pos", "lower triangular", "upper triangular"])
 def test_solve_takes_scipys_words(assume):
     a, b = positive(33), drawn((33, 2), "float64", 1)
@@ -169,3 +176,17 @@ def test_solve_takes_scipys_words(assume):
 
     assert max(pdla.run(2, program)) < 30
     assert "assume_a='band'" in raised(lambda comm: solve(on((2, 1), a, BLOCKS, comm), b[:, 0], assume_a="band"))[1]
+
+
+def test_more_ranks_than_a_grid_takes():
+    """Of 11 ranks 9 work, and the other 2 get what all get."""
+    a = positive(40)
+
+    def program(comm):
+        x = solve(on((11,), a, Layout("row"), comm), np.ones(40), assume_a="pos")
+        return ratio(a, x[:, None], np.ones((40, 1)))
+
+    assert max(pdla.run(11, program)) < 30
+    bad = np.diag(np.arange(40) - 20.0)
+    said = raised(lambda comm: cholesky(on((11,), bad, Layout("row"), comm)), 11)
+    assert said[1] == "the leading minor of order 1 is not positive definite (pivot -20)"

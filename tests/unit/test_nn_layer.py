@@ -1,5 +1,7 @@
 """Layers of users' own, by public names alone: what they may override, declare and ask."""
 
+import doctest
+
 import numpy as np
 import pytest
 from nets import SERIAL, check_close, everywhere, on, run
@@ -131,6 +133,12 @@ def test_rows_and_columns_are_those_of_the_whole():
     found = run(on(nn.Tensor3D, (2, 2, 2), shards=2), lambda scheme: passed(scheme, Marked))
     assert np.array_equal(found["y"], 2 * X + np.add.outer(100 * np.arange(24), np.arange(HIDDEN)))
     assert np.allclose(found["gain"], (X * DY).sum(axis=0))
+
+
+@pytest.mark.parametrize("thing", [nn.Layer, nn.MicroBatch, nn.like, nn.feature_vector], ids=lambda thing: thing.__name__)
+def test_examples_of_docstrings(thing):
+    (found,) = doctest.DocTestFinder(recurse=False).find(thing, globs={})
+    assert found.examples and doctest.DocTestRunner().run(found).failed == 0
 
 
 # ---------------------------------------------------------------------------------------------- what is refused
