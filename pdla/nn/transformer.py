@@ -215,7 +215,7 @@ class TransformerLayer(Layer):
             self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         super().__init__(scheme)
         self.takes = self.gives = scheme.first.X
-        self.widths, self.dtype = (hidden, hidden), np.dtype(dtype)
+        self.widths = hidden, hidden
         self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
         self.attention = SelfAttention(
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
@@ -224,6 +224,7 @@ class TransformerLayer(Layer):
         self.norm2 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
         self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed, dtype=dtype, name=f"{name} mlp")
         self.dropout2 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout2")
+        self.dtype = np.dtype(dtype)  # which ranks have agreed on by now
 
     def __repr__(self) -> str:
         return f"TransformerLayer({self.hidden}, {self.heads} heads) on {self.scheme!r}"
