@@ -49,7 +49,7 @@ class SelfAttention(Layer):
         super().__init__(scheme)
         self.hidden, self.heads, self.sequence, self.causal = hidden, heads, sequence, causal
         self.takes = self.gives = scheme.first.X
-        self.widths, self.dtype = (hidden, hidden), np.dtype(dtype)
+        self.widths = hidden, hidden
         size = hidden // heads
         self.qkv = Linear(
             scheme, hidden, 3 * hidden, kind="first", bias=bias, units=(1, 3 * size), seed=seed, dtype=dtype, name=f"{name} qkv"
@@ -57,6 +57,7 @@ class SelfAttention(Layer):
         self.out = Linear(
             scheme, hidden, hidden, kind="second", bias=bias, units=(size, 1), seed=seed, dtype=dtype, name=f"{name} out"
         )
+        self.dtype = self.qkv.dtype
 
     def __repr__(self) -> str:
         return f"SelfAttention({self.hidden}, {self.heads} heads, sequences of {self.sequence}) on {self.scheme!r}"

@@ -215,12 +215,13 @@ class TransformerLayer(Layer):
             self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         super().__init__(scheme)
         self.takes = self.gives = scheme.first.X
-        self.widths, self.dtype = (hidden, hidden), np.dtype(dtype)
+        self.widths = hidden, hidden
         self.norm1 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm1")
         self.attention = SelfAttention(
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
         )
         self.dropout1 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout1")
+        self.dtype = self.norm1.dtype
         self.norm2 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
         self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed, dtype=dtype, name=f"{name} mlp")
         self.dropout2 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout2")
