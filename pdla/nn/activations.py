@@ -39,7 +39,7 @@ class GeLU(Layer):
         return like(x, y)
 
     def gradient_and_sums(self, dy: DistMatrix, batch: MicroBatch) -> tuple[DistMatrix, Any]:
-        """The gradient with regard to what `biased` took, and its sums over tokens, which are this micro-batch's part of the bias's."""
+        """The gradient with regard to what `biased` took, and its sums over tokens: this micro-batch's part of the bias's."""
         (slope,) = batch.saved(self)
         dx, sums = dy.xp.product_sums(dy.stored, slope)
         return like(dy, dx), sums
