@@ -25,6 +25,7 @@ uniform(rows, cols, key)   random numbers that depend on row, column and key alo
 drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py describes
 finish()                   wait until all work that was asked for is done
 lane()                     a number that tells the stream on which work is asked for from others
+AT_ONCE                    elements of a piece where work goes piece by piece: few for a cache, many for few launches
 joining()                  a function; a thread that calls it then uses the same device as the thread that called joining()
 
 and the work of neural networks' layers, each function one pass over memory where there is a kernel for it (composed.py has the

@@ -41,6 +41,8 @@ from pdla.indices import Selection
 
 name = "cupy"
 
+AT_ONCE = 1 << 26  # elements: a launch for each of the small pieces that a processor likes would take longer than its work
+
 _NOT_READY = 600  # cudaErrorNotReady
 _WIDE = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
 

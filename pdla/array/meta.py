@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pdla import config
-from pdla.array import blas, composed
+from pdla.array import blas, composed, numpy
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -27,6 +27,8 @@ from pdla.array.draw import Draw
 from pdla.indices import IndexSet, Selection
 
 name = "meta"
+
+AT_ONCE = numpy.AT_ONCE
 
 
 class Meter(Protocol):

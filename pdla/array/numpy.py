@@ -29,6 +29,8 @@ from pdla.array.lapack import getrf, potrf, trsm, trtri
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"
+
+AT_ONCE = 1 << 18  # elements: what is made of one piece is in a cache when it is used
 STRIP = 2**16  # elements that are converted at a time where numbers are added up in another dtype
 
 

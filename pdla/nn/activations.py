@@ -39,7 +39,7 @@ class GeLU(Layer):
         return like(x, y)
 
     def gradient_and_sums(self, dy: DistMatrix, batch: MicroBatch) -> tuple[DistMatrix, Any]:
-        """The gradient with regard to what `biased` took, and its sums over tokens, which are this shard's part of the bias's."""
+        """The gradient with regard to what `biased` took, and its sums over tokens: this micro-batch's part of the bias's."""
         (slope,) = batch.saved(self)
         dx, sums = dy.xp.product_sums(dy.stored, slope)
         return like(dy, dx), sums
@@ -63,7 +63,7 @@ class Dropout(Layer):
     """In training, each element becomes 0 with the given probability, and the others are multiplied by 1 / (1 - probability).
 
     What is dropped depends on the seed, the name, the layer's place in others, the number of the training pass and the element's
-    global place alone: it is the same on every grid, in every scheme and for any number of shards. Collective to make.
+    global place alone: it is the same on every grid, in every scheme and for any number of micro-batches. Collective to make.
     """
 
     numbers = ("probability", "seed", "name")

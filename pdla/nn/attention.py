@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.array.composed import summing, widened
 from pdla.comm.ledger import timed
 from pdla.errors import ShapeError
@@ -21,8 +22,6 @@ from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
 from pdla.nn.scheme import Scheme, is_count
-
-SCORES = 1 << 18  # elements of the scores that are held at a time: few enough for a cache
 
 
 class SelfAttention(Layer):
@@ -57,7 +56,7 @@ class SelfAttention(Layer):
         self.out = Linear(
             scheme, hidden, hidden, kind="second", bias=bias, units=(size, 1), seed=seed, dtype=dtype, name=f"{name} out"
         )
-        self.dtype = np.dtype(dtype)  # which ranks have agreed on by now
+        self.dtype = self.qkv.dtype
 
     def __repr__(self) -> str:
         return f"SelfAttention({self.hidden}, {self.heads} heads, sequences of {self.sequence}) on {self.scheme!r}"
@@ -87,7 +86,7 @@ class SelfAttention(Layer):
     def _pieces(self, q: Any) -> Iterator[tuple[tuple[slice, slice], list[tuple[slice, slice]]]]:
         """Slices of sequences and heads, each with slices of their queries whose scores are held at a time, and of the keys that
         those see. Whole heads are held at a time where their scores fit."""
-        fit = SCORES // self.sequence  # so many queries
+        fit = namespace(q).AT_ONCE // self.sequence  # so many queries
         heads = max(1, min(q.shape[1], fit // self.sequence))
         queries = [(few, slice(few.stop if self.causal else None)) for few in _slices(q.shape[2], fit)]
         for some, those in product(_slices(q.shape[0], fit // (self.sequence * heads)), _slices(q.shape[1], heads)):

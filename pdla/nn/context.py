@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pdla.comm.ledger import tagged
+from pdla.comm.ledger import tag, tagged
 from pdla.cuts import block_bounds
 from pdla.indices import IndexSet
 from pdla.layout import Layout, axes_of, share, shares
@@ -46,7 +46,7 @@ class PassContext:
         self.arrived: dict[Parameter, DistMatrix] = {}
         self.uses = Counter[Parameter]()
         self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
-        self.reductions: list[tuple[Parameter, Transfer[DistMatrix]]] = []
+        self.reductions: list[tuple[Parameter, Transfer[DistMatrix], str]] = []  # and the name under which it is recorded
         self.batches = [MicroBatch(self, number) for number in range(scheme.shards)]
 
     def drop(self) -> None:
@@ -88,11 +88,13 @@ class PassContext:
             self.arrived[parameter] = self.under_way.pop(parameter).wait()
         return self.arrived[parameter]
 
-    def release(self, parameter: Parameter, saving: bool) -> None:
+    def release(self, parameter: Parameter, batch: MicroBatch) -> None:
         """One micro-batch is done with the parameter in this direction. After the last one the gathered copy is dropped, unless it
         is kept for the backward pass."""
+        if batch.recomputing:  # the backward pass needs it next
+            return
         self.uses[parameter] += 1
-        keep = self.scheme.keep and self.direction == 1 and saving
+        keep = self.scheme.keep and self.direction == 1 and batch.saving
         if self.uses[parameter] % self.scheme.shards == 0 and not keep:
             self.arrived.pop(parameter, None)
 
@@ -101,17 +103,18 @@ class PassContext:
     def add_gradient(self, parameter: Parameter, partial: tuple[str, ...], write: Write) -> None:
         """Add one micro-batch's part of a gradient. After the last part the sum over the ranks along the axes `partial` begins."""
         addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.addends(partial), 0)
-        write(addends.stored, parts == 0)
+        write(addends.base, parts == 0)
         if parts + 1 < self.scheme.shards * parameter.layers:
             self.addends[parameter] = addends, parts + 1
             return
         self.finish_gradients()
-        self.reductions.append((parameter, parameter.reduction(addends)))
+        self.reductions.append((parameter, parameter.reduction(addends), tag()))
 
     def finish_gradients(self) -> None:
         """Wait for the sums over ranks that are under way, and set the gradients to them."""
-        for parameter, transfer in self.reductions:
-            parameter.gradient = transfer.wait()
+        for parameter, transfer, name in self.reductions:
+            with tagged(name):
+                parameter.gradient = transfer.wait()
         self.reductions.clear()
 
 
@@ -220,11 +223,6 @@ class MicroBatch:
                 await TURN
             transfer.go_on()
         return transfer.result
-
-    def release(self, parameter: Parameter) -> None:
-        """This micro-batch no longer needs the gathered parameter in this direction."""
-        if not self.recomputing:
-            self.context.release(parameter, self.saving)
 
     def all_saved(self) -> Iterable[Any]:
         """What the layers have saved."""

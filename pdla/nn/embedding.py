@@ -83,7 +83,7 @@ class Embedding(Layer):
         block = w.xp.empty((len(mine), w.stored.shape[0]), w.dtype)
         block[...] = 0
         block[there] = w.stored.T[places]
-        batch.release(self.weight)
+        batch.context.release(self.weight, batch)
         batch.save(self, ids)
         addends = DistMatrix(block, (batch.tokens, self.hidden), w.grid, layouts.dx)
         with tagged(f"{self.name} forward"):

@@ -82,7 +82,7 @@ class Linear(Layer):
                 w = batch.context.gathered(self.weight)
                 addends = await product(self._unfolded(seen, layouts), w.stored, self.n, layouts.y, any(layouts.y_summed), batch)
                 y_coming = Transfer(reduced(addends, layouts.Y, layouts.y_summed, self.dtype))
-                batch.release(self.weight)
+                batch.context.release(self.weight, batch)
                 batch.save(self, seen if self.scheme.keep else x)
                 y = await batch.received(y_coming)
         if biased and self.bias is not None:
@@ -108,7 +108,7 @@ class Linear(Layer):
             w = batch.context.gathered(self.weight)
             addends = await product(dy, w.stored.T, self.k, layouts.dx_unfolded, any(layouts.dx_summed), batch)
             dx_coming = Transfer(reduced(self._folded(addends, layouts), layouts.X, layouts.dx_summed, self.dtype))
-            batch.release(self.weight)
+            batch.context.release(self.weight, batch)
             x = await batch.received(x_coming)
             batch.context.add_gradient(self.weight, layouts.dw.partial, adding_product(self._unfolded(x, layouts), dy))
             return await batch.received(dx_coming)

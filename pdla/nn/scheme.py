@@ -151,7 +151,7 @@ class Scheme:
 
     keep    gathered operands are kept from forward to backward (True), or gathered again (False): fewer words, or memory
     panel   None: operands are gathered whole; else Linear's three products go by SUMMA, in panels of so many indices
-    shards  parts of each rank's tokens, which are worked on in turn, so that one part's messages travel while another computes
+    shards  micro-batches: parts of each rank's tokens, worked on in turn, so that the messages of one travel while another computes
 
     Each scheme names the axes of its grid, which may have one more, "data": along it tokens are cut first, and weights are
     copied. Collective over the grid's communicator. GridError, on every rank, for a grid that lacks an axis or has one too many;

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
-from pdla.comm.ledger import tag, tagged
 from pdla.grid import ProcessGrid
 from pdla.layout import Layout, places_of
 from pdla.matmul.schedules.streams import gathering
@@ -20,13 +19,13 @@ Verbs = Generator[None, None, T]  # begins a verb, yields, and waits for it when
 
 
 class Transfer(Generic[T]):
-    """Verbs, one after the other, of which the first is under way. All are recorded under the name under which it was made."""
+    """Verbs, one after the other, of which the first is under way."""
 
-    __slots__ = ("_name", "_verbs", "result", "under_way")
+    __slots__ = ("_verbs", "result", "under_way")
     result: T
 
     def __init__(self, verbs: Verbs[T]) -> None:
-        self._verbs, self._name, self.under_way = verbs, tag(), True
+        self._verbs, self.under_way = verbs, True
         self.go_on()
 
     def go_on(self) -> None:
@@ -38,10 +37,8 @@ class Transfer(Generic[T]):
 
     def wait(self) -> T:
         """Collective: the result."""
-        if self.under_way:
-            with tagged(self._name):
-                while self.under_way:
-                    self.go_on()
+        while self.under_way:
+            self.go_on()
         return self.result
 
 
@@ -56,7 +53,7 @@ def gathered(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
 
 def reduced(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
     """The addends summed in their own dtype, over these axes (`scheme.sum_axes`), then cast to `dtype`."""
-    grid, block, (scattered, alike) = addends.grid, addends.stored, axes
+    grid, block, (scattered, alike) = addends.grid, addends.base, axes
     if scattered:
         communicator = grid[scattered]
         assert grid.coords is not None and communicator is not None

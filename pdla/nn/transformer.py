@@ -221,10 +221,10 @@ class TransformerLayer(Layer):
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
         )
         self.dropout1 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout1")
+        self.dtype = self.norm1.dtype
         self.norm2 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
         self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed, dtype=dtype, name=f"{name} mlp")
         self.dropout2 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout2")
-        self.dtype = np.dtype(dtype)  # which ranks have agreed on by now
 
     def __repr__(self) -> str:
         return f"TransformerLayer({self.hidden}, {self.heads} heads) on {self.scheme!r}"

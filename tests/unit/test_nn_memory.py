@@ -113,7 +113,7 @@ def test_numpy_is_asked_for_no_more(monkeypatch):
         return empty(shape, dtype)
 
     monkeypatch.setattr("pdla.array.numpy.empty", watched)
-    monkeypatch.setattr("pdla.nn.attention.SCORES", 2 * 64)
+    monkeypatch.setattr("pdla.array.numpy.AT_ONCE", 2 * 64)
 
     def program(comm):
         scheme = nn.Serial(pdla.ProcessGrid((1,), comm=comm))
