@@ -53,7 +53,7 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
         dtype = checks.worked_on("lu_factor", A.dtype)
     X, pivots, singular = factored(A, dtype, overwrite_a)
     if singular:
-        warnings.warn(f"lu_factor: {_zero(singular)}: U is singular", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
     return X, pivots
 
 
@@ -82,7 +82,7 @@ def _pivots(X: DistMatrix, pivots: Any) -> None:
 
 
 def _zero(singular: int) -> str:
-    return f"element ({singular - 1}, {singular - 1}) of U is 0"
+    return f"element ({singular - 1}, {singular - 1}) of U is 0 or NaN"
 
 
 def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:

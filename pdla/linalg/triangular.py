@@ -169,6 +169,8 @@ class Substitution:
         return slice(rows.start - start, None if rows.stop is None else rows.stop - start)
 
     def many(self) -> None:
+        size = 0 if self.cols.comm is None else len(self.t) * self.cols.block
+        self.panels = [buffer(self.xp, (size,), self.t.dtype) for _ in range(2)]
         coming = self._panel(self.steps[0])
         for k, following in zip(self.steps, [*self.steps[1:], None], strict=True):
             panel = coming.wait()
@@ -185,7 +187,7 @@ class Substitution:
         height = len(range(*reach.indices(len(self.t))))
         if self.cols.comm is None:
             return done(self.xp.reinterpret(self.t[reach, at : at + width], self.conjugated))
-        panel = buffer(self.xp, (height, width), self.t.dtype)
+        panel = self.panels[k % 2][: height * width].reshape(height, width)
         if self.cols.here == owner:
             self.xp.copy(panel, self.t[reach, at : at + width], self.conjugated)
         return self.cols.bcast(panel, owner)

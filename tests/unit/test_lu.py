@@ -128,12 +128,12 @@ def test_singular_matrices_are_named_on_every_rank():
     a[:, 11] = 0
 
     def program(comm):
-        with pytest.warns(RuntimeWarning, match=r"element \(11, 11\) of U is 0"):
+        with pytest.warns(RuntimeWarning, match=r"element \(11, 11\) of U is 0 or NaN"):
             X, pivots = lu_factor(on((1, 2), a, cyclic(4), comm))
         return np.isfinite(X.gather()).all() and lu_ratio(a, X.gather(), pivots) < 30
 
     assert pdla.run(1, lambda comm: pdla.linalg.lu_factor(on((1, 1), np.eye(3), BLOCKS, comm)))[0][1].tolist() == [0, 1, 2]
-    wanted = LinAlgError, "the matrix is singular: element (11, 11) of U is 0"
+    wanted = LinAlgError, "the matrix is singular: element (11, 11) of U is 0 or NaN"
     for grid in ((1, 2), (2, 1)):
         assert raised(lambda comm, grid=grid: solve(on(grid, a, cyclic(4), comm), np.ones(20)), 3) == wanted
 
@@ -174,3 +174,9 @@ def test_what_may_be_overwritten_is_worked_on_where_it_lies():
 
 def overwriting(A):
     return pdla.linalg.solve_triangular(A, A, lower=True, overwrite_b=True)
+
+
+def test_nan_that_nobody_looked_for_is_no_solution():
+    a = np.where(np.arange(144).reshape(12, 12) == 31, np.nan, drawn((12, 12), "float64"))
+    kind, text = raised(lambda comm: solve(on((1, 2), a, BLOCKS, comm), np.ones(12), check_finite=False))
+    assert kind is LinAlgError and "of U is 0 or NaN" in text
