@@ -332,7 +332,7 @@ def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
     found = sorted(priced(q, [*tables, *candidates._straight(tables)]), key=lambda way: way.price)
     again = candidates._relabelled(q, price.KeptOf(q), found)
     hoped = [price.Hoped.of(q, price.KeptOf(q), way.table, way.order).price for way in again]
-    assert 1 <= len(again) < sum(way.moved >= candidates.WORTH for way in found[: candidates.RELABELLED])
+    assert 1 <= len(again) < sum(way.moved >= candidates.WORTH for way in found[: candidates.BOXES])
     assert hoped == sorted(hoped)
     assert all(least < min(way.price for way in (found[0], *again[:i])) for i, least in enumerate(hoped))
 

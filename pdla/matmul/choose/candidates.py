@@ -36,9 +36,8 @@ from pdla.matmul.choose.problem import Problem, Sizes
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
 
 ALGORITHMS = (*ON_GRID, *NAMED)
-BOXES = 8  # how many of the cheapest boxes are priced with the conversions
+BOXES = 8  # how many of the cheapest boxes are priced with the conversions, and of these tables tried with the ranks relabelled
 FEW = 1024  # ranks up to which ranks are relabelled: an assignment takes time that grows with their cube
-RELABELLED = 8  # how many of the cheapest tables are tried with the ranks relabelled
 WORTH = 2**16  # words of conversion from which that is tried: to import SciPy's assignment takes longer than to send fewer
 SWIFT = 256  # ranks up to which the assignment itself takes little time: beyond, WORTH grows with their square
 WIDE = 8  # itemsize with which OpenBLAS is faster at a wide block of C than at a tall one, both stored by rows
@@ -219,7 +218,7 @@ def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
         return []
     again, best = [], found[0].price
     worth = WORTH * max(1, q.ranks / SWIFT) ** 2
-    few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:RELABELLED]
+    few = [(way.table, way.order) for way in found if way.table and way.order is not None and way.moved >= worth][:BOXES]
     hoped = [Hoped.of(q, kept, *one) for one in few if native_price(q, *one) < best]
     for one in sorted(hoped, key=_price):
         if one.price >= best and q.ranks > SWIFT:
