@@ -1,5 +1,6 @@
 """Algorithms with grids of their own, and the choice among them, against NumPy bit by bit; words by formula; the lower bound."""
 
+import importlib.util
 import itertools
 import json
 import subprocess
@@ -290,6 +291,15 @@ def test_the_study_of_volumes_plans_conversions_too(tmp_path):
     for shape in json.loads(told.read_text()):
         assert list(shape["converted"]) == ["2", "11", "20", "29", "38"]
         assert all(words >= moved >= 0 and words > 0.99 for words, moved in shape["converted"].values())
+
+
+def test_the_study_of_many_ranks_compares_the_box_that_is_taken_with_the_one_of_fewest_words():
+    spec = importlib.util.spec_from_file_location("volume", Path(__file__).parents[2] / "bench/volume.py")
+    volume = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(volume)
+    assert volume.fewest_words((64, 64, 64), 64) == (4, 4, 4)
+    box, over, messages, seconds = volume.far_out((512, 512, 64), 4096)
+    assert box.ranks < 4096 and over > 1.15 and messages < 13 and max(seconds) < 0.9
 
 
 def test_a_study_of_few_ranks_has_no_heading_for_many_and_tells_each_ratio():
