@@ -16,7 +16,7 @@ calls = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(calls)
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(4, 8_000), (64, 12_000), (1024, 13_500)])
+@pytest.mark.parametrize(("ranks", "most"), [(4, 6_000), (64, 10_500), (1024, 11_500)])
 @pytest.mark.parametrize("layout", calls.LAYOUTS)
 def test_calls_of_the_first_product(layout, ranks, most):
     """Dry, in a process of its own, where nothing is known of such a product yet."""
