@@ -43,9 +43,9 @@ def inv(
     check_finite  look for NaN and infinity first
     layout        of the inverse; None: A's
 
-    On P ranks a rank receives, after the factorization, (1 - 1/P) (n^2 + n block) words for the general inverse, and about n^2 (1/pr
-    + 1/pc - 2/P) on a pr x pc grid for a positive definite one, besides what brings A to the layout of its factor, and the inverse
-    back. Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError, GridError, PlanError
+    After the factorization a rank receives, in the mean, (1 - 1/P) (n^2 + n block) words for the general inverse, and about
+    n^2 (1/pr + 1/pc - 2/P) on a pr x pc grid for a positive definite one, besides what brings A to the layout of its factor, and
+    the inverse back. Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError, GridError, PlanError
     or AgreementError, on every rank.
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
     """
@@ -138,7 +138,7 @@ def _substitute(T: DistMatrix, Y: DistMatrix, lower: bool, filled: list[int] | N
 
 
 def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
-    """A^n in A's layout, for any integer n, as numpy.linalg.matrix_power: by repeated squaring; of the inverse, where n is negative.
+    """A^n in A's layout, for any integer n, as numpy.linalg.matrix_power: by repeated squaring, of the inverse where n is negative.
     Collective over A's grid, idle ranks too; at most 2 log2 |n| products.
 
     Integers stay integers, but for a negative n. Raises LinAlgError for a negative power of a singular matrix, ShapeError or

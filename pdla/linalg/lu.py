@@ -95,6 +95,15 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
         return side.back(substituted(X, Y, False, False))
 
 
+def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
+    """Collective: x of A^H x = b from the factors of A, b a vector."""
+    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        T = in_square_blocks(X, side.dtype).H
+        Y = RightSide(substituted(T, side, True, False), None, side.dtype)
+        x = side.back(substituted(T, Y, False, True))
+    return x[np.argsort(order(pivots))]
+
+
 def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix:
     """Collective: B with its rows exchanged, whole columns over the ranks that have X's columns."""
     columns = tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes))))
