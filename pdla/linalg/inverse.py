@@ -45,8 +45,8 @@ def inv(
 
     After the factorization a rank receives, in the mean, (1 - 1/P) (n^2 + n block) words for the general inverse, and about
     n^2 (1/pr + 1/pc - 2/P) on a pr x pc grid for a positive definite one, besides what brings A to the layout of its factor, and
-    the inverse back. Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError, GridError, PlanError
-    or AgreementError, on every rank.
+    the inverse back. Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError,
+    GridError, PlanError or AgreementError, on every rank.
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
     """
     said = checks.words("inv", A, assume_a=assume_a, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)

@@ -54,7 +54,8 @@ def test_norms_neither_overflow_nor_lose_nan():
             assert np.isnan([norm(N, ord) for ord in (None, 1, np.inf, "max")]).all()
 
     pdla.run(2, program)
-    assert "norm of partial sums" in raised(lambda comm: norm(pdla.ones((4, 4), pdla.ProcessGrid(2, comm=comm), Layout(partial="row")), 1))[1]
+    sums = Layout(partial="row")
+    assert "norm of partial sums" in raised(lambda comm: norm(pdla.ones((4, 4), pdla.ProcessGrid(2, comm=comm), sums), 1))[1]
     assert "ord=2: one of None, 'fro', 1, inf, 'max'" in raised(lambda comm: norm(on((2, 1), a, BLOCKS, comm), 2))[1]
 
 
