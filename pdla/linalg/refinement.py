@@ -1,5 +1,5 @@
-"""Systems solved by factors of a lower precision, and refined: the factorization, most of the work, takes half the time and half the
-words; each step of refinement takes a solution and a product.
+"""Systems solved by factors of a lower precision, and refined: the factorization, most of the work, takes half the time and half
+the words; each step of refinement takes a solution and a product.
 
 X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand side is computed in the precision
 of A and B, and each of its columns is scaled by a power of 2, lest it underflow. It ends when in each column the largest element of
