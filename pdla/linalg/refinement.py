@@ -52,7 +52,8 @@ def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower
     said = f"A has no factor in {low}"
     if solve is not None:
         X, steps, left = _converged(A, side, solve)
-        logging.getLogger("pdla").info("solve: %d steps of refinement, residual %.1e of what is allowed", steps, left)
+        if A.grid.comm.rank == 0:
+            logging.getLogger("pdla").info("solve: %d steps of refinement, residual %.1e of what is allowed", steps, left)
         if left <= 1:
             return side.back(X)
         said = f"after {steps} steps of refinement the residual is {left:.1e} times what is allowed"
@@ -99,6 +100,6 @@ def _worst(tops: np.ndarray, allowed: np.ndarray) -> float:
 
 
 def _scaled(X: DistMatrix, factors: np.ndarray) -> DistMatrix:
-    """Each column times a number; X is no view."""
+    """Each column times a number."""
     mine = X.xp.asarray(factors[X.indices[1].indices()])
-    return X._like(X.stored * mine)
+    return DistMatrix(X.stored * mine, X.shape, X.grid, X.layout)

@@ -32,10 +32,10 @@ def solve(
               triangular"; "sym" and "her", symmetric and Hermitian, both triangles of which are read: by LU, too
     lower     for "pos": which triangle is read
     overwrite_a   A may be written to, which spares a copy where it lies as it is worked on
-    refine    "float32": factors in half the precision of float64 or complex128, which take half the time and half the words, and
-              refinement to the residual of a full solution (refinement.py). It moves A @ X a step besides, and takes memory for
-              both. The logger "pdla" tells the steps, at level INFO; where they do not converge, as from condition numbers of about
-              1e7, the full solution follows, with a RuntimeWarning. Dry runs count the first solution and its residual
+    refine    "float32": factors in float32 of float64, in complex64 of complex128, for half the time and half the words, and
+              refinement to the residual of a full solution (refinement.py), by a solution and a product A X a step; it takes
+              memory for both. The logger "pdla" of rank 0 tells the steps, at level INFO. Where they do not converge, as from
+              condition numbers of about 1e7, the full solution follows, with a RuntimeWarning. Dry runs count no step
 
     Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError, GridError, PlanError or
     AgreementError, on every rank.

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.linalg import lapack
 from unit.test_lu import hilbert
 from unit.test_triangular import BLOCKS, GRIDS, KINDS, cyclic, drawn, on, raised
 
@@ -71,6 +72,13 @@ ZOO = {
 }
 
 
+def lapacks(a, p):
+    """What LAPACK estimates."""
+    a = a.astype("complex128" if a.dtype.kind == "c" else "float64")
+    getrf, gecon = lapack.get_lapack_funcs(("getrf", "gecon"), (a,))
+    return 1 / gecon(getrf(a)[0], np.linalg.norm(a, p), norm="1" if p == 1 else "I")[0]
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_estimates_are_lower_bounds_and_close(name):
     a = ZOO[name]
@@ -81,6 +89,7 @@ def test_estimates_are_lower_bounds_and_close(name):
             for p in (1, np.inf):
                 found = cond(on(grid, a, layout, comm), p)
                 assert 0.3 * exact[p] <= found <= exact[p] * (1 + 1e-5)
+                assert found == pytest.approx(lapacks(a, p), rel=1e-6)
         return found
 
     found = pdla.run(5, program)
