@@ -53,7 +53,7 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
         dtype = checks.worked_on("lu_factor", A.dtype)
     X, pivots, singular = factored(A, dtype, overwrite_a)
     if singular:
-        warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"lu_factor: {zero(singular)}", RuntimeWarning, stacklevel=2)
     return X, pivots
 
 
@@ -81,7 +81,7 @@ def _pivots(X: DistMatrix, pivots: Any) -> None:
         raise ShapeError(f"lu_solve: pivots={pivots!r}: {n} numbers of rows, as lu_factor gives them")
 
 
-def _zero(singular: int) -> str:
+def zero(singular: int) -> str:
     return f"element ({singular - 1}, {singular - 1}) of U is 0 or NaN"
 
 
@@ -93,6 +93,15 @@ def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
         Y = RightSide(_exchanged(X, pivots, side), None, side.dtype)
         Y = RightSide(substituted(X, Y, True, True), None, side.dtype)
         return side.back(substituted(X, Y, False, False))
+
+
+def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
+    """Collective: x of A^H x = b from the factors of A, b a vector."""
+    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        T = in_square_blocks(X, side.dtype).H
+        Y = RightSide(substituted(T, side, True, False), None, side.dtype)
+        x = side.back(substituted(T, Y, False, True))
+    return x[np.argsort(order(pivots))]
 
 
 def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix:
@@ -108,7 +117,7 @@ def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
     """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
     X, pivots, singular = factored(A, side.dtype, overwrite)
     if singular:
-        raise LinAlgError(f"the matrix is singular: {_zero(singular)}")
+        raise LinAlgError(f"the matrix is singular: {zero(singular)}")
     return solved_by_lu(X, pivots, side)
 
 
@@ -200,6 +209,13 @@ def moves(pivots: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
         if i != j:
             lying[i], lying[j] = lying.get(j, j), lying.get(i, i)
     return np.array([*lying], np.int64), np.array([*lying.values()], np.int64)
+
+
+def order(pivots: np.ndarray) -> np.ndarray:
+    """Which row of A is row i of P A."""
+    rows, (to, was) = np.arange(len(pivots)), moves(pivots, 0)
+    rows[to] = was
+    return rows
 
 
 def _exchange(xp: Any, x: Any, to: np.ndarray, was: np.ndarray) -> None:

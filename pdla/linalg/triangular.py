@@ -168,7 +168,8 @@ class Substitution:
         start = self._reach(k).start
         return slice(rows.start - start, None if rows.stop is None else rows.stop - start)
 
-    def many(self) -> None:
+    def many(self, filled: list[int] | None = None) -> None:
+        """filled: at each block, of how many of this rank's first columns X is worked out; None: of all."""
         size = 0 if self.cols.comm is None else len(self.t) * self.cols.block
         self.panels = [buffer(self.xp, (size,), self.t.dtype) for _ in range(2)]
         coming = self._panel(self.steps[0])
@@ -176,9 +177,10 @@ class Substitution:
             panel = coming.wait()
             if following is not None:
                 coming = self._panel(following)
-            block = self._solved(panel[self._within(self._span(k), k)], k)
+            cols = slice(None if filled is None else filled[k])
+            block = self._solved(panel[self._within(self._span(k), k)], k, cols)
             rest = self._rest(k)
-            multiply(self.xp, panel[self._within(rest, k)], block, self.x[rest], -1, 1)
+            multiply(self.xp, panel[self._within(rest, k)], block, self.x[rest, cols], -1, 1)
 
     def _panel(self, k: int) -> Pending:
         """Block column k of T, this rank's rows of the triangle, on its way."""
@@ -192,13 +194,13 @@ class Substitution:
             self.xp.copy(panel, self.t[reach, at : at + width], self.conjugated)
         return self.cols.bcast(panel, owner)
 
-    def _solved(self, corner: Any, k: int) -> Any:
-        """Block k of X, on all ranks of the grid column."""
-        owner, x = self.rows.owner(k), self.x[self._span(k)]
+    def _solved(self, corner: Any, k: int, cols: slice = slice(None)) -> Any:
+        """Block k of X, of these columns, on all ranks of the grid column."""
+        owner, x = self.rows.owner(k), self.x[self._span(k), cols]
         if self.rows.here == owner:
             kernels.trsm(self.xp, corner, x, self.lower, self.unit)
         else:
-            x = buffer(self.xp, (self.rows.width(k), self.x.shape[1]), self.x.dtype)
+            x = buffer(self.xp, (self.rows.width(k), x.shape[1]), self.x.dtype)
         return self.rows.bcast(x, owner).wait()
 
     def few(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 import pdla
 from pdla import Cyclic, Layout
 from pdla.errors import LinAlgError
-from pdla.linalg import cho_factor, cho_solve, cholesky, lu_factor, lu_solve, solve, solve_triangular
+from pdla.linalg import cho_factor, cho_solve, cholesky, cond, det, inv, lu_factor, lu_solve, norm, solve, solve_triangular
 
 pytestmark = pytest.mark.mpi
 N, BLOCKS = 150, Layout("row", "col")
@@ -32,6 +32,8 @@ def results(comm, kind):
         X, made[f"{name}: pivots"] = lu_factor(A)
         made[f"{name}: LU"], made[f"{name}: gen"] = X.gather(), lu_solve((X, made[f"{name}: pivots"]), B).gather()
         made[f"{name}: tri"] = solve_triangular(P.H, B, lower=True).gather()
+        made[f"{name}: inverses"] = np.stack([inv(A).gather(), inv(P, assume_a="pos").gather()])
+        made[f"{name}: numbers"] = np.array([det(A), cond(A), *(norm(A, ord) for ord in (1, np.inf, "max"))])
     return made
 
 
@@ -46,8 +48,9 @@ def test_the_same_bits_as_in_threads(comm, kind):
 def test_solutions(comm):
     a, b = drawn(), drawn(seed=1)
     A = pdla.from_global(a, pdla.ProcessGrid(comm.size, comm=comm), Layout("row"))
-    x = comm.xp.host(solve(A, b[:, 0]))
-    assert np.abs(a @ x - b[:, 0]).max() < 1e3 * N * np.finfo(float).eps * np.abs(x).max()
+    for x in (solve(A, b[:, 0]), solve(A, b[:, 0], refine="float32")):
+        x = comm.xp.host(x)
+        assert np.abs(a @ x - b[:, 0]).max() < 1e3 * N * np.finfo(float).eps * np.abs(x).max()
 
 
 def test_faults_are_raised_on_every_rank_and_the_next_call_works(comm):

@@ -177,6 +177,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "schedule": lambda here: (None, "gather"),
     "panel": lambda here: (None, 2),
     "memory_limit": lambda here: (None, 10**9),
+    "refine": lambda here: (None, "float32"), "p": lambda here: (1, np.inf), "ord": lambda here: (None, "fro", 1, np.inf),
     "assume_a": lambda here: ("gen", "pos"),
     "unit_diagonal": lambda here: (False, True), "check_finite": lambda here: both,
     "overwrite_a": lambda here: (False, True), "overwrite_b": lambda here: (False, True),
@@ -241,10 +242,12 @@ def layered(here):
     return here.stack(axis="row"), here.stack(axis="row").T, here.stack()
 
 
+FACTORED = ("cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm", "inv", "det", "slogdet", "cond")
 out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an error by itself
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
     **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk"), out),
-    **{name: {"A": Here.eyes} for name in ("cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm")},
+    **{name: {"A": Here.eyes} for name in FACTORED},
+    "matrix_power": {"n": lambda here: (3, 2, -1)},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),
     **dict.fromkeys(("Tesseract.__init__", "Cube3D.__init__"), scheme_on((1, 2, 1))),
     "DistMatrix.__rmatmul__": {"other": lambda here: (None, 1, "x")},
