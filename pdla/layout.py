@@ -144,11 +144,31 @@ def _summed_over(spec: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Layout:
-    """How a matrix is cut: `Layout(rows="row", cols="col")`.
+    """How a matrix is cut over a grid: an immutable value, which sends nothing.
 
-    rows, cols   None (whole), an axis name (balanced blocks), Cyclic, Cuts, Balanced, or a tuple of these, outermost first.
-    partial      axes along which every rank holds an addend of the matrix rather than the matrix, in any order.
-    Axes that are not named hold copies. Raises LayoutError for an axis used twice, and for Cuts inside another cut.
+    Axes that are not named hold copies.
+
+    Parameters
+    ----------
+    rows, cols : None, str, Cyclic, Cuts, Balanced or tuple of these, optional
+        How rows and columns are cut, outermost first: None: not at all; an axis name: in balanced
+        blocks.
+    partial : str or tuple of str, optional
+        Axes along which every rank holds an addend of the matrix rather than the matrix, in any
+        order.
+
+    Raises
+    ------
+    LayoutError
+        For an axis used twice, and for Cuts inside another cut.
+
+    Examples
+    --------
+    >>> layout = pdla.Layout(rows="row", cols="col")
+    >>> layout.local_shape((10, 6), {"row": 2, "col": 3}, {"row": 0, "col": 1})
+    (5, 2)
+    >>> layout.T
+    Layout(rows='col', cols='row')
     """
 
     rows: tuple[Cut, ...]
@@ -169,7 +189,20 @@ class Layout:
 
     @staticmethod
     def trusted(rows: tuple[Cut, ...], cols: tuple[Cut, ...], partial: tuple[str, ...] = ()) -> Layout:
-        """A layout of cuts that are known to go together, without a check."""
+        """Make a layout of cuts that are known to go together, without a check.
+
+        Parameters
+        ----------
+        rows, cols : tuple of cuts
+            Outermost first.
+        partial : tuple of str, optional
+            Axes of addends.
+
+        Returns
+        -------
+        Layout
+            The layout.
+        """
         made = object.__new__(Layout)
         made.__dict__.update(rows=rows, cols=cols, partial=partial)
         return made
@@ -217,11 +250,27 @@ class Layout:
 
     @property
     def summed(self) -> Layout:
-        """The layout once the partial sums have been added up on all ranks along their axes, which then hold copies."""
+        """The layout once the partial sums have been added up on all ranks along their axes.
+
+        These then hold copies.
+        """
         return Layout.trusted(self.rows, self.cols) if self.partial else self
 
     def check(self, shape: Shape, sizes: Mapping[str, int]) -> None:
-        """Raise LayoutError unless this layout fits a matrix of this shape on a grid with these axes."""
+        """Check that this layout fits a matrix on a grid.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+
+        Raises
+        ------
+        LayoutError
+            Unless it does.
+        """
         for axis in (*self.axes, *self.partial):
             if axis not in sizes:
                 raise LayoutError(f"{self!r} names the axis {axis!r}; the grid has {', '.join(sizes)}")
@@ -240,9 +289,26 @@ class Layout:
     def indices(
         self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None
     ) -> tuple[IndexSet, IndexSet]:
-        """The rows and the columns that the rank at `coords` holds; both empty where `coords` is None, as on an idle rank.
+        """Give the rows and the columns that a rank holds.
 
-        LayoutError where this layout does not fit, as `check` says.
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+        coords : mapping of str to int, or None
+            The rank's coordinates, `ProcessGrid.coords`; None: an idle rank's.
+
+        Returns
+        -------
+        rows, cols : IndexSet
+            Both empty on an idle rank.
+
+        Raises
+        ------
+        LayoutError
+            Where this layout does not fit, as `check` says.
         """
         if coords is None:
             return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
@@ -253,7 +319,27 @@ class Layout:
             raise
 
     def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None) -> Shape:
-        """Shape of the block that the rank at `coords` holds: see `indices`."""
+        """Give the shape of the block that a rank holds.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+        coords : mapping of str to int, or None
+            The rank's coordinates, `ProcessGrid.coords`; None: an idle rank's.
+
+        Returns
+        -------
+        tuple of int
+            Rows and columns; (0, 0) on an idle rank.
+
+        Raises
+        ------
+        LayoutError
+            Where this layout does not fit, as `check` says.
+        """
         if coords is None:
             return 0, 0
         try:
@@ -263,9 +349,27 @@ class Layout:
             raise
 
     def part(self, shape: Shape, sizes: Mapping[str, int], rows: tuple[int, int], cols: tuple[int, int]) -> Layout:
-        """The layout of the rows and columns [start, stop) alone, each element where it is.
+        """Give the layout of some rows and columns alone, each element where it is.
 
-        LayoutError for part of a dimension that is cut along several axes: no nested cuts describe where that lies.
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+        rows, cols : tuple of int
+            (start, stop) of the part.
+
+        Returns
+        -------
+        Layout
+            Of the part.
+
+        Raises
+        ------
+        LayoutError
+            For part of a dimension that is cut along several axes: no nested cuts describe where it
+            lies.
         """
         faces = zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True)
         made = [self._part(name, n, cuts, sizes, *ends) for name, n, cuts, ends in faces]
@@ -282,7 +386,32 @@ class Layout:
         return tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts)
 
     def owner(self, index: tuple[int, int], shape: Shape, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Coordinates, along the axes that cut, of the ranks that hold the element (row, column)."""
+        """Find the ranks that hold an element.
+
+        Parameters
+        ----------
+        index : tuple of int
+            Its row and column.
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+
+        Returns
+        -------
+        dict of str to int
+            Their coordinates along the axes that cut.
+
+        Raises
+        ------
+        LayoutError
+            For an element outside the matrix.
+
+        Examples
+        --------
+        >>> pdla.Layout("row", "col").owner((9, 0), (10, 6), {"row": 2, "col": 3})
+        {'row': 1, 'col': 0}
+        """
         for i, n in zip(index, shape, strict=True):
             if not 0 <= i < n:
                 raise LayoutError(f"element {index} lies outside a matrix of shape {shape}")
@@ -293,7 +422,24 @@ class Layout:
         return coords
 
     def same_cuts(self, other: Layout, shape: Shape, sizes: Mapping[str, int]) -> bool:
-        """Whether every rank holds the same rows and columns under both layouts (partial sums apart)."""
+        """Tell whether every rank holds the same rows and columns under both layouts.
+
+        Partial sums are not compared.
+
+        Parameters
+        ----------
+        other : Layout
+            The other layout.
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+
+        Returns
+        -------
+        bool
+            Whether it does, however the cuts are written.
+        """
         pairs = ((self.rows, other.rows), (self.cols, other.cols))
         return all(_same_cut(n, *pair, sizes) for n, pair in zip(shape, pairs, strict=True))
 

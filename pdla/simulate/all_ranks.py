@@ -275,10 +275,19 @@ def _telling(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterato
 
 @dataclass(frozen=True, repr=False)
 class AllRanks:
-    """What a dry run of all ranks gives: by rank, what the program returned, and the ledger.
+    """What a dry run of all ranks gives.
 
-    A ledger's `seconds` is the time at which its rank ended, `computed` how much of it the rank computed; the times of its events
-    are by the rank's clock.
+    A ledger's `seconds` is the time at which its rank ended, `computed` how much of it the rank
+    computed; the times of its events are by the rank's clock.
+
+    Parameters
+    ----------
+    results : list
+        What the program returned, by rank.
+    ledgers : list of Ledger
+        Of each rank.
+    lanes : list
+        The spans of each rank's clock, of which `path` is made.
     """
 
     results: list[Any]
@@ -295,21 +304,71 @@ class AllRanks:
 
     @cached_property
     def path(self) -> Path:
-        """The critical path: what the last rank waited for, and so on, back to the start: `path.steps`, `path.by_kind()`,
-        `print(path)`."""
+        """The critical path: what the last rank waited for, and so on, back to the start.
+
+        It has `path.steps` and `path.by_kind()`; `print(path)` shows it.
+        """
         return critical_path.path(self.lanes)
 
     def save_trace(self, path: str) -> None:
-        """Write all ranks' events as a Chrome/Perfetto trace, a process each."""
+        """Write all ranks' events as a Chrome/Perfetto trace, a process each.
+
+        Parameters
+        ----------
+        path : str
+            The JSON file.
+        """
         trace.write(path, {rank: ledger.events for rank, ledger in enumerate(self.ledgers)})
 
 
 def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str, **named: Any) -> AllRanks:
-    """Run program(comm, *args, **named) as each of `size` ranks on a described machine, without data; for up to a few hundred.
+    """Run a program dry as each of many ranks on a described machine, each with a clock.
 
-    In `dry_run` every rank is taken to be as far as the one that is run. Here a rank that is late delays those that wait for it: so
-    ranks may have unequal work. Agreements and barriers take no time beyond that until the last rank has come.
-    Errors are those of pdla.run: that of the first rank that raises; DeadlockError, naming each rank's call; AgreementError.
+    In `dry_run` every rank is taken to be as far as the one that is run; here a rank that is late
+    delays those that wait for it, so ranks may have unequal work. For up to a few hundred ranks.
+
+    Parameters
+    ----------
+    size : int
+        Ranks.
+    program : callable
+        It is called as ``program(comm, *args, **named)`` as each rank, without data.
+    *args
+        Further arguments of `program`.
+    machine : Machine or str
+        A machine, its name or its TOML file.
+    **named
+        Further arguments of `program`, by name.
+
+    Returns
+    -------
+    AllRanks
+        Results and ledgers by rank, and the critical path.
+
+    Raises
+    ------
+    PdlaError
+        For a number of ranks that cannot be.
+    DeadlockError
+        Where all ranks wait; it names each rank's call.
+    AgreementError
+        Where ranks make different calls.
+    Exception
+        That of the first rank that raises.
+
+    Notes
+    -----
+    Agreements and barriers take no time beyond that until the last rank has come.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2, 2))
+    ...     A = pdla.zeros((400, 400), grid, pdla.Layout("row", "col"))
+    ...     A @ A
+    >>> seen = pdla.dry_run_all(4, program, machine="laptop")
+    >>> len(seen.ledgers), seen.seconds > 0
+    (4, True)
     """
     check_run("dry_run_all", size, program, args, machine=True)
     world = VirtualWorld(size, Machine.of(machine))
