@@ -27,6 +27,7 @@ napoleon_use_ivar = True
 napoleon_use_param = False  # parameters that are described together stay so
 napoleon_use_rtype = False
 napoleon_preprocess_types = True
+napoleon_custom_sections = [("Raises", "returns_style")]  # by itself it drops all but the first of several errors
 
 # What the reference has of a class, on the class's own page (_templates/autosummary/class.rst).
 MEMBERS = {

@@ -88,8 +88,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Variables:
-    """PDLA_* variables as values of their kinds, each with the value where it is not set or empty; ValueError for one that cannot
-    be read."""
+    """PDLA_* variables as values of their kinds, each with the value where it is not set or empty.
+
+    ValueError for one that cannot be read.
+    """
 
     environ: Mapping[str, str]
 
@@ -156,8 +158,10 @@ def _spelt(environ: Mapping[str, str]) -> None:
 
 
 def _asked() -> Settings:
-    """The settings of this environment. A ValueError is printed as one line where a module of pdla is the program, as no caller
-    could catch it."""
+    """The settings of this environment.
+
+    A ValueError is printed as one line where a module of pdla is the program, as no caller could catch it.
+    """
     try:
         return read(os.environ)
     except ValueError as error:

@@ -80,8 +80,11 @@ def shares_meeting(
 
 
 class Overlay(NamedTuple):
-    """A share of a dimension that meets an index set `held`: `where` are the coordinates of its ranks, `share` its indices. Of the
-    indices in common, `here` are the positions in `held`, `there` those in the share, and `size` is how many there are."""
+    """A share of a dimension that meets an index set `held`: `where` are the coordinates of its ranks, `share` its indices.
+
+    Of the indices in common, `here` are the positions in `held`, `there` those in the share, and `size` is how many there
+    are.
+    """
 
     where: dict[str, int]
     share: IndexSet
@@ -461,9 +464,11 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
 def places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> list[tuple[Selection, Selection]]:
-    """For each rank that differs from the one at `coords` only along the axes, in C order: where its block in the layout `parts`
-    lies within the block that the rank at `coords` has in the layout `whole`. That is `parts` without its cuts along the axes,
-    which are the innermost: so no share of other ranks meets the block."""
+    """Where blocks of ranks in the layout `parts` lie within the block of one rank in the layout `whole`.
+
+    The ranks are those that differ from the one at `coords`, whose block it is, only along the axes, in C order. `whole` is
+    `parts` without its cuts along the axes, which are the innermost: so no share of other ranks meets the block.
+    """
     return _places_of(shape, parts, whole, axes, tuple(sizes.items()), tuple(coords.items()))
 
 
@@ -489,8 +494,10 @@ def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mappin
 def meeting(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> dict[int, tuple[Overlay, Overlay]]:
-    """Of the same ranks, where all of the axes cut `parts`: those whose blocks in `parts` have elements of the block that the rank
-    at `coords` has in `whole`, by their number in C order, with the rows and the columns of these blocks."""
+    """Of the same ranks those whose blocks in `parts` have elements of the block in `whole`.
+
+    By their number in C order, with the rows and the columns of these blocks; all of the axes cut `parts`.
+    """
     weight, total = {}, 1
     for axis in reversed(axes):
         weight[axis] = total
@@ -506,7 +513,9 @@ def meeting(
 def _met(
     shape: Shape, parts: Layout, whole: Layout, sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> Iterator[Iterator[Overlay]]:
-    """The shares, along rows and then along columns, that meet the block. No others are looked at: of many ranks most may have none
-    of it."""
+    """The shares, along rows and then along columns, that meet the block.
+
+    No others are looked at: of many ranks most may have none of it.
+    """
     for n, cuts, held in zip(shape, (parts.rows, parts.cols), whole.indices(shape, sizes, coords), strict=True):
         yield overlays(n, cuts, sizes, held)

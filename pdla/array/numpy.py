@@ -72,7 +72,7 @@ def asarray(x: Any) -> np.ndarray:
 
 
 def host(x: np.ndarray) -> np.ndarray:
-    """x as NumPy's array."""
+    """`x` as NumPy's array."""
     return x
 
 
@@ -115,7 +115,7 @@ def maximum(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def combine(target: np.ndarray, beta: complex, source: np.ndarray) -> None:
-    """target = beta * target + source, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
+    """`target = beta * target + source`, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
     if beta == 0:
         copy(target, source)
     elif target.dtype != source.dtype:
@@ -200,7 +200,7 @@ def gemm(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0, room: Callable[..., np.ndarray] = empty,
     alike: bool = False,
 ) -> None:
-    """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
+    """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
     room   room(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place

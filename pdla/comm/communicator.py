@@ -115,8 +115,10 @@ class Communicator(Group):
         self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
         owners: Sequence[int] = (),
     ) -> Pending:
-        """A Pending for a round that has been started, with its event if a ledger is open. owners[i]: the rank whose piece recvs[i]
-        is, where pieces come by way of other ranks."""
+        """A Pending for a round that has been started, with its event if a ledger is open.
+
+        owners[i]: the rank whose piece recvs[i] is, where pieces come by way of other ranks.
+        """
         whose = owners or [source for source, _ in recvs]
         ranks = map(whose.__getitem__, arrivals)
         if current() is None:
@@ -353,8 +355,10 @@ class Communicator(Group):
         return self._round(verb, sends, {r: coming[r] for r in sorted(coming)}, lambda: outs)
 
     def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer) -> Iterator[int]:
-        """The numbers of the hops whose pieces have come. Pieces that other ranks of this node bring come without a message: they
-        are waited for in the gather buffer."""
+        """The numbers of the hops whose pieces have come.
+
+        Pieces that other ranks of this node bring come without a message: they are waited for in the gather buffer.
+        """
         own = 1 if x.size else 0
         gather_buffer.tell(own)
         ours = self._exchange(verb, *m, lambda landed: gather_buffer.tell(own + landed))
@@ -426,7 +430,7 @@ class Communicator(Group):
         return self._round(verb, sends, dict(addends), total)
 
     def _widened(self, x: Array, dtype: Any) -> Array:
-        """x itself, or a copy in another dtype."""
+        """`x` itself, or a copy in another dtype."""
         if x.dtype == dtype:
             return x
         made = buffer(self.xp, x.shape, dtype)

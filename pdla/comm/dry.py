@@ -120,8 +120,10 @@ class DryComm(Communicator):
         yield self._half(self._spread(size, messages, outside), lambda: None, "ring" if around else "")
 
     def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
-        """What this rank receives for its `own` elements of a sum of x, added up in `wide` bytes each; bytes of buffers; the sum's
-        way."""
+        """What this rank receives for its `own` elements of a sum of x, bytes of buffers, and the sum's way.
+
+        Addends are added up in `wide` bytes each.
+        """
         growth, peers = wide // x.itemsize, self.size - 1
         if self._pipelined(x.nbytes, growth):
             lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]

@@ -174,8 +174,11 @@ class ThreadComm(Communicator):
         self.world.wait_until(self.me, lambda: message.copied, lambda: self._describe(call, number, [self.ranks[to]]))
 
     def _in_turn(self, recvs: Pieces, onward: Onward) -> list[tuple[int, int, Array]]:
-        """(i, source, array) of each of recvs, in the order in which they are waited for: first those to be sent on, in order; then
-        the others, beginning with the next rank around the ring, so that not all ranks read from rank 0 at once."""
+        """The messages in the order in which they are waited for, as (i, source, array) of each of recvs.
+
+        First those to be sent on, in order; then the others, beginning with the next rank around the ring, so that not all
+        ranks read from rank 0 at once.
+        """
         turns = ((i, source, out) for i, (source, out) in enumerate(recvs))
         return sorted(turns, key=lambda turn: 0 if turn[0] in onward else 1 + (turn[1] - self.rank) % self.size)
 
@@ -397,8 +400,10 @@ def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[
 
 
 def _unbound(program: Callable[..., Any], positions: int) -> list[Parameter]:
-    """The arguments that a function still takes by keyword, besides those that functools.partial gives, once so many are given by
-    position."""
+    """The arguments that a function still takes by keyword, once so many are given by position.
+
+    Those that functools.partial gives are left out.
+    """
     try:
         known = [*signature(program).parameters.values()]
     except (TypeError, ValueError):  # some functions of C have none that Python knows

@@ -31,8 +31,11 @@ from pdla.model.machine import Machine
 
 @lru_cache(1024)
 def default_layout(a: Layout, b: Layout) -> Layout:
-    """C's layout where none is asked for: A's row cuts and B's column cuts. An axis that is in both cuts the rows; the columns are
-    cut along one that else would cut only the inner dimension, if there is one: so C of A^T B is cut as far as A and B are."""
+    """C's layout where none is asked for: A's row cuts and B's column cuts.
+
+    An axis that is in both cuts the rows; the columns are cut along one that else would cut only the inner dimension, if
+    there is one: so C of A^T B is cut as far as A and B are.
+    """
     taken = {*axes_of(a.rows), *axes_of(b.cols)}
     inner = iter([axis for axis in dict.fromkeys(axes_of(a.cols + b.rows)) if axis not in taken])
     cols = [cut if cut.axis not in axes_of(a.rows) else cut.along(axis) if (axis := next(inner, None)) else None for cut in b.cols]
@@ -324,8 +327,11 @@ class Plans:
         return make() if plan is None or plan.closed else plan
 
     def keep(self, key: tuple, plan: Plan) -> None:
-        """Keep a plan as the latest, and drop the oldest. Only for calls that agree, so that every rank drops the same plans: some
-        exchange messages at their first run only, in which all ranks must take part."""
+        """Keep a plan as the latest, and drop the oldest.
+
+        Only for calls that agree, so that every rank drops the same plans: some exchange messages at their first run only, in
+        which all ranks must take part.
+        """
         if self.plans and next(reversed(self.plans.values())) is plan:
             return
         self.plans.pop(key, None)

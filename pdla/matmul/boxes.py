@@ -76,8 +76,10 @@ def _one(m: int, n: int, k: int, box: Box) -> Boxes:
 
 @lru_cache(maxsize=4096)
 def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
-    """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns: so that a rank receives
-    about the fewest words, and of such arrangements the one of fewest messages."""
+    """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns.
+
+    It is so that a rank receives about the fewest words, and of such arrangements the one of fewest messages.
+    """
     small = np.arange(1, isqrt(pk) + 1)
     small = small[pk % small == 0]
     fits = pk // small <= LONGEST
@@ -123,8 +125,11 @@ class Boxes:
         return sum(self.messages_of_each(lean))
 
     def messages_of_each(self, lean: float) -> tuple[Any, Any, Any]:
-        """Of A, B and C. All are sent at once. But where no more than `lean` words are received, or more ranks sum a face of C than
-        it has elements, short faces come in steps, and C may be summed twice."""
+        """Of A, B and C. All are sent at once.
+
+        But where no more than `lean` words are received, or more ranks sum a face of C than it has elements, short faces come
+        in steps, and C may be summed twice.
+        """
         at_once = self.pn - 1, self.pm - 1, self.pk - 1
         worth = (self.words <= lean) | (self.pk > self.bm * self.bn)
         _, steps, longest = self._sums
@@ -142,8 +147,11 @@ class Boxes:
 
     @cached_property
     def _sums(self) -> tuple[Any, Any, Any]:
-        """Words and messages of C's addends, and the most ranks that add up together. The smaller a face of C is, the more unevenly
-        it is cut, by rows or by columns. Many ranks may cut it along both, with two sums (Table.evened)."""
+        """Words and messages of C's addends, and the most ranks that add up together.
+
+        The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks may cut it along both, with
+        two sums (Table.evened).
+        """
         bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
         once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))
         many = (pk >= circulant.MANY) & (size > 0)
@@ -157,8 +165,10 @@ class Boxes:
         return np.where(in_two, twice, once), np.where(in_two, steps, circulant.weight(size, pk)), longest
 
     def twice_pays(self, once: Any, twice: Any) -> Any:
-        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come. A row of
-        ranks that is longer than LONGEST is worth a few words more."""
+        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come.
+
+        A row of ranks that is longer than LONGEST is worth a few words more.
+        """
         return twice <= once * np.where(self.pk > LONGEST, ABOUT, 1)
 
     def in_two(self, rows: Any, cols: Any) -> Any:
@@ -210,12 +220,10 @@ def cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
     in_steps: bool = True, in_two: bool = True, looks: tuple[int, int] = FINE,
 ) -> list[Box]:
-    """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
-    a half, a quarter and so on of them, or some less, where C is cut more evenly so.
+    """The `count` boxes of lowest price for at most `ranks` ranks, best first.
 
-    most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
-    rows_first: along m.  in_steps: whether short faces may come in steps; see `lean`.  in_two: whether C's faces may be cut, and
-    summed, along both dimensions.  looks: FINE or COARSE.
+    They have any pm and pn, and along k as many as that leaves, a half, a quarter and so on of them, or some less, where C is
+    cut more evenly so.
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
     pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks, looks))
@@ -266,8 +274,11 @@ class Search:
         return price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
 
     def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> Iterator[tuple[Box, float]]:
-        """Of the few boxes that might be cheapest if C's faces were cut evenly: the same with some ranks less along k, where they
-        are, and the price. A prime number of ranks, for instance, cuts faces along one dimension alone."""
+        """The few boxes that might be cheapest if C's faces were cut evenly, with some ranks less along k.
+
+        Each with its price, where there are such ranks. A prime number of ranks, for instance, cuts faces along one dimension
+        alone.
+        """
         many = np.flatnonzero(sides[2] >= circulant.MANY)
         if not len(many):
             return
@@ -283,8 +294,10 @@ class Search:
 
 
 def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, in_two: bool) -> list[Box]:
-    """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on: the fewer ranks sum C, the less memory
-    that needs."""
+    """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on.
+
+    The fewer ranks sum C, the less memory that needs.
+    """
     layers = (2**i for i in range(min(ranks, k).bit_length()))
     return [
         box
@@ -295,12 +308,11 @@ def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: 
 
 @lru_cache(maxsize=256)
 def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
-    """The most words that a rank may receive in a box that is priced as if short faces came in steps
-    (comm/collectives/circulant.py).
+    """The most words that a rank may receive in a box that is priced as if short faces came in steps.
 
-    These are the words of the cheapest box if all messages are sent at once, or a little more than the bound: steps are to save
-    words. Else a lopsided box, which needs a few steps less than a cube, would be taken though it receives many times as much.
-    With few ranks it is 0.
+    The steps are those of comm/collectives/circulant.py. These are the words of the cheapest box if all messages are sent at
+    once, or a little more than the bound: steps are to save words. Else a lopsided box, which needs a few steps less than a
+    cube, would be taken though it receives many times as much. With few ranks it is 0.
     """
     if ranks < circulant.MANY:
         return 0.0
@@ -342,7 +354,7 @@ def _pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
-    """pm and pn, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
+    """`pm` and `pn`, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
     parts = {"m": 1.0, "n": 1.0, "k": 1.0}
     sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}
     free = sorted(sizes, key=lambda d: sizes[d])

@@ -337,8 +337,10 @@ class Plan:
     # ------------------------------------------------------------------ there and back
 
     def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
-        """A and B in their native layouts; both are on their way before either is waited for. Some schedules take them in
-        whatever layouts they come."""
+        """A and B in their native layouts; both are on their way before either is waited for.
+
+        Some schedules take them in whatever layouts they come.
+        """
         alike = A.grid is B.grid is self.grid and A.dtype is B.dtype is self.dtype
         if alike and self._taken_as_they_lie and not (A.conjugated or B.conjugated):
             return A, B
@@ -380,8 +382,10 @@ class Plan:
         return DistMatrix(base, X.shape, X.grid, X.layout, X.transposed)
 
     def _multiply_and_return(self, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex) -> None:
-        """Compute the product in C's native layout, bring it to `out`'s, and add beta times what was there; only then are 16-bit
-        floats rounded."""
+        """Compute the product in C's native layout, bring it to `out`'s, and add beta times what was there.
+
+        Only then are 16-bit floats rounded.
+        """
         xp, kind = out.xp, self.dtype if beta == 0 else summing(self.dtype)
         block = buffer(xp, local_shape(out.shape, self.native[2], self.grid), kind)
         c = DistMatrix(block, out.shape, self.grid, self.native[2])
@@ -394,8 +398,11 @@ class Plan:
     # ------------------------------------------------------------------ multiplying
 
     def _multiply(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        """c = alpha a b + beta c on the plan's grid: computed in c's own block where that is in the layout and dtype in which the
-        products come, else in a buffer that is then summed and brought to c."""
+        """`c = alpha a b + beta c` on the plan's grid.
+
+        Computed in c's own block where that is in the layout and dtype in which the products come, else in a buffer that is
+        then summed and brought to c.
+        """
         xp = c.xp
         layout, moving = (self.walk.C, bool(self.walk.axes_c)) if self.how.walks else (self.roles.C, False)
         if self.memo.once(("same", c.dtype), lambda: self._same(c.dtype, c.layout, layout)) and (beta == 0 or not moving):
@@ -418,7 +425,7 @@ class Plan:
         xp.combine(c.stored, beta, addends.stored)
 
     def _part(self, block: Any) -> Any:
-        """This rank's block of C; None if the rank has no part in the product."""
+        """The block of C of this rank; None if the rank has no part in the product."""
         return block if self.grid.active else None
 
     def _same(self, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
@@ -458,9 +465,11 @@ class Plan:
         return self._dry(rank)[2]
 
     def _sample(self) -> list[int]:
-        """The ranks that are run dry: all of them, if there are few. Of many, those that may have the highest costs: first, second
-        and last along each axis of the grids (of very many not the second), and the first rank of the second node. Where cuts do
-        not match, or a Cannon grid's sides do not divide each other, another rank may have more.
+        """The ranks that are run dry: all of them, if there are few.
+
+        Of many, those that may have the highest costs: first, second and last along each axis of the grids (of very many not
+        the second), and the first rank of the second node. Where cuts do not match, or a Cannon grid's sides do not divide each
+        other, another rank may have more.
         """
         if self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))

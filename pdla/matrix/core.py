@@ -123,7 +123,7 @@ class DistMatrix:
 
     @property
     def local(self) -> Any:
-        """This rank's block, 2-D: writing to it writes to the matrix, but for a conjugate view."""
+        """The block of this rank, 2-D: writing to it writes to the matrix, but for a conjugate view."""
         return self.xp.reinterpret(self.stored, self.conjugated)
 
     @property
@@ -333,8 +333,11 @@ class DistMatrix:
     def _elementwise(
         self, other: Any, operation: Callable[..., Any], adds: bool = False, in_place: bool = False
     ) -> DistMatrix:
-        """adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
-        quotients with a number. in_place: written to this matrix's memory, where its views and the caller of from_local see it."""
+        """An operation with a number or a matrix, element by element.
+
+        adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
+        quotients with a number. in_place: written to this matrix's memory, where its views and the caller of from_local see it.
+        """
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
@@ -371,8 +374,10 @@ class DistMatrix:
             raise OverflowError(f"{operation.__name__} of {self.dtype} and {number}: more than {kind} has; cast the matrix first")
 
     def _new(self, block: Any) -> DistMatrix:
-        """A matrix like this one, of a new block, which is made C-contiguous: NumPy's results from a transpose are stored by
-        columns, and would be packed for every message."""
+        """A matrix like this one, of a new block, which is made C-contiguous.
+
+        NumPy's results from a transpose are stored by columns, and would be packed for every message.
+        """
         base = block
         if not self.xp.contiguous(block):
             base = self.xp.empty(block.shape, block.dtype)
@@ -611,7 +616,7 @@ class DistMatrix:
 
 
 def subtracted(x: Any, y: Any) -> Any:
-    """y - x, in the dtype of both: -x alone would wrap around where x is unsigned."""
+    """`y - x`, in the dtype of both: -x alone would wrap around where x is unsigned."""
     return np.subtract(y, x)
 
 

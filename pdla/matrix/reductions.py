@@ -114,8 +114,10 @@ def _largest(A: DistMatrix) -> float:
 
 
 def _reals(A: DistMatrix) -> Iterator[Any]:
-    """This block's elements in double precision or better, complex ones as two real numbers (BLAS's complex dot makes NaN of
-    infinity), part by part: beside a large block there may be no room for another."""
+    """The elements of this rank's block in double precision or better, complex ones as two real numbers.
+
+    Part by part: beside a large block there may be no room for another. (BLAS's complex dot makes NaN of infinity.)
+    """
     wide = np.result_type(A.dtype, np.float64)
     real = np.empty(0, wide).real.dtype
     return (part.astype(wide, order="C", copy=False).view(real) for part in _parts(A.base))

@@ -32,11 +32,11 @@ def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
 
 
 def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
-    """Words of A, B and sums of C that a rank with room for `memory` words must bring in, or send off, to do 1/P of the
-    multiplications.
+    """Words that a rank with room for `memory` words must bring in, or send off, to do its 1/P of the work.
 
-    Cut its work, in the order in which it is done, into j parts. Each touches what 1/(P j) of all multiplications must touch;
-    `memory` words of that may be in memory when the part begins, and none of it when the first one does. So for each j
+    They are words of A, B and sums of C. Cut its work, in the order in which it is done, into j parts. Each touches what 1/(P
+    j) of all multiplications must touch; `memory` words of that may be in memory when the part begins, and none of it when the
+    first one does. So for each j
 
         j accessed(P j) - (j - 1) memory,
 

@@ -68,8 +68,10 @@ class VirtualWorld(World):
             self.gates[self._next()].release()
 
     def _next(self) -> int:
-        """Carry out the agenda up to the next turn; gives the rank whose turn it is. After a failure it is the first that is alive,
-        so that one after another learns of it."""
+        """Carry out the agenda up to the next turn; gives the rank whose turn it is.
+
+        After a failure it is the first that is alive, so that one after another learns of it.
+        """
         while self.agenda and self.failure is None:
             at, kind, _, _, what = heappop(self.agenda)
             self.now = max(self.now, at)
@@ -127,8 +129,10 @@ class VirtualWorld(World):
         self._expect(self.lanes[letter.sender].carry(letter, False), self.lanes[letter.receiver].carry(letter, True))
 
     def _expect(self, out: critical_path.Passage, into: critical_path.Passage) -> None:
-        """Plan the arrival of a message by its passages out of the sender's and into the receiver's link. It is planned again if
-        one of these ranks works meanwhile, as then its links stand still."""
+        """Plan the arrival of a message by its passages out of the sender's and into the receiver's link.
+
+        It is planned again if one of these ranks works meanwhile, as then its links stand still.
+        """
         gone, here = (passage.lane.moment(passage.ends) for passage in (out, into))
         out.letter.slower = into if here >= gone else out
         lags = out.lane.lag, into.lane.lag
@@ -168,8 +172,11 @@ class Round:
         return letter
 
     def send(self, to: int, x: Array, nth: int, cause: int | Letter) -> None:
-        """Put a message on its way, the nth of this exchange to that rank. Of messages that set out at one time a rank's first goes
-        to the rank before it in the ring, and so on, so that not all ranks send to the same one."""
+        """Put a message on its way, the nth of this exchange to that rank.
+
+        Of messages that set out at one time a rank's first goes to the rank before it in the ring, and so on, so that not all
+        ranks send to the same one.
+        """
         comm = self.comm
         letter, both = self._letter(comm.rank, to, x, True)
         letter.order, letter.tag, letter.left = (self.number, nth, (comm.rank - to) % comm.size), self.tag, self.gone.append

@@ -147,7 +147,7 @@ class Lane(Clock):
         return at - self.lag + (1 - self.machine.overlap) * max(0.0, self.time - at)
 
     def moment(self, time: float) -> float:
-        """This rank's time when the links' time is `time`, if the rank does no more work from now on."""
+        """The time of this rank when the links' time is `time`, if the rank does no more work from now on."""
         overlap = self.machine.overlap
         if overlap == 1:
             return time
@@ -320,8 +320,10 @@ def _carried(letter: Letter, until: float) -> Iterator[Step]:
 
 
 def _moved(kind: str, letter: Letter, lane: Lane, start: float, end: float) -> Iterator[Step]:
-    """A message's step on a rank's link, cut up, last part first: where the link stands still as the rank works, the path has that
-    work instead."""
+    """A message's step on a rank's link, cut up, last part first.
+
+    Where the link stands still as the rank works, the path has that work instead.
+    """
     step = Step(kind, letter.receiver, letter.call, letter.tag, start, end, letter.sender)
     if lane.machine.overlap < 1:
         for work in lane.worked(start, end):
