@@ -73,11 +73,13 @@ def _prose(part):
 
 
 def as_exported(app, env, node, contnode):
-    """Link a type in a signature, which is named by the module that defines it, to the page of the name that pdla exports."""
-    name = f"pdla.{node['reftarget'].rpartition('.')[2]}"
-    if node["refdomain"] != "py" or not node["reftarget"].startswith("pdla.") or node["reftarget"] == name:
+    """Link a type or an error to its page: docstrings name what pdla exports, signatures the module that defines it."""
+    room, _, name = node["reftarget"].rpartition(".")
+    if node["refdomain"] != "py" or not (room + ".").startswith(("pdla.", ".")):
         return None
-    return env.domains["py"].resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)
+    py, given = env.domains["py"], (env, node["refdoc"], app.builder, "obj")
+    found = (py.resolve_xref(*given, f"{face}.{name}", node, contnode) for face in ("pdla", "pdla.errors"))
+    return next(filter(None, found), None)
 
 
 def setup(app):

@@ -254,7 +254,7 @@ def matmul(
 
     SUMMA: van de Geijn and Watts 1997. Cannon 1969. 3d: Agarwal, Balle, Gustavson, Joshi and Palkar
     1995. 2.5d: Solomonik and Demmel 2011. The stationary forms: Schatz, van de Geijn and Poulson
-    2016. Tesseract: Wang et al. 2022.
+    2016. Tesseract: Wang, Xu, Bian and You 2021.
 
     Examples
     --------

@@ -465,7 +465,7 @@ class DistMatrix:
         Parameters
         ----------
         layout : Layout
-            That of the new matrix, with the partial sums of this one or none.
+            That of the new matrix: partial sums are added up, unless it has them as this one does.
         grid : ProcessGrid, optional
             Another grid over the same communicator.
 
@@ -476,8 +476,10 @@ class DistMatrix:
 
         Raises
         ------
-        LayoutError, GridError
-            Where layout, grid and matrix do not go together, on every rank.
+        LayoutError
+            For a layout that does not fit or asks for partial sums that A has not, on every rank.
+        GridError
+            For a grid over another communicator, on every rank.
 
         Examples
         --------

@@ -327,8 +327,8 @@ def from_function(
         real floats; fractions or too large ones for integers; on every rank.
     LayoutError
         Where the layout does not fit, on every rank.
-    RemoteError
-        Where f raised on another rank; where it raised, its own error.
+    Exception
+        What f raises on one rank, on every rank.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Public docstrings are numpydoc: what they say of a signature is so, and their examples run."""
+"""Public docstrings are numpydoc, as CONTRIBUTING.md says: they fit their signatures, and their examples run."""
 
 import doctest
 import inspect
