@@ -132,7 +132,7 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
 def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
     """The exponentials of x - top; their sums over each row are written to sums[0].
 
-    To sums[1] each row's x - top at column places[row], or 0 where that is none of 0 ... n - 1.
+    What is written to sums[1] is each row's x - top at column places[row], or 0 where that is none of 0 ... n - 1.
     """
     powers = x - top
     np.exp(powers, out=powers)

@@ -36,10 +36,13 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
     Parameters
     ----------
     path : str or os.PathLike
-        Its ending tells the format: ``.npy``: C or Fortran order, any byte order; each rank reads
-        its own block through a memory map (a file that is shortened just then ends the rank:
-        SIGBUS); ``.mtx``, ``.mtx.gz``: Matrix Market, sparse or dense; the matrix is dense; rank 0
-        reads it and deals it out; ``.h5``, ``.hdf5``: HDF5; each rank reads its own block.
+        Its ending tells the format:
+
+        * ``.npy``: C or Fortran order, any byte order; each rank reads its own block through a
+          memory map (a file that is shortened just then ends the rank: SIGBUS).
+        * ``.mtx``, ``.mtx.gz``: Matrix Market, sparse or dense; the matrix is dense; rank 0 reads it
+          and deals it out.
+        * ``.h5``, ``.hdf5``: HDF5; each rank reads its own block.
     grid : ProcessGrid
         What the matrix is cut over.
     layout : Layout
@@ -105,7 +108,7 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
 
 
 def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix") -> None:
-    """Write a matrix into a file, whose ending gives the format, as in `load`.
+    """Write a matrix into a file.
 
     Collective over the communicator of A's grid. The file appears, or replaces an old one and takes
     over its permissions, only when all of it has been written: a save that fails leaves the old
@@ -114,13 +117,15 @@ def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix"
     Parameters
     ----------
     path : str or os.PathLike
-        ``.npy``: C order; each block is written once, by a rank that holds it, through a memory
-        map. Across nodes this needs a file system that keeps the nodes' maps coherent, as Lustre
-        does and NFS does not; ``.mtx``, ``.mtx.gz``: gathered on rank 0 and written there, dense;
-        bool and short dtypes are loaded again as 64-bit integers and double precision; long doubles
-        are refused; ``.h5``, ``.hdf5``: written by rank 0, a few rows at a time, or by all ranks
-        where h5py is built with MPI. The file's other datasets stay, and the attributes of this
-        one.
+        Its ending tells the format:
+
+        * ``.npy``: C order; each block is written once, by a rank that holds it, through a memory
+          map. Across nodes this needs a file system that keeps the nodes' maps coherent, as Lustre
+          does and NFS does not.
+        * ``.mtx``, ``.mtx.gz``: gathered on rank 0 and written there, dense; bool and short dtypes
+          are loaded again as 64-bit integers and double precision; long doubles are refused.
+        * ``.h5``, ``.hdf5``: written by rank 0, a few rows at a time, or by all ranks where h5py is
+          built with MPI. The file's other datasets stay, and the attributes of this one.
     A : DistMatrix
         The matrix; partial sums are added up first.
     dataset : str, optional

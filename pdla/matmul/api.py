@@ -197,9 +197,11 @@ def matmul(
         conjugates are views. Dtypes promote as NumPy's do.
     algorithm : str, optional
         "auto": the cheapest of the rule on A's own grid and all boxes of "3d", with the words that
-        bring A and B to its layouts, and C back, counted; "gather", "summa", "cannon": on the grid
-        of A and B, by the rule; "3d", "2.5d", "tesseract", "a-stationary", "b-stationary",
-        "c-stationary": on the best grid of their kind.
+        bring A and B to its layouts, and C back, counted. Others are
+
+        * on the grid of A and B, by the rule: "gather", "summa", "cannon";
+        * on the best grid of their kind: "3d", "2.5d", "tesseract", "a-stationary", "b-stationary",
+          "c-stationary".
     layout : Layout or "native", optional
         Of C, on A's grid; "native": where it costs least, on the plan's grid. By default A's row
         cuts and B's column cuts; where one axis is in both, the columns are cut along one that cuts

@@ -125,9 +125,9 @@ class Boxes:
         return sum(self.messages_of_each(lean))
 
     def messages_of_each(self, lean: float) -> tuple[Any, Any, Any]:
-        """Of A, B and C. All are sent at once.
+        """The messages of A, B and C, which are sent at once.
 
-        But where no more than `lean` words are received, or more ranks sum a face of C than it has elements, short faces come
+        Where no more than `lean` words are received, or more ranks sum a face of C than it has elements, short faces come
         in steps, and C may be summed twice.
         """
         at_once = self.pn - 1, self.pm - 1, self.pk - 1

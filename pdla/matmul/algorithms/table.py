@@ -128,7 +128,7 @@ class Table:
     def roles(self) -> Roles:
         """The roles of the axes: A, B and C are multiplied in the native layouts.
 
-        Without the cuts along axes that carry another dimension than the one that they cut.
+        They are without the cuts along axes that carry another dimension than the one that they cut.
         """
         role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
 

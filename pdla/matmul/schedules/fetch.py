@@ -123,7 +123,7 @@ class Fetch(Schedule):
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
         """Collective: into += A B for the faces that the roles give this rank on the grid.
 
-        In panels of at most `width` indices of k. into=None on idle ranks, which may have parts of A and B to send.
+        It goes in panels of at most `width` indices of k. into=None on idle ranks, which may have parts of A and B to send.
         """
         run(a, b, plan.roles, plan.grid, sink(plan, c, alpha, beta), plan.panel, plan.memo)
 

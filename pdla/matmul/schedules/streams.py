@@ -172,7 +172,7 @@ def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
 def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
     """The rows and columns of the blocks that are gathered over the axes to bring X to this layout.
 
-    By number of the rank along the axes; ranks whose blocks are empty are left out.
+    They are by number of the rank along the axes; ranks whose blocks are empty are left out.
     """
     assert X.grid.coords is not None
     met = meeting(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
