@@ -40,8 +40,8 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
 
         * ``.npy``: C or Fortran order, any byte order; each rank reads its own block through a
           memory map (a file that is shortened just then ends the rank: SIGBUS).
-        * ``.mtx``, ``.mtx.gz``: Matrix Market, sparse or dense; the matrix is dense; rank 0 reads it
-          and deals it out.
+        * ``.mtx``, ``.mtx.gz``: Matrix Market, sparse or dense; the matrix is dense; rank 0 reads
+          it and deals it out.
         * ``.h5``, ``.hdf5``: HDF5; each rank reads its own block.
     grid : ProcessGrid
         What the matrix is cut over.

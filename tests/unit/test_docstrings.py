@@ -117,6 +117,8 @@ def formed(doc):
         if len(rule) != len(section):
             yield f"the rule below {section} is longer or shorter"
     for section in doc.sections.keys() & LISTS:
+        if not doc.entries(section):
+            yield f"{section} has no entry: a line that is not indented"
         for names, told, text in doc.entries(section):
             if not text or (section == "Parameters" and not told and not names[0].startswith("*")):
                 yield f"{section}: {names} without a type or a text"
