@@ -79,10 +79,11 @@ lint: $(READY)-lint  ## check style, types, and which modules import which
 	$(VENV)/bin/lint-imports
 
 docs: $(READY)-docs  ## build docs/_build/index.html
+	rm -rf docs/generated
 	$(PY) -m sphinx -W -q docs docs/_build
 
 clean:  ## remove the environments and everything built
-	rm -rf .venv .venv-system .venv-lowest build docs/_build *.egg-info .hypothesis .*_cache
+	rm -rf .venv .venv-system .venv-lowest build docs/_build docs/generated *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(PY):

@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT))
 project = "pdla"
 author = "pdla contributors"
 project_copyright = "2026, pdla contributors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3  # so that one page can point into another
 exclude_patterns = ["_build"]
@@ -18,15 +18,45 @@ html_theme = "furo"
 html_title = "pdla"
 html_static_path = ["_static"]
 html_css_files = ["wide.css"]
-default_role = "code"
+templates_path = ["_templates"]
+default_role = "py:obj"  # a link where the reference has a page of that name, else as code
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_param = False  # parameters that are described together stay so
+napoleon_use_rtype = False
+napoleon_preprocess_types = True
+napoleon_custom_sections = [("Raises", "returns_style")]  # by itself it drops all but the first of several errors
 
+# What the reference has of a class, on the class's own page (_templates/autosummary/class.rst).
+MEMBERS = {
+    "pdla.Communicator": "bcast, reduce, allreduce, allgather, reduce_scatter, alltoall, shift, send, recv, barrier, split, share, "
+                         "same, close",
+    "pdla.comm.pending.Pending": "wait",
+    "pdla.simulate.all_ranks.AllRanks": "seconds, path, save_trace",
+    "pdla.simulate.critical_path.Path": "seconds, by_kind, by_tag, by_rank",
+    "pdla.ProcessGrid": "__getitem__, size, active, order, rank_of, coords_of, holders, group, close",
+    "pdla.Layout": "T, axes, summed, check, indices, local_shape, owner, same_cuts",
+    "pdla.indices.IndexSet": "indices, overlay, select",
+    "pdla.DistMatrix": "__getitem__, __setitem__, local, dtype, indices, T, H, conj, copy, astype, redistribute, shared, gather, "
+                       "norm, sum, trace, check_copies",
+    "pdla.scalapack.Descriptor": "read, shape, words, layout",
+    "pdla.Plan": "__call__, free, predicted, explain",
+    "pdla.Machine": "load, known, text, seconds",
+    "pdla.Stack": "indices, T, H, conj, matrices, gather",
+    "pdla.Ledger": "bytes_received, bytes_from_far, messages, flops, by_axis, by_verb, by_tag, total, save_trace",
+}
+autosummary_context = {"members": MEMBERS}
+
+RULE = re.compile(r"^-{4,}$", re.MULTILINE)  # below the heading of a section
 COLUMNS = re.compile(r"\S {2,}\S|^ {2,}")
 
 
 def as_written(app, what, name, obj, options, lines):
-    """Docstrings are plain text: paragraphs with columns or indented lines are set as written, the others as prose."""
+    """Docstrings without sections are plain text: paragraphs with columns or indented lines are set as written, others as prose."""
+    if RULE.search("\n".join(lines)):
+        return
     paragraphs = [text.split("\n") for text in re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))]
     lines[:] = [line for paragraph in paragraphs for line in (*_set(paragraph), "")]
 
@@ -42,5 +72,16 @@ def _prose(part):
     return part if part.startswith("`") else re.sub(r"([*|]|_\b)", r"\\\1", part)
 
 
+def as_exported(app, env, node, contnode):
+    """Link a type or an error to its page: docstrings name what pdla exports, signatures the module that defines it."""
+    room, _, name = node["reftarget"].rpartition(".")
+    if node["refdomain"] != "py" or not (room + ".").startswith(("pdla.", ".")):
+        return None
+    py, given = env.domains["py"], (env, node["refdoc"], app.builder, "obj")
+    found = (py.resolve_xref(*given, f"{face}.{name}", node, contnode) for face in ("pdla", "pdla.errors"))
+    return next(filter(None, found), None)
+
+
 def setup(app):
-    app.connect("autodoc-process-docstring", as_written)
+    app.connect("missing-reference", as_exported)
+    app.connect("autodoc-process-docstring", as_written, priority=400)  # before napoleon

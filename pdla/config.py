@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 BROADCASTS = ("mpi", "flat", "chain")
 ARRAYS = ("numpy", "cupy")
@@ -20,28 +21,53 @@ OWN = ("timeout", "threads", "progress", "tf32")  # settings that may differ bet
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings, each with its variable.
+    """The settings of pdla, each from its environment variable, read when pdla is imported.
 
-    check    PDLA_CHECK: compare the arguments of collective calls between ranks (1) or trust them (0).
-    timeout  PDLA_TIMEOUT: seconds that a rank waits for others before it prints its stack and ends the job; 0: for ever.
-    threads  PDLA_THREADS: BLAS threads of each rank; 0: an equal share of its node's cores.
-    blas     PDLA_BLAS: the BLAS library that multiplies on the host, with Fortran's names and 32-bit sizes: its path, or a name
-             that the loader finds, or Python's environment has; empty: the one of NumPy and SciPy.
-    bcast    PDLA_BCAST: how broadcasts travel: auto, mpi, flat, chain (pdla/comm/collectives/broadcast.py).
-    progress PDLA_PROGRESS: seconds between two calls of MPI by the thread that moves messages between nodes while a rank computes;
-             multiplied by the ranks to a core, if there are more than one; 0: no such thread.
-    crowded  PDLA_CROWDED: processes to a core, if not only this job's ranks on this node take its cores. Above 1 ranks sleep
-             between polls, as they always do where they outnumber their node's cores.
-    shared   PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send messages (0).
-    keep     PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls. The same on every rank, as
-             ranks must free together what they share.
-    pblas_flops PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from which it gets a plan.
-    machine  PDLA_MACHINE: the machine that plans are made for: a TOML file (`python -m pdla.bench calibrate --out` writes one), or
-             the name of one that comes with pdla; empty: a machine of round figures.
-    array    PDLA_ARRAY: the arrays of matrices: numpy, or cupy, on each rank's GPU.
-    gpu_mpi  PDLA_GPU_MPI: give MPI device memory (on), copy to the host first (off), use NCCL instead (nccl), or use the best of
-             these that works (auto).
-    tf32     PDLA_TF32: let the GPU round float32 factors to 10 bits of mantissa, and multiply them in tensor cores (1).
+    Parameters
+    ----------
+    check : bool
+        PDLA_CHECK: compare the arguments of collective calls between ranks (1) or trust them (0).
+    timeout : float
+        PDLA_TIMEOUT: seconds that a rank waits for others before it prints its stack and ends the
+        job; 0: for ever.
+    threads : int
+        PDLA_THREADS: BLAS threads of each rank; 0: an equal share of its node's cores.
+    blas : str
+        PDLA_BLAS: the BLAS library that multiplies on the host, with Fortran's names and 32-bit
+        sizes: its path, or a name that the loader finds, or Python's environment has; empty: the
+        one of NumPy and SciPy.
+    bcast : str
+        PDLA_BCAST: how broadcasts travel: auto, mpi, flat, chain
+        (pdla/comm/collectives/broadcast.py).
+    progress : float
+        PDLA_PROGRESS: seconds between two calls of MPI by the thread that moves messages between
+        nodes while a rank computes; multiplied by the ranks to a core, if there are more than one;
+        0: no such thread.
+    crowded : float
+        PDLA_CROWDED: processes to a core, if not only this job's ranks on this node take its cores.
+        Above 1 ranks sleep between polls, as they always do where they outnumber their node's
+        cores.
+    shared : bool
+        PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send
+        messages (0).
+    keep : int
+        PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
+        The same on every rank, as ranks must free together what they share.
+    pblas_flops : float
+        PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from
+        which it gets a plan.
+    machine : str
+        PDLA_MACHINE: the machine that plans are made for: a TOML file (``python -m pdla.bench
+        calibrate --out`` writes one), or the name of one that comes with pdla; empty: a machine of
+        round figures.
+    array : str
+        PDLA_ARRAY: the arrays of matrices: numpy, or cupy, on each rank's GPU.
+    gpu_mpi : str
+        PDLA_GPU_MPI: give MPI device memory (on), copy to the host first (off), use NCCL instead
+        (nccl), or use the best of these that works (auto).
+    tf32 : bool
+        PDLA_TF32: let the GPU round float32 factors to 10 bits of mantissa, and multiply them in
+        tensor cores (1).
     """
 
     check: bool = True
@@ -62,8 +88,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class _Variables:
-    """PDLA_* variables as values of their kinds, each with the value where it is not set or empty; ValueError for one that cannot
-    be read."""
+    """PDLA_* variables as values of their kinds, each with the value where it is not set or empty.
+
+    ValueError for one that cannot be read.
+    """
 
     environ: Mapping[str, str]
 
@@ -130,8 +158,10 @@ def _spelt(environ: Mapping[str, str]) -> None:
 
 
 def _asked() -> Settings:
-    """The settings of this environment. A ValueError is printed as one line where a module of pdla is the program, as no caller
-    could catch it."""
+    """The settings of this environment.
+
+    A ValueError is printed as one line where a module of pdla is the program, as no caller could catch it.
+    """
     try:
         return read(os.environ)
     except ValueError as error:
@@ -145,8 +175,26 @@ settings = _asked()
 
 
 @contextmanager
-def override(**changes) -> Iterator[None]:
-    """Change settings for a with-block, in the whole process, so from one thread only: `with override(check=False): ...`."""
+def override(**changes: Any) -> Iterator[None]:
+    """Change settings for a with-block, in the whole process, so from one thread only.
+
+    Parameters
+    ----------
+    **changes
+        Fields of `Settings`.
+
+    Yields
+    ------
+    None
+        Nothing.
+
+    Examples
+    --------
+    >>> from pdla import config
+    >>> with config.override(check=False):
+    ...     config.settings.check
+    False
+    """
     global settings
     before = settings
     settings = replace(before, **changes)

@@ -39,7 +39,15 @@ def _counted(cut: Any, number: Any) -> int:
 
 @dataclass(frozen=True)
 class Block:
-    """Balanced contiguous blocks of whole units along one axis: what a bare axis name in a Layout means."""
+    """Balanced contiguous blocks along one axis: what a bare axis name in a Layout means.
+
+    Parameters
+    ----------
+    axis : str
+        Name of the grid's axis.
+    unit : int, optional
+        Indices that are never cut apart.
+    """
 
     axis: str
     unit: int = 1
@@ -49,16 +57,61 @@ class Block:
         return min(start * self.unit, n), min(stop * self.unit, n)
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
-        """Of n indices, those that coordinate i of `parts` owns."""
+        """Give the indices that one coordinate owns.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        i : int
+            The coordinate.
+
+        Returns
+        -------
+        IndexSet
+            Of 0 to n - 1.
+        """
         return IndexSet.interval(*self._bounds(n, parts, i))
 
     def length(self, n: int, parts: int, i: int) -> int:
-        """How many indices there are in `share`, which is not made."""
+        """Count the indices of `share`, which is not made.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        i : int
+            The coordinate.
+
+        Returns
+        -------
+        int
+            How many there are.
+        """
         start, stop = self._bounds(n, parts, i)
         return stop - start
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
-        """The coordinates, ascending, that own some of the indices `held`."""
+        """Find the coordinates that own some of given indices.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        held : IndexSet
+            The indices.
+
+        Returns
+        -------
+        numpy.ndarray of int
+            Coordinates, ascending.
+        """
         return between(self._owners(n, parts, held.starts), self._owners(n, parts, held.stops - 1))
 
     def _owners(self, n: int, parts: int, indices: np.ndarray) -> np.ndarray:
@@ -68,11 +121,37 @@ class Block:
         return np.where(units < early, units // long, longer + (units - early) // max(size, 1))
 
     def along(self, axis: str) -> Block:
-        """The same kind of cut along another axis."""
+        """Give the same kind of cut along another axis.
+
+        Parameters
+        ----------
+        axis : str
+            Its name.
+
+        Returns
+        -------
+        Block
+            With the same unit.
+        """
         return Block(axis, self.unit)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
-        """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
+        """Cut a part of the dimension, taken as one of its own, so that each index keeps its owner.
+
+        Parameters
+        ----------
+        n : int
+            Length of the whole dimension.
+        parts : int
+            Ranks along the axis.
+        start, stop : int
+            The part: from `start` up to, not including, `stop`.
+
+        Returns
+        -------
+        Cuts
+            The cut of stop - start indices.
+        """
         shares = [self.share(n, parts, i) for i in range(parts)]
         ends = [0, *(int(held.stops[-1]) if len(held) else n for held in shares)]
         return Cuts(self.axis, tuple(ends)).part(n, parts, start, stop)
@@ -80,9 +159,29 @@ class Block:
 
 @dataclass(frozen=True, repr=False)
 class Cyclic:
-    """Blocks of `block` indices dealt out in turn along an axis, the first to coordinate `source` (ScaLAPACK's).
+    """Blocks of `block` indices dealt out in turn along an axis, as ScaLAPACK's.
 
-    first  length of the first block where that is shorter than the others, as in part of a matrix; 0: it is as long as they are
+    Parameters
+    ----------
+    axis : str
+        Name of the grid's axis.
+    block : int
+        Indices of a block, from 1 to 2^40.
+    source : int, optional
+        The coordinate that gets the first block.
+    first : int, optional
+        Length of the first block where that is shorter than the others, as in part of a matrix; 0:
+        it is as long as they are.
+
+    Raises
+    ------
+    LayoutError
+        For numbers that cannot be.
+
+    Examples
+    --------
+    >>> pdla.Cyclic("row", 2).share(10, 2, 0).indices()
+    array([0, 1, 4, 5, 8, 9])
     """
 
     axis: str
@@ -111,38 +210,126 @@ class Cyclic:
         return self.block - self.first if self.first else 0
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
-        """Of n indices, those that coordinate i of `parts` owns."""
+        """Give the indices that one coordinate owns.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        i : int
+            The coordinate.
+
+        Returns
+        -------
+        IndexSet
+            Of 0 to n - 1.
+        """
         turn = (i - self.source) % parts * self.block - self.missing
         starts = np.arange(turn, n, parts * self.block, dtype=np.int64)
         return IndexSet(np.maximum(starts, 0), np.minimum(starts + self.block, n)).merged()
 
     def length(self, n: int, parts: int, i: int) -> int:
-        """How many indices there are in `share`, which is not made: it may have as many runs as there are blocks."""
+        """Count the indices of `share`, which is not made: it may have many runs.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        i : int
+            The coordinate.
+
+        Returns
+        -------
+        int
+            How many there are.
+        """
         before = (i - self.source) % parts * self.block
         rounds, rest = divmod(n + self.missing, parts * self.block)
         return rounds * self.block + min(max(rest - before, 0), self.block) - (0 if before else self.missing)
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
-        """The coordinates, ascending, that own some of the indices `held`."""
+        """Find the coordinates that own some of given indices.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        held : IndexSet
+            The indices.
+
+        Returns
+        -------
+        numpy.ndarray of int
+            Coordinates, ascending.
+        """
         firsts, lasts = ((ends + self.missing) // self.block for ends in (held.starts, held.stops - 1))
         lasts = np.minimum(lasts, firsts + parts - 1)  # a run of `parts` blocks or more meets every coordinate
         return distinct((between(firsts, lasts) + self.source) % parts)
 
     def along(self, axis: str) -> Cyclic:
-        """The same kind of cut along another axis."""
+        """Give the same kind of cut along another axis.
+
+        Parameters
+        ----------
+        axis : str
+            Its name.
+
+        Returns
+        -------
+        Cyclic
+            With blocks as long, dealt out from coordinate 0 on.
+        """
         return Cyclic(axis, self.block)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cyclic:
-        """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
+        """Cut a part of the dimension, taken as one of its own, so that each index keeps its owner.
+
+        Parameters
+        ----------
+        n : int
+            Length of the whole dimension.
+        parts : int
+            Ranks along the axis.
+        start, stop : int
+            The part: from `start` up to, not including, `stop`.
+
+        Returns
+        -------
+        Cyclic
+            The cut of stop - start indices.
+        """
         turn, done = divmod(start + self.missing, self.block)
         return Cyclic(self.axis, self.block, (self.source + turn) % parts, self.block - done)
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """Explicit shares: coordinate i of the axis owns the indices from boundaries[i] up to, not including, boundaries[i + 1].
+    """Explicit shares: coordinate i owns the indices from boundaries[i] to boundaries[i + 1] - 1.
 
-    boundaries  one more than the axis has ranks, from 0 to the length of the dimension, never falling. Outermost cut only.
+    Outermost cut of a dimension only.
+
+    Parameters
+    ----------
+    axis : str
+        Name of the grid's axis.
+    boundaries : tuple of int
+        One more than the axis has ranks, from 0 to the length of the dimension, never falling.
+
+    Raises
+    ------
+    LayoutError
+        For boundaries that do not begin with 0, or fall.
+
+    Examples
+    --------
+    >>> pdla.Cuts("row", (0, 7, 10)).share(10, 2, 1).indices()
+    array([7, 8, 9])
     """
 
     axis: str
@@ -156,31 +343,121 @@ class Cuts:
         object.__setattr__(self, "boundaries", ends)
 
     def share(self, n: int, parts: int, i: int) -> IndexSet:
-        """Of n indices, those that coordinate i of `parts` owns."""
+        """Give the indices that one coordinate owns.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        i : int
+            The coordinate.
+
+        Returns
+        -------
+        IndexSet
+            Of 0 to n - 1.
+        """
         return IndexSet.interval(self.boundaries[i], self.boundaries[i + 1])
 
     def length(self, n: int, parts: int, i: int) -> int:
-        """How many indices there are in `share`, which is not made."""
+        """Count the indices of `share`, which is not made.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        i : int
+            The coordinate.
+
+        Returns
+        -------
+        int
+            How many there are.
+        """
         return self.boundaries[i + 1] - self.boundaries[i]
 
     def owners(self, n: int, parts: int, held: IndexSet) -> np.ndarray:
-        """The coordinates, ascending, that own some of the indices `held`; among them may be some whose share is empty."""
+        """Find the coordinates that own some of given indices.
+
+        Parameters
+        ----------
+        n : int
+            Length of the dimension.
+        parts : int
+            Ranks along the axis.
+        held : IndexSet
+            The indices.
+
+        Returns
+        -------
+        numpy.ndarray of int
+            Coordinates, ascending; among them may be some whose share is empty.
+        """
         boundaries = np.array(self.boundaries)
         firsts, lasts = (searched(boundaries, ends, "right") - 1 for ends in (held.starts, held.stops - 1))
         return between(firsts, lasts)
 
     def part(self, n: int, parts: int, start: int, stop: int) -> Cuts:
-        """The cut of the indices [start, stop) taken as a dimension of their own: each keeps its owner."""
+        """Cut a part of the dimension, taken as one of its own, so that each index keeps its owner.
+
+        Parameters
+        ----------
+        n : int
+            Length of the whole dimension.
+        parts : int
+            Ranks along the axis.
+        start, stop : int
+            The part: from `start` up to, not including, `stop`.
+
+        Returns
+        -------
+        Cuts
+            The cut of stop - start indices.
+        """
         return Cuts(self.axis, tuple(min(max(end, start), stop) - start for end in self.boundaries))
 
     def along(self, axis: str) -> Block:
-        """A cut along another axis, which may have another number of ranks."""
+        """Give a cut along another axis, which may have another number of ranks.
+
+        Parameters
+        ----------
+        axis : str
+            Its name.
+
+        Returns
+        -------
+        Block
+            Balanced blocks.
+        """
         return Block(axis)
 
 
 @dataclass(frozen=True)
 class Balanced:
-    """Balanced blocks of whole units over one axis or several, outermost first: tokens by sequence, features by head."""
+    """Balanced blocks of whole units: tokens by sequence, features by head.
+
+    Parameters
+    ----------
+    axes : str or tuple of str
+        One axis of the grid or several, outermost first.
+    unit : int, optional
+        Indices that are never cut apart.
+
+    Raises
+    ------
+    LayoutError
+        For a unit that is no whole number of at least 1.
+
+    Examples
+    --------
+    >>> layout = pdla.Layout(rows=pdla.Balanced("row", unit=4))
+    >>> layout.local_shape((10, 3), {"row": 2}, {"row": 0})
+    (8, 3)
+    """
 
     axes: str | tuple[str, ...]
     unit: int = 1
@@ -197,7 +474,13 @@ class Balanced:
         return tuple(self.axes) if isinstance(self.axes, (tuple, list)) else (self.axes,)
 
     def expand(self) -> tuple[Block, ...]:
-        """The cuts along each of its axes."""
+        """Give the cuts along each of its axes.
+
+        Returns
+        -------
+        tuple of Block
+            Outermost first.
+        """
         return tuple(Block(axis, self.unit) for axis in self._several)
 
 

@@ -1,5 +1,8 @@
-"""Exceptions. An error in a collective call is raised on every rank, with the same text, unless the call's documentation says
-otherwise, or one rank has given no valid grid or matrix, by which alone it could reach the others."""
+"""Exceptions, which a collective call raises on every rank, with the same text.
+
+Unless the call's documentation says otherwise, or one rank has given no valid grid or matrix, by
+which alone it could reach the others.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ import numpy as np
 
 
 class PdlaError(Exception):
-    """Base of pdla's own exceptions. Some wrong arguments raise Python's ValueError or TypeError instead."""
+    """Base of pdla's own exceptions.
+
+    Some wrong arguments raise Python's ValueError or TypeError instead.
+    """
 
 
 class GridError(PdlaError, ValueError):
@@ -15,7 +21,7 @@ class GridError(PdlaError, ValueError):
 
 
 class LayoutError(PdlaError, ValueError):
-    """A layout that does not fit its grid or its matrix, or operands whose layouts do not go together."""
+    """A layout that does not fit its grid or its matrix, or layouts that do not go together."""
 
 
 class ShapeError(PdlaError, ValueError):
@@ -23,11 +29,17 @@ class ShapeError(PdlaError, ValueError):
 
 
 class PlanError(PdlaError, ValueError):
-    """An algorithm that is unknown or cannot run on this grid, a memory limit that no plan keeps, or matrices of another plan."""
+    """An algorithm that is unknown or cannot run here, or a memory limit that no plan keeps.
+
+    Or matrices of another plan.
+    """
 
 
 class AgreementError(PdlaError, ValueError):
-    """Ranks of a communicator made different calls, or one call with different arguments, or a message is longer than its array."""
+    """Ranks made different calls, or one call with different arguments.
+
+    Or a message is longer than the array that it is written to.
+    """
 
 
 class RemoteError(PdlaError, RuntimeError):
@@ -39,8 +51,10 @@ class DeadlockError(PdlaError, RuntimeError):
 
 
 class LinAlgError(PdlaError, np.linalg.LinAlgError):
-    """A matrix that is singular, or not positive definite; or NaN or infinity where numbers are needed. Also NumPy's and SciPy's
-    LinAlgError."""
+    """A matrix that is singular, or not positive definite; or NaN or infinity where numbers are needed.
+
+    Also NumPy's and SciPy's LinAlgError.
+    """
 
 
 class FileError(PdlaError, OSError):
@@ -48,16 +62,24 @@ class FileError(PdlaError, OSError):
 
 
 class NoMPIError(PdlaError, RuntimeError):
-    """mpi4py or an MPI library is missing; MPI is not initialised yet, or finalised; or this process was forked from a rank."""
+    """No MPI where one is needed.
+
+    mpi4py or an MPI library is missing; MPI is not initialised yet, or finalised; or this process
+    was forked from a rank.
+    """
 
 
 class DeviceError(PdlaError, RuntimeError):
-    """CuPy or a GPU is missing where PDLA_ARRAY asks for it; the library that PDLA_BLAS names is missing or does not fit; or an
-    array lies elsewhere than this rank's matrices do, on the host or on a GPU."""
+    """A GPU or a library that is missing, or an array in the wrong memory.
+
+    CuPy or a GPU is missing where PDLA_ARRAY asks for it; the library that PDLA_BLAS names is
+    missing or does not fit; or an array lies elsewhere than this rank's matrices do, on the host or
+    on a GPU.
+    """
 
 
 class HandleError(PdlaError, LookupError):
-    """A handle given to one of pdla.h's functions that is no grid, or no matrix, as the function needs."""
+    """A handle, given to one of pdla.h's functions, of no grid or no matrix, as is needed."""
 
 
 AN = ("a", "e", "i", "o", "nd")  # how types begin that have "an" before them: an int, an ndarray

@@ -25,7 +25,30 @@ Order = str | Sequence[Any] | np.ndarray | None
 
 
 def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
-    """The most nearly square grid shape with exactly `ranks` ranks, largest last: 12 -> (3, 4), 7 -> (1, 7)."""
+    """Find the most nearly square shape of a grid that has exactly so many ranks. Not collective.
+
+    Parameters
+    ----------
+    ranks : int
+        Ranks of the grid.
+    ndim : int, optional
+        Axes.
+
+    Returns
+    -------
+    tuple of int
+        Ranks along each axis, the largest last.
+
+    Raises
+    ------
+    GridError
+        For less than one rank or axis.
+
+    Examples
+    --------
+    >>> pdla.balanced_shape(12), pdla.balanced_shape(7), pdla.balanced_shape(8, 3)
+    ((3, 4), (1, 7), (2, 2, 2))
+    """
     if ranks < 1 or ndim < 1:
         raise GridError(f"balanced_shape({ranks}, {ndim}): at least one rank and one axis")
     if ndim == 1:
@@ -36,7 +59,32 @@ def balanced_shape(ranks: int, ndim: int = 2) -> tuple[int, ...]:
 
 
 def tiled_order(shape: Sequence[int], tile: Sequence[int]) -> tuple[int, ...]:
-    """An order in which consecutive ranks fill tiles of the grid, so that a node of prod(tile) ranks is one tile."""
+    """Order ranks so that consecutive ones fill tiles of the grid, a tile a node.
+
+    Not collective.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the grid.
+    tile : sequence of int
+        Of each tile; its sides divide those of the grid.
+
+    Returns
+    -------
+    tuple of int
+        The rank at each place, in C order: `order` of `ProcessGrid`.
+
+    Raises
+    ------
+    GridError
+        Where tiles do not divide the grid.
+
+    Examples
+    --------
+    >>> pdla.tiled_order((2, 4), (2, 2))
+    (0, 1, 4, 5, 2, 3, 6, 7)
+    """
     if len(shape) != len(tile) or any(t < 1 or n % t for n, t in zip(shape, tile, strict=False)):
         raise GridError(f"tiles {tuple(tile)} do not divide the grid {tuple(shape)}")
     split = [size for n, t in zip(shape, tile, strict=True) for size in (n // t, t)]
@@ -110,14 +158,54 @@ def in_layout(call: str, layout: Any) -> None:
 class ProcessGrid:
     """Ranks arranged along one to four named axes.
 
-    shape  ranks along each axis (an int for one axis); their product may leave ranks of comm idle
-    axes   names; ("row", "col", "depth")[:ndim] by default, four axes must be named
-    comm   None (the world), an mpi4py communicator, or one of pdla's
-    order  None: rank = col + pc row + pr pc depth;  "C", "F";  or the rank at each place, in C order or shaped like the grid
+    ``grid["col"]`` is the communicator of the ranks that differ only in col, that is, of one grid
+    row. Collective over `comm`. Idle ranks, which have no place in the grid, hold empty blocks.
 
-    Collective over comm. Raises GridError on every rank for a grid that does not fit. `grid["col"]` is the communicator of
-    the ranks that differ only in col, that is, of one grid row. Idle ranks hold empty blocks. `grid.closed` says whether it has
-    been closed: to ask for its communicators, or to multiply matrices on it, is a GridError then.
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Ranks along each axis; their product may leave ranks of `comm` idle.
+    axes : sequence of str, optional
+        Names; ``("row", "col", "depth")[:ndim]`` by default. Four axes must be named.
+    comm : Communicator or mpi4py.MPI.Comm, optional
+        The world by default.
+    order : {"C", "F"} or sequence of int, optional
+        The rank at each place, in C order or shaped like the grid; "C": the last axis varies
+        fastest, "F": the first one does. By default rank = col + pc row + pr pc depth, on pr x pc x
+        depth.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Ranks along each axis.
+    axes : tuple of str
+        Their names.
+    sizes : mapping of str to int
+        Ranks along each axis, by its name.
+    comm : Communicator
+        What the grid is over.
+    ranks : numpy.ndarray
+        The rank at each place, of the grid's shape; read-only.
+    coords : mapping of str to int, or None
+        This rank's coordinates; None on an idle rank.
+    closed : bool
+        Whether `close` has been called: to ask for its communicators, or to multiply matrices on
+        it, is a GridError then.
+
+    Raises
+    ------
+    GridError
+        For a grid that does not fit its communicator, on every rank.
+    AgreementError
+        Where ranks ask for different grids.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2, 2))
+    ...     return dict(grid.coords), grid["col"].size
+    >>> pdla.run(4, program)[1]
+    ({'row': 0, 'col': 1}, 2)
     """
 
     closed: bool
@@ -142,8 +230,26 @@ class ProcessGrid:
     def trusted(
         cls, shape: tuple[int, ...], comm: Communicator, ranks: Sequence[int] | np.ndarray | None, axes: tuple[str, ...] = NAMES
     ) -> ProcessGrid:
-        """A grid of given ranks (None: in the usual order), made without checks or messages: the caller knows that every rank makes
-        the same one, and never writes to an array of ranks that it has given."""
+        """Make a grid without checks or messages.
+
+        The caller knows that every rank makes the same one, and never writes to `ranks`.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Ranks along each axis.
+        comm : Communicator
+            What the grid is over.
+        ranks : sequence of int or None
+            The rank at each place; None: in the usual order.
+        axes : tuple of str, optional
+            Names, of which the first ones are taken.
+
+        Returns
+        -------
+        ProcessGrid
+            The grid.
+        """
         grid = cls.__new__(cls)
         grid.comm, grid.shape, grid.axes = comm, tuple(shape), axes[: len(shape)]
         if ranks is None:
@@ -154,7 +260,18 @@ class ProcessGrid:
         return grid
 
     def over(self, comm: Communicator) -> ProcessGrid:
-        """The same grid over another communicator of as many ranks."""
+        """Give the same grid over another communicator of as many ranks. Local.
+
+        Parameters
+        ----------
+        comm : Communicator
+            What the new grid is over.
+
+        Returns
+        -------
+        ProcessGrid
+            Of the same shape, axes and order.
+        """
         made = ProcessGrid.trusted(self.shape, comm, self.ranks, self.axes)
         made.placing = self.placing
         return made
@@ -208,8 +325,10 @@ class ProcessGrid:
 
     @cached_property
     def placing(self) -> bytes:
-        """Equal for two grids of one shape that place ranks alike: a digest of `ranks`, which may be a million; empty for the usual
-        order."""
+        """A digest of `ranks`, which may be a million; empty for the usual order.
+
+        It is equal for two grids of one shape that place ranks alike.
+        """
         if np.array_equal(self.ranks, usual_order(self.shape)):
             return b""
         return blake2b(self.ranks.tobytes(), digest_size=16).digest()
@@ -246,11 +365,33 @@ class ProcessGrid:
         return self
 
     def rank_of(self, coords: Mapping[str, int]) -> int:
-        """Rank in comm at the coordinates, one for each axis."""
+        """Give the rank at a place. Local.
+
+        Parameters
+        ----------
+        coords : mapping of str to int
+            One coordinate for each axis.
+
+        Returns
+        -------
+        int
+            A rank of `comm`.
+        """
         return int(self.ranks[tuple(coords[axis] for axis in self.axes)])
 
     def coords_of(self, rank: int) -> dict[str, int] | None:
-        """Coordinates of a rank of comm; None where it is idle."""
+        """Give the place of a rank. Local.
+
+        Parameters
+        ----------
+        rank : int
+            A rank of `comm`.
+
+        Returns
+        -------
+        dict of str to int, or None
+            Its coordinate along each axis; None where it is idle.
+        """
         place = usual_place(self.shape, rank) if 0 <= rank < self.size else None
         if place is None or self.ranks[place] != rank:  # a million ranks are searched only where they are not in the usual order
             flat = self.ranks.ravel() == rank
@@ -261,17 +402,43 @@ class ProcessGrid:
         return dict(zip(self.axes, place, strict=True))
 
     def holders(self, coords: Mapping[str, int]) -> np.ndarray:
-        """Ranks of comm at these coordinates, ascending; along an axis that `coords` leaves out, all of them."""
+        """Give the ranks at some coordinates. Local.
+
+        Parameters
+        ----------
+        coords : mapping of str to int
+            Along an axis that it leaves out, all ranks are meant.
+
+        Returns
+        -------
+        numpy.ndarray of int
+            Ranks of `comm`, ascending.
+        """
         return distinct(self.ranks[tuple([coords.get(axis, slice(None)) for axis in self.axes])])
 
     # ------------------------------------------------------------------ its communicators
 
     def __getitem__(self, axes: str | tuple[str, ...]) -> Communicator | None:
-        """The communicator along one axis or several, in C order of their coordinates; None on idle ranks. Ask for it wherever it
-        is used: it may be closed once PDLA_SUBCOMMS others have been asked for, unless a grid has been made over it.
+        """Give the communicator along one axis or several.
 
-        Collective over comm, idle ranks included. Raises GridError, on this rank, for an axis that the grid does not have or that
-        is named twice, and after close().
+        Collective over `comm`, idle ranks included. Ask for it wherever it is used: it may be
+        closed once 128 others have been asked for, unless a grid has been made over it.
+
+        Parameters
+        ----------
+        axes : str or tuple of str
+            Names of axes.
+
+        Returns
+        -------
+        Communicator or None
+            Its ranks in C order of their coordinates along `axes`; None on idle ranks.
+
+        Raises
+        ------
+        GridError
+            On this rank, for an axis that the grid does not have or that is named twice, and after
+            `close`.
         """
         names = tuple(axes) if isinstance(axes, (tuple, list)) else (axes,)
         for axis in names:
@@ -284,7 +451,18 @@ class ProcessGrid:
         return _family(self.comm).get(self, names)
 
     def group(self, names: tuple[str, ...]) -> list[int] | None:
-        """The ranks of comm that differ from this one only along the axes, in C order of those axes; None on an idle rank."""
+        """Give the ranks that differ from this one only along some axes. Local.
+
+        Parameters
+        ----------
+        names : tuple of str
+            The axes.
+
+        Returns
+        -------
+        list of int, or None
+            Ranks of `comm`, in C order of `names`; None on an idle rank.
+        """
         if self.coords is None:
             return None
         place = tuple(slice(None) if axis in names else self.coords[axis] for axis in self.axes)
@@ -292,7 +470,10 @@ class ProcessGrid:
         return self.ranks[place].transpose([free.index(axis) for axis in names]).ravel().tolist()
 
     def close(self) -> None:
-        """Collective: give back its communicators, unless an equal grid is open. Also at the end of a with-block."""
+        """Give back its communicators, unless an equal grid is open.
+
+        Collective. The end of a with-block does it, too.
+        """
         if self._listed and not self.closed:
             _family(self.comm).leave(self)
         self.closed = True

@@ -16,13 +16,33 @@ SHORT = 64  # up to here NumPy's sort and search are not used: they release Pyth
 
 @dataclass(frozen=True, eq=False)
 class IndexSet:
-    """Ascending global indices as disjoint runs [start, stop); local position p is the p-th of them."""
+    """Ascending global indices as disjoint runs; local position p is the p-th of them.
+
+    Parameters
+    ----------
+    starts : numpy.ndarray of int
+        The first index of each run.
+    stops : numpy.ndarray of int
+        One more than the last index of each run.
+    """
 
     starts: np.ndarray
     stops: np.ndarray
 
     @staticmethod
     def interval(start: int, stop: int) -> IndexSet:
+        """Make an index set of one run.
+
+        Parameters
+        ----------
+        start, stop : int
+            From `start` up to, not including, `stop`.
+
+        Returns
+        -------
+        IndexSet
+            Empty where stop <= start.
+        """
         runs = ([start], [stop]) if stop > start else ([], [])
         return IndexSet(np.array(runs[0], np.int64), np.array(runs[1], np.int64))
 
@@ -48,14 +68,26 @@ class IndexSet:
     __hash__ = None  # type: ignore[assignment]
 
     def merged(self) -> IndexSet:
-        """The same indices with touching runs joined."""
+        """Join runs that touch.
+
+        Returns
+        -------
+        IndexSet
+            The same indices.
+        """
         touching = self.starts[1:] == self.stops[:-1]
         if not touching.any():
             return self
         return IndexSet(self.starts[np.append(True, ~touching)], self.stops[np.append(~touching, True)])
 
     def indices(self) -> np.ndarray:
-        """All global indices, in local order."""
+        """Give all global indices, in local order.
+
+        Returns
+        -------
+        numpy.ndarray of int
+            As many as `len` says.
+        """
         return _expand(self.starts, self.stops - self.starts)
 
     @property
@@ -64,7 +96,18 @@ class IndexSet:
         return _selection(self.starts, self.stops - self.starts)
 
     def select(self, positions: IndexSet) -> IndexSet:
-        """The global indices at these local positions, which must all be below len(self): how a cut within a cut is found."""
+        """Find a cut within a cut: the global indices at some local positions.
+
+        Parameters
+        ----------
+        positions : IndexSet
+            Local positions, all below len(self).
+
+        Returns
+        -------
+        IndexSet
+            The indices.
+        """
         if len(self.starts) == 1:  # as mostly
             return IndexSet(positions.starts + self.starts, positions.stops + self.starts)
         offsets = self.offsets
@@ -73,7 +116,18 @@ class IndexSet:
         return IndexSet(lo + shift, hi + shift)
 
     def within(self, other: IndexSet) -> IndexSet:
-        """The positions in `other` of the indices that both hold; other.select of them gives these indices again."""
+        """Find where the indices that both sets hold lie in another set.
+
+        Parameters
+        ----------
+        other : IndexSet
+            The other set.
+
+        Returns
+        -------
+        IndexSet
+            Positions in `other`; `other.select` of them gives the common indices again.
+        """
         if len(self.starts) == len(other.starts) == 1:
             low, high, _, theirs = self._meet(other)
             return IndexSet.interval(low - theirs, high - theirs)
@@ -87,7 +141,20 @@ class IndexSet:
         return max(mine, theirs), min(mine + self._size, theirs + other._size), mine, theirs
 
     def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
-        """The indices that both hold: their local positions in this set, those in `other`, and how many there are."""
+        """Find where the indices that both sets hold lie in each.
+
+        Parameters
+        ----------
+        other : IndexSet
+            The other set.
+
+        Returns
+        -------
+        here, there : slice or numpy.ndarray of int
+            Their local positions in this set and in `other`.
+        size : int
+            How many there are.
+        """
         if len(self.starts) == len(other.starts) == 1:  # as mostly
             low, high, mine, theirs = self._meet(other)
             empty = EMPTY, EMPTY, 0
@@ -105,8 +172,10 @@ def joined(parts: Sequence[IndexSet]) -> IndexSet:
 
 
 def overlapping(xs: Sequence[IndexSet], ys: Sequence[IndexSet]) -> list[tuple[int, int]]:
-    """The numbers of an index set of xs and of one of ys (disjoint ones) that have indices in common: all such pairs, ascending.
-    They are found together: there may be a million sets, of which most are empty."""
+    """The pairs of an index set of xs and one of ys that have indices in common, by their numbers, ascending.
+
+    Those of xs are disjoint, and those of ys. Pairs are found together: there may be a million sets, of which most are empty.
+    """
     (starts, stops, x), (begins, ends, y) = runs(xs), runs(ys)
     i, j, _, _ = intersect(starts, stops, begins, ends)
     pairs = distinct(x[i] * len(ys) + y[j])

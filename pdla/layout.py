@@ -80,8 +80,11 @@ def shares_meeting(
 
 
 class Overlay(NamedTuple):
-    """A share of a dimension that meets an index set `held`: `where` are the coordinates of its ranks, `share` its indices. Of the
-    indices in common, `here` are the positions in `held`, `there` those in the share, and `size` is how many there are."""
+    """A share of a dimension that meets an index set `held`: `where` are the coordinates of its ranks, `share` its indices.
+
+    Of the indices in common, `here` are the positions in `held`, `there` those in the share, and `size` is how many there
+    are.
+    """
 
     where: dict[str, int]
     share: IndexSet
@@ -144,11 +147,31 @@ def _summed_over(spec: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Layout:
-    """How a matrix is cut: `Layout(rows="row", cols="col")`.
+    """How a matrix is cut over a grid: an immutable value, which sends nothing.
 
-    rows, cols   None (whole), an axis name (balanced blocks), Cyclic, Cuts, Balanced, or a tuple of these, outermost first.
-    partial      axes along which every rank holds an addend of the matrix rather than the matrix, in any order.
-    Axes that are not named hold copies. Raises LayoutError for an axis used twice, and for Cuts inside another cut.
+    Axes that are not named hold copies.
+
+    Parameters
+    ----------
+    rows, cols : None, str, Cyclic, Cuts, Balanced or tuple of these, optional
+        How rows and columns are cut, outermost first: None: not at all; an axis name: in balanced
+        blocks.
+    partial : str or tuple of str, optional
+        Axes along which every rank holds an addend of the matrix rather than the matrix, in any
+        order.
+
+    Raises
+    ------
+    LayoutError
+        For an axis used twice, and for Cuts inside another cut.
+
+    Examples
+    --------
+    >>> layout = pdla.Layout(rows="row", cols="col")
+    >>> layout.local_shape((10, 6), {"row": 2, "col": 3}, {"row": 0, "col": 1})
+    (5, 2)
+    >>> layout.T
+    Layout(rows='col', cols='row')
     """
 
     rows: tuple[Cut, ...]
@@ -169,7 +192,20 @@ class Layout:
 
     @staticmethod
     def trusted(rows: tuple[Cut, ...], cols: tuple[Cut, ...], partial: tuple[str, ...] = ()) -> Layout:
-        """A layout of cuts that are known to go together, without a check."""
+        """Make a layout of cuts that are known to go together, without a check.
+
+        Parameters
+        ----------
+        rows, cols : tuple of cuts
+            Outermost first.
+        partial : tuple of str, optional
+            Axes of addends.
+
+        Returns
+        -------
+        Layout
+            The layout.
+        """
         made = object.__new__(Layout)
         made.__dict__.update(rows=rows, cols=cols, partial=partial)
         return made
@@ -217,11 +253,27 @@ class Layout:
 
     @property
     def summed(self) -> Layout:
-        """The layout once the partial sums have been added up on all ranks along their axes, which then hold copies."""
+        """The layout once the partial sums have been added up on all ranks along their axes.
+
+        These then hold copies.
+        """
         return Layout.trusted(self.rows, self.cols) if self.partial else self
 
     def check(self, shape: Shape, sizes: Mapping[str, int]) -> None:
-        """Raise LayoutError unless this layout fits a matrix of this shape on a grid with these axes."""
+        """Check that this layout fits a matrix on a grid.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+
+        Raises
+        ------
+        LayoutError
+            Unless it does.
+        """
         for axis in (*self.axes, *self.partial):
             if axis not in sizes:
                 raise LayoutError(f"{self!r} names the axis {axis!r}; the grid has {', '.join(sizes)}")
@@ -240,9 +292,26 @@ class Layout:
     def indices(
         self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None
     ) -> tuple[IndexSet, IndexSet]:
-        """The rows and the columns that the rank at `coords` holds; both empty where `coords` is None, as on an idle rank.
+        """Give the rows and the columns that a rank holds.
 
-        LayoutError where this layout does not fit, as `check` says.
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+        coords : mapping of str to int, or None
+            The rank's coordinates, `ProcessGrid.coords`; None: an idle rank's.
+
+        Returns
+        -------
+        rows, cols : IndexSet
+            Both empty on an idle rank.
+
+        Raises
+        ------
+        LayoutError
+            Where this layout does not fit, as `check` says.
         """
         if coords is None:
             return IndexSet.interval(0, 0), IndexSet.interval(0, 0)
@@ -253,7 +322,27 @@ class Layout:
             raise
 
     def local_shape(self, shape: Shape, sizes: Mapping[str, int], coords: Mapping[str, int] | None) -> Shape:
-        """Shape of the block that the rank at `coords` holds: see `indices`."""
+        """Give the shape of the block that a rank holds.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+        coords : mapping of str to int, or None
+            The rank's coordinates, `ProcessGrid.coords`; None: an idle rank's.
+
+        Returns
+        -------
+        tuple of int
+            Rows and columns; (0, 0) on an idle rank.
+
+        Raises
+        ------
+        LayoutError
+            Where this layout does not fit, as `check` says.
+        """
         if coords is None:
             return 0, 0
         try:
@@ -263,9 +352,27 @@ class Layout:
             raise
 
     def part(self, shape: Shape, sizes: Mapping[str, int], rows: tuple[int, int], cols: tuple[int, int]) -> Layout:
-        """The layout of the rows and columns [start, stop) alone, each element where it is.
+        """Give the layout of some rows and columns alone, each element where it is.
 
-        LayoutError for part of a dimension that is cut along several axes: no nested cuts describe where that lies.
+        Parameters
+        ----------
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+        rows, cols : tuple of int
+            (start, stop) of the part.
+
+        Returns
+        -------
+        Layout
+            Of the part.
+
+        Raises
+        ------
+        LayoutError
+            For part of a dimension that is cut along several axes: no nested cuts describe where it
+            lies.
         """
         faces = zip(("rows", "cols"), shape, (self.rows, self.cols), (rows, cols), strict=True)
         made = [self._part(name, n, cuts, sizes, *ends) for name, n, cuts, ends in faces]
@@ -282,7 +389,32 @@ class Layout:
         return tuple(cut.part(n, sizes[cut.axis], start, stop) for cut in cuts)
 
     def owner(self, index: tuple[int, int], shape: Shape, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Coordinates, along the axes that cut, of the ranks that hold the element (row, column)."""
+        """Find the ranks that hold an element.
+
+        Parameters
+        ----------
+        index : tuple of int
+            Its row and column.
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+
+        Returns
+        -------
+        dict of str to int
+            Their coordinates along the axes that cut.
+
+        Raises
+        ------
+        LayoutError
+            For an element outside the matrix.
+
+        Examples
+        --------
+        >>> pdla.Layout("row", "col").owner((9, 0), (10, 6), {"row": 2, "col": 3})
+        {'row': 1, 'col': 0}
+        """
         for i, n in zip(index, shape, strict=True):
             if not 0 <= i < n:
                 raise LayoutError(f"element {index} lies outside a matrix of shape {shape}")
@@ -293,7 +425,24 @@ class Layout:
         return coords
 
     def same_cuts(self, other: Layout, shape: Shape, sizes: Mapping[str, int]) -> bool:
-        """Whether every rank holds the same rows and columns under both layouts (partial sums apart)."""
+        """Tell whether every rank holds the same rows and columns under both layouts.
+
+        Partial sums are not compared.
+
+        Parameters
+        ----------
+        other : Layout
+            The other layout.
+        shape : tuple of int
+            Rows and columns of the matrix.
+        sizes : mapping of str to int
+            Ranks along each axis, `ProcessGrid.sizes`.
+
+        Returns
+        -------
+        bool
+            Whether it does, however the cuts are written.
+        """
         pairs = ((self.rows, other.rows), (self.cols, other.cols))
         return all(_same_cut(n, *pair, sizes) for n, pair in zip(shape, pairs, strict=True))
 
@@ -315,9 +464,11 @@ def _same_cut(n: int, first: tuple[Cut, ...], second: tuple[Cut, ...], sizes: Ma
 def places_of(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> list[tuple[Selection, Selection]]:
-    """For each rank that differs from the one at `coords` only along the axes, in C order: where its block in the layout `parts`
-    lies within the block that the rank at `coords` has in the layout `whole`. That is `parts` without its cuts along the axes,
-    which are the innermost: so no share of other ranks meets the block."""
+    """Where blocks of ranks in the layout `parts` lie within the block of one rank in the layout `whole`.
+
+    The ranks are those that differ from the one at `coords`, whose block it is, only along the axes, in C order. `whole` is
+    `parts` without its cuts along the axes, which are the innermost: so no share of other ranks meets the block.
+    """
     return _places_of(shape, parts, whole, axes, tuple(sizes.items()), tuple(coords.items()))
 
 
@@ -343,8 +494,10 @@ def _places_along(found: Iterable[Overlay], axes: tuple[str, ...], sizes: Mappin
 def meeting(
     shape: Shape, parts: Layout, whole: Layout, axes: tuple[str, ...], sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> dict[int, tuple[Overlay, Overlay]]:
-    """Of the same ranks, where all of the axes cut `parts`: those whose blocks in `parts` have elements of the block that the rank
-    at `coords` has in `whole`, by their number in C order, with the rows and the columns of these blocks."""
+    """Of the same ranks those whose blocks in `parts` have elements of the block in `whole`.
+
+    By their number in C order, with the rows and the columns of these blocks; all of the axes cut `parts`.
+    """
     weight, total = {}, 1
     for axis in reversed(axes):
         weight[axis] = total
@@ -360,7 +513,9 @@ def meeting(
 def _met(
     shape: Shape, parts: Layout, whole: Layout, sizes: Mapping[str, int], coords: Mapping[str, int]
 ) -> Iterator[Iterator[Overlay]]:
-    """The shares, along rows and then along columns, that meet the block. No others are looked at: of many ranks most may have none
-    of it."""
+    """The shares, along rows and then along columns, that meet the block.
+
+    No others are looked at: of many ranks most may have none of it.
+    """
     for n, cuts, held in zip(shape, (parts.rows, parts.cols), whole.indices(shape, sizes, coords), strict=True):
         yield overlays(n, cuts, sizes, held)

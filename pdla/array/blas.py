@@ -81,8 +81,10 @@ def _without_package(name: str) -> Any:
 
 @cache
 def named(library: str) -> Any:
-    """A library, loaded by its name. DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine: all is tested now,
-    since later, in a product, only ranks that have something to multiply would notice.
+    """A library, loaded by its name.
+
+    DeviceError if it cannot be loaded, takes 64-bit sizes, or lacks a routine: all is tested now, since later, in a
+    product, only ranks that have something to multiply would notice.
     """
     try:
         loaded = _found(library)
@@ -118,8 +120,9 @@ def _exported(loaded: Any, name: str) -> int:
 
 
 def orientation(x: Any) -> tuple[bytes, int] | None:
-    """How a BLAS is given x^T in Fortran order: b"N" where x has unit stride within rows, b"T" within columns; and the leading
-    dimension. None: x has neither, or its leading dimension is too long.
+    """How a BLAS is given x^T in Fortran order, and the leading dimension.
+
+    b"N" where x has unit stride within rows, b"T" within columns. None: x has neither, or its leading dimension is too long.
     """
     size = x.itemsize
     row, col = x.strides
@@ -132,8 +135,9 @@ def orientation(x: Any) -> tuple[bytes, int] | None:
 
 
 def taken(x: Any, dtype: np.dtype) -> bool:
-    """Whether x can be a factor in a product of this dtype without a copy: BLAS needs a unit stride; NumPy, which multiplies the
-    dtypes that BLAS lacks, takes any strides.
+    """Whether x can be a factor in a product of this dtype without a copy.
+
+    BLAS needs a unit stride; NumPy, which multiplies the dtypes that BLAS lacks, takes any strides.
     """
     return x.dtype == dtype and (dtype.char not in ROUTINES or orientation(x) is not None)
 
@@ -155,14 +159,15 @@ def _fits(a: Any, b: Any, c: Any) -> bool:
 
 
 def aside(c: Any, beta: complex) -> bool:
-    """Whether a product that BLAS cannot add to c is made in extra memory first: NumPy's matmul cannot add, and for BLAS's dtypes
-    it is a slow loop if c has no unit stride.
+    """Whether a product that BLAS cannot add to c is made in extra memory first.
+
+    NumPy's matmul cannot add, and for BLAS's dtypes it is a slow loop if c has no unit stride.
     """
     return beta != 0 or c.dtype.char in ROUTINES
 
 
 def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: complex) -> bool:
-    """c = alpha a b + beta c in place, for factors that are `taken`. False, and nothing done, where BLAS cannot write to c."""
+    """`c = alpha a b + beta c` in place, for factors that are `taken`. False, and nothing done, where BLAS cannot write to c."""
     into = orientation(c) if _fits(a, b, c) else None
     if into is None:
         return False
@@ -173,7 +178,7 @@ def gemm(a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex, beta: comp
 
 
 def _call(char, a, how_a, b, how_b, c, ldc, alpha, beta) -> None:
-    """c = alpha a b + beta c as c^T = alpha b^T a^T + beta c^T: in Fortran order, which BLAS reads, each array is transposed."""
+    """`c = alpha a b + beta c` as c^T = alpha b^T a^T + beta c^T: in Fortran order, which BLAS reads, each array is transposed."""
     m, n = c.shape
     sizes = (ctypes.c_int * 6)(n, m, a.shape[1], how_b[1], how_a[1], ldc)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, beta, char)
@@ -191,7 +196,10 @@ def squares(a: Any, c: Any) -> bool:
 
 
 def square(a: np.ndarray, c: np.ndarray, alpha: complex) -> None:
-    """c's lower triangle = alpha a a^T, for a and c that BLAS `squares`; in Fortran order, where c is transposed, the upper one."""
+    """The lower triangle of `c = alpha a a^T`, for a and c that BLAS `squares`.
+
+    In Fortran order, where c is transposed, it is the upper one.
+    """
     (how, lda), (_, ldc), (n, k) = orientation(a), orientation(c), a.shape  # type: ignore[misc]
     sizes = (ctypes.c_int * 4)(n, k, lda, ldc)
     size, (both, scalar) = ctypes.addressof(sizes), scalars(alpha, 0, c.dtype.char)
@@ -247,8 +255,10 @@ def hold(threads: int) -> None:
 
 @contextmanager
 def held(threads: int) -> Iterator[None]:
-    """Limit every BLAS to so many threads for a with-block. What is loaded is searched for once only: that takes longer than
-    all else in a short run of the threads world."""
+    """Limit every BLAS to so many threads for a with-block.
+
+    What is loaded is searched for once only: that takes longer than all else in a short run of the threads world.
+    """
     global _threads
     before, loaded = _threads, _loaded()
     had = loaded.info()

@@ -25,13 +25,15 @@ def summed_in(dtype: Any, op: str) -> Any:
 
 
 def widened(x: Any) -> Any:
-    """x as it is added up: a copy where it is of 16-bit floats, else x itself."""
+    """`x` as it is added up: a copy where it is of 16-bit floats, else x itself."""
     return x.astype(summing(x.dtype), copy=False)
 
 
 def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """GeLU of each element of x + bias, and its derivative if `slope`, else None. GeLU(t) is t times the normal distribution
-    function at t. bias is (1, n), and then x is spent; None: 0."""
+    """GeLU of each element of x + bias, and its derivative if `slope`, else None.
+
+    GeLU(t) is t times the normal distribution function at t. bias is (1, n), and then x is spent; None: 0.
+    """
     if bias is not None:
         x += bias
     dtype, x = x.dtype, widened(x)  # in 16 bits 1 + erf would be mere rounding error for negative x
@@ -46,7 +48,7 @@ def gelu(x: Any, slope: bool, bias: Any, erf: Callable[[Any], Any]) -> tuple[Any
 
 
 def product_sums(x: Any, y: Any) -> tuple[Any, Any]:
-    """x times y, element by element, and the sums (1, n) of that over the rows."""
+    """`x` times `y`, element by element, and the sums (1, n) of that over the rows."""
     product = x * y
     return product, widened(product).sum(axis=0, keepdims=True)
 
@@ -70,10 +72,10 @@ def moments(x: Any) -> tuple[Any, Any]:
 
 
 def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
-    """Turn the sums of squares about the mean of this rank's n features into those about the mean of all `count`, which can be
-    added over ranks. own, sums: the sum of this rank's features, and of all.
+    """Turn sums of squares about the mean of this rank's n features into those about all ranks' mean.
 
-    Chan, Golub, LeVeque, Algorithms for computing the sample variance, 1983, (2.1).
+    These are about the mean of `count` features, and can be added over ranks. own, sums: the sum of this rank's features, and
+    of all. Chan, Golub, LeVeque, Algorithms for computing the sample variance, 1983, (2.1).
     """
     apart = own / max(n, 1) - sums / count
     apart *= apart
@@ -84,8 +86,11 @@ def recentre(squares: Any, own: Any, sums: Any, n: int, count: int) -> None:
 def normalise(
     x: Any, sums: Any, squares: Any, count: int, eps: float, gain: Any, offset: Any, keep: bool
 ) -> tuple[Any, Any, Any]:
-    """(y, normal, scale): scale = 1 / sqrt(squares / count + eps), normal = (x - sums / count) scale, None unless `keep`, and
-    y = normal gain + offset. sums=None, offset=None: 0."""
+    """The normalised x, with gain and offset, what its gradient needs, and the scale: (y, normal, scale).
+
+    scale = 1 / sqrt(squares / count + eps), normal = (x - sums / count) scale, None unless `keep`, and
+    y = normal gain + offset. sums=None, offset=None: 0.
+    """
     scale = 1 / np.sqrt(squares / count + eps)
     normal = x * scale if sums is None else x - sums / count
     if sums is not None:
@@ -106,8 +111,11 @@ def row_sums(x: Any, y: Any, gain: Any, out: Any) -> None:
 
 
 def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count: int) -> Any:
-    """(dy gain - (sums[0] + normal sums[-1]) / count) scale: the gradient of normalise's x, given that of its y. sums: what
-    `row_sums` gives, added up over ranks; if it has one sum only, the first is 0."""
+    """The gradient of normalise's x, given that of its y.
+
+    It is (dy gain - (sums[0] + normal sums[-1]) / count) scale. sums: what `row_sums` gives, added up
+    over ranks; if it has one sum only, the first is 0.
+    """
     means = sums / count
     less = normal * means[-1]
     if len(sums) == 2:
@@ -122,8 +130,10 @@ def norm_gradient(dy: Any, normal: Any, scale: Any, gain: Any, sums: Any, count:
 
 
 def exponentials(x: Any, top: Any, places: np.ndarray, sums: Any) -> Any:
-    """exp(x - top). Writes its sum over each row to sums[0], and to sums[1] each row's x - top at column places[row], or 0 where
-    that is none of 0 ... n - 1."""
+    """The exponentials of x - top; their sums over each row are written to sums[0].
+
+    What is written to sums[1] is each row's x - top at column places[row], or 0 where that is none of 0 ... n - 1.
+    """
     powers = x - top
     np.exp(powers, out=powers)
     sums[0] = widened(powers).sum(axis=1)

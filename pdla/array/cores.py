@@ -13,14 +13,18 @@ from pathlib import Path
 
 
 def usable(bound: int | None = None) -> int:
-    """Cores that processes of this container can use at once, at least 1. bound: cores on which they may run, if not this
-    process's alone."""
+    """Cores that processes of this container can use at once, at least 1.
+
+    bound: cores on which they may run, if not this process's alone.
+    """
     return max(1, int(min(len(os.sched_getaffinity(0)) if bound is None else bound, quota())))
 
 
 def share(ranks: int) -> int:
-    """Cores for each of `ranks` ranks on this machine: an equal share or, where this process is bound to some cores, these; but no
-    more than its share of the quota."""
+    """Cores for each of `ranks` ranks on this machine.
+
+    An equal share or, where this process is bound to some cores, these; but no more than its share of the quota.
+    """
     mine, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     own = mine if mine < all_cores else all_cores // ranks
     return max(1, int(min(own, quota() / ranks)))

@@ -1,5 +1,7 @@
-"""CuPy arrays: the functions of pdla/array/numpy.py on a GPU. The local GEMM is cuBLAS's; copies are made by pack.py,
-the work of neural networks' layers is in fused.py, random matrices are in philox.py.
+"""CuPy arrays: the functions of pdla/array/numpy.py on a GPU.
+
+The local GEMM is cuBLAS's; copies are made by pack.py, the work of neural networks' layers is in fused.py, random
+matrices are in philox.py.
 
 All functions return as soon as their work is on CuPy's current stream. A thread uses one device, which `use` chooses.
 """
@@ -137,8 +139,11 @@ def copies(pairs: Iterable[tuple[Any, Any]]) -> None:
 
 
 def land(target: Any, box: Any, after: Any = None, last: bool = True) -> None:
-    """Copy what has arrived in a box. From a pinned box that waits only for the event `after`, not for later work on the current
-    stream; last: return when all copies from it are done."""
+    """Copy what has arrived in a box.
+
+    From a pinned box the copy waits only for the event `after`, not for later work on the current stream; last: return when all
+    copies from it are done.
+    """
     if not isinstance(box, np.ndarray):
         copy(target, box)
         return
@@ -200,7 +205,7 @@ def maximum(target: Any, source: Any) -> None:
 
 
 def combine(target: Any, beta: complex, source: Any) -> None:
-    """target = beta * target + source, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
+    """`target = beta * target + source`, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
     move, kernel = rectangle(target, source), kernel_for(target.dtype, source.dtype, True)
     if beta == 0:
         copy(target, source)
@@ -243,7 +248,7 @@ def put(x: Any, rows: Selection, cols: Selection, source: Any) -> None:
 
 
 def _part(x: Any, rows: Selection, cols: Selection) -> tuple[Any, tuple[Any, Any] | None]:
-    """x cut by those of rows and cols that are slices, and the lists (rows, cols) of positions in that; None: no lists."""
+    """`x` cut by those of rows and cols that are slices, and the lists (rows, cols) of positions in that; None: no lists."""
     if isinstance(rows, slice) and isinstance(cols, slice):
         return x[rows, cols], None
     if isinstance(rows, slice):
@@ -275,7 +280,7 @@ def reinterpret(x: Any, conjugate: bool) -> Any:
 def gemm(
     a: Any, b: Any, c: Any, alpha: complex = 1, beta: complex = 0, room: Callable[..., Any] = empty, alike: bool = False
 ) -> None:
-    """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
+    """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32. Products of 16-bit floats are summed in float32.
     room   room(shape, dtype) gives an array: for a product that cuBLAS cannot make
@@ -299,7 +304,10 @@ def squares(a: Any, c: Any) -> bool:
 
 @cache
 def _types(factor: np.dtype, sum_: np.dtype, tf32: bool) -> tuple[int, int, str, int] | None:
-    """cuBLAS's types of the factors and of the result, the scalars' dtype, and its compute type; None if it has no such product."""
+    """Types in cuBLAS of the factors and of the result, the scalars' dtype, and its compute type.
+
+    None if it has no such product.
+    """
     runtime, factors, sums = cupy.cuda.runtime, str(factor), str(sum_)
     fast = tf32 and factors in ("float32", "complex64")
     single = _cublas().CUBLAS_COMPUTE_32F_FAST_TF32 if fast else _cublas().CUBLAS_COMPUTE_32F
@@ -326,7 +334,7 @@ def _cublas() -> Any:
 
 
 def _multiplied(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
-    """c = alpha a b + beta c by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
+    """`c = alpha a b + beta c` by cuBLAS, as c^T = b^T a^T in Fortran order. False, and nothing done, where it cannot."""
     kind, into = a.dtype, blas.orientation(c)
     types = _types(kind, c.dtype, config.settings.tf32)
     if types is None or into is None or kind != b.dtype:

@@ -1,5 +1,7 @@
-"""LAPACK's routines on a GPU, as lapack.py's on NumPy's arrays: cuSOLVER's, and cuBLAS's trsm. All but trsm wait for the
-device, as faults are looked for at once."""
+"""LAPACK's routines on a GPU, as lapack.py's on NumPy's arrays: cuSOLVER's, and cuBLAS's trsm.
+
+All but trsm wait for the device, as faults are looked for at once.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def _solve(name: str, x: Any, first: tuple[int, ...], ld: int, *arrays: Any) -> 
 
 
 def _sized(name: str, size: int) -> tuple[int, ...]:
-    """potrf is told the size of its workspace, getrf is not."""
+    """What a routine is told of the size of its workspace: getrf is told nothing."""
     return (size,) if name == "potrf" else ()
 
 

@@ -1,5 +1,7 @@
-"""Random matrices that are the same however they are cut up: each tile is drawn by NumPy's Philox, whose key is the seed and whose
-counter is the tile's place."""
+"""Random matrices that are the same however they are cut up.
+
+Each tile is drawn by NumPy's Philox, whose key is the seed and whose counter is the tile's place.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,11 @@ class Draw:
 
 
 def tiles(held: IndexSet, size: int) -> Iterator[tuple[int, slice, np.ndarray]]:
-    """The tiles, of `size` indices each, that have some of the held indices: (the tile's number, their positions among those held,
-    which are in a row and so a slice, their positions in the tile)."""
+    """The tiles, of `size` indices each, that have some of the held indices.
+
+    Of each: its number, the positions of these indices among those held, which are in a row and so a slice, and their positions
+    in the tile.
+    """
     indices = held.indices()
     numbers = indices // size
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1)).tolist()

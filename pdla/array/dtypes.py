@@ -55,8 +55,10 @@ def _widest_float_first(dtype: np.dtype) -> tuple[bool, int, str]:
 
 
 def check_numbers(call: str, dtype: np.dtype, xp: ModuleType) -> None:
-    """ShapeError unless elements of this dtype are numbers, and `xp`, a module of arrays, has arrays of them: CuPy has none of long
-    doubles, of 8-bit floats, or in the other byte order. call: what the text begins with."""
+    """ShapeError unless elements of this dtype are numbers, and `xp`, a module of arrays, has arrays of them.
+
+    CuPy has none of long doubles, of 8-bit floats, or in the other byte order. call: what the text begins with.
+    """
     if not numeric(dtype):
         raise ShapeError(f"{call}: elements of dtype {dtype}: give booleans, integers, real or complex floats")
     try:
@@ -79,8 +81,11 @@ def largest(dtype: np.dtype) -> float:
 
 
 def has(dtype: np.dtype, number: Any) -> bool:
-    """Whether a dtype can represent this number, floats by rounding it: otherwise NumPy would drop imaginary parts and fractions,
-    wrap integers around, and make infinity of what is too large for a float. Infinity itself and NaN floats have."""
+    """Whether a dtype can represent this number, floats by rounding it.
+
+    Otherwise NumPy would drop imaginary parts and fractions, wrap integers around, and make infinity of what is too large
+    for a float. Infinity itself and NaN floats have.
+    """
     number = number.item() if isinstance(number, np.generic) else number
     if isinstance(number, COMPLEX) and dtype.kind != "c":
         return False
@@ -101,6 +106,8 @@ def _finite_in(dtype: np.dtype, real: Any) -> bool:
 
 
 def sum_alike(one: np.dtype, other: np.dtype) -> bool:
-    """Whether addends can be cast from one dtype to the other before they are summed. Integers cannot: they wrap around at another
-    number in another dtype, or not at all."""
+    """Whether addends can be cast from one dtype to the other before they are summed.
+
+    Integers cannot: they wrap around at another number in another dtype, or not at all.
+    """
     return one.newbyteorder("=") == other.newbyteorder("=") or (has_fractions(one) and has_fractions(other))

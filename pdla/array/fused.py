@@ -1,7 +1,6 @@
-"""The work of neural networks' layers on CuPy's arrays: the functions of pdla/array/composed.py, each by one launch of a kernel of
-cuda/.
+"""The work of neural networks' layers on CuPy's arrays, each by one launch of a kernel of cuda/.
 
-There are kernels for float32 and float64; for arrays of other dtypes these functions call composed.py's.
+The functions are those of pdla/array/composed.py.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ _SHORT = 4096  # bytes of a row up to which one warp takes it; a longer row take
 
 
 def _ready(*arrays: Any, into: Any = None) -> list[Any]:
-    """The arrays, copied where they have gaps, and None for None. An empty list if there is no kernel for them: for their dtypes,
-    or because `into`, which is to be written to, has gaps."""
+    """The arrays, copied where they have gaps, and None for None.
+
+    An empty list if there is no kernel for them: for their dtypes, or because `into`, which is to be written to, has gaps.
+    """
     given = [x for x in (*arrays, into) if x is not None]
     if str(given[0].dtype) not in _FLOATS or any(x.dtype != given[0].dtype for x in given):
         return []

@@ -75,12 +75,12 @@ def asarray(x: Any) -> np.ndarray:
 
 
 def host(x: np.ndarray) -> np.ndarray:
-    """x as NumPy's array."""
+    """`x` as NumPy's array."""
     return x
 
 
 def known(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-    """x as NumPy's array, for an algorithm that decides by what is in it; of arrays without data `unknown` instead."""
+    """The array as NumPy's, for an algorithm that decides by what is in it; of arrays without data `unknown` instead."""
     return x
 
 
@@ -128,7 +128,7 @@ def maximum(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def combine(target: np.ndarray, beta: complex, source: np.ndarray) -> None:
-    """target = beta * target + source, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
+    """`target = beta * target + source`, in source's dtype. With beta = 0 target is only written: NaN in it vanishes."""
     if beta == 0:
         copy(target, source)
     elif target.dtype != source.dtype:
@@ -213,7 +213,7 @@ def gemm(
     a: np.ndarray, b: np.ndarray, c: np.ndarray, alpha: complex = 1, beta: complex = 0, room: Callable[..., np.ndarray] = empty,
     alike: bool = False,
 ) -> None:
-    """c = alpha a b + beta c for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
+    """`c = alpha a b + beta c` for a (m, k), b (k, n), c (m, n), any strides; beta = 0 never reads c.
 
     a and b are of one dtype, c of theirs or, for 16-bit floats, of float32.
     room   room(shape, dtype) gives an array: for a factor that must be copied, and for a product that is not added in place

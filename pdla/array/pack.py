@@ -1,5 +1,8 @@
-"""Copies of rectangles by the kernels of cuda/pack.cu: between any strides and, within a family, dtypes; at listed rows and columns
-or at all; conjugated, or added to what is there. As many go in one launch as fit."""
+"""Copies of rectangles by the kernels of cuda/pack.cu.
+
+They are between any strides and, within a family, dtypes; at listed rows and columns or at all; conjugated, or added to what is
+there. As many go in one launch as fit.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +98,10 @@ def _uploaded(moves: Sequence[Move]) -> tuple[Any, list[int]]:
 
 
 def _described(move: Move, m: int, n: int, lists: Sequence[int]) -> tuple[Rectangle, bool]:
-    """A move of m rows of n, transposed if need be, so that neighbours in a row of the target are neighbours in memory; and whether
-    those in the source are neighbours in a column."""
+    """A move of m rows of n, transposed if need be, and whether neighbours in a column of it are such in the source.
+
+    Neighbours in a row of the target are neighbours in memory.
+    """
     target, source = move.target, move.source
     to = [stride // target.itemsize for stride in target.strides]
     at = [stride // source.itemsize for stride in source.strides]
@@ -135,8 +140,10 @@ def _neighbours(length: int, stride: int) -> tuple[bool, int]:
 
 
 def _address(x: Any) -> int:
-    """Where an array begins. ShapeError for one of the host that is not pinned: a kernel that touches it
-    ends all work on the device."""
+    """Where an array begins. ShapeError for one of the host that is not pinned.
+
+    A kernel that touches it ends all work on the device.
+    """
     if not isinstance(x, np.ndarray):
         return x.data.ptr
     memory: Any = x

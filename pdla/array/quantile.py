@@ -1,5 +1,7 @@
-"""The quantile function of the normal distribution, by sums, products, quotients and square roots alone. These are rounded alike on
-every processor and GPU, and a library's logarithm is not: so random matrices are equal everywhere, bit by bit.
+"""The quantile function of the normal distribution, by sums, products, quotients and square roots alone.
+
+These are rounded alike on every processor and GPU, and a library's logarithm is not: so random matrices are equal
+everywhere, bit by bit.
 
 Wichura, Algorithm AS 241: the percentage points of the normal distribution, 1988: rational functions, accurate to about 1e-16.
 """

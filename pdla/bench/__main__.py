@@ -1,4 +1,4 @@
-"""python -m pdla.bench"""
+"""The program of `python -m pdla.bench`."""
 
 import signal
 import sys

@@ -91,8 +91,10 @@ def _rounded(machine: Machine) -> Machine:
 
 
 def _timed(comm: Communicator, work: Callable[[], object], repeats: int = 1) -> float:
-    """Collective: seconds that work() takes the slowest rank, a median over a few turns. A turn repeats short work, up to `repeats`
-    times."""
+    """Collective: seconds that work() takes the slowest rank, a median over a few turns.
+
+    A turn repeats short work, up to `repeats` times.
+    """
     first = _once(comm, work)
     repeats = min(repeats, 1 + int(SHORT / first))
     turns = [_alone(comm, work, repeats) for _ in range(_turns(repeats * first))]
@@ -223,8 +225,10 @@ def _message(comm: Communicator, size: int, step: int) -> Callable[[], Pending]:
 
 
 def _overlap(comm: Communicator, step: int) -> float:
-    """Collective: the share of a message that is hidden behind products that take equally long; a median over turns, each
-    with its own share, as times drift by more than what is measured."""
+    """Collective: the share of a message that is hidden behind products that take equally long.
+
+    A median over turns, each with its own share, as times drift by more than what is measured.
+    """
     if step == 0:
         return 1.0
     begin = _message(comm, 4 * _full(comm, step, 0.0), step)

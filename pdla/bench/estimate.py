@@ -23,10 +23,9 @@ Sizes = Mapping[str, int]  # ranks along each axis; along the last they are cons
 
 @dataclass(frozen=True)
 class Move:
-    """`words` that the first rank receives from ranks that differ from it along `axes`: addends of a sum, one in each message, or
-    parts of what it gathers, `whole` words with its own.
+    """Words that the first rank receives from ranks that differ from it along `axes`.
 
-    rounds  of messages, one after another; those of a round are under way together
+    They are addends of a sum, one in each message, or parts of what it gathers, `whole` words with its own.
     """
 
     axes: tuple[str, ...]

@@ -100,8 +100,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step costs the first rank: seconds, and those of them that it computes; bytes received, messages; bytes of parameters,
-    and bytes kept from forward to backward."""
+    """What a step costs the first rank.
+
+    Seconds, and those of them that it computes; bytes received, messages; bytes of parameters, and bytes kept from forward
+    to backward.
+    """
 
     choice: Choice
     seconds: float
@@ -214,8 +217,10 @@ def _norm(lies: Layout, net: Net, sizes: Sizes) -> Iterator[Move]:
 
 
 def guess(choice: Choice, net: Net, machine: Machine) -> Candidate[Choice]:
-    """The choice with its axes in the order in which messages take least time, and its closed forms; of memory, what its linears
-    need."""
+    """The choice with its axes in the order in which messages take least time, and its closed forms.
+
+    Of memory it has what its linears need.
+    """
     moved = tuple(moves(choice, net))
     work = sum(_work(at, k, n, choice, net, machine) for at, k, n in _linears(choice.name, choice.options, net))
     best, sizes = fastest(moved, work, choice.sizes, machine, net.itemsize)

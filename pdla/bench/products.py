@@ -90,8 +90,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the product costs the first rank: seconds, and those of them that it computes; bytes received, messages; bytes of
-    workspace, and of its parts of A, B and C."""
+    """What the product costs the first rank.
+
+    Seconds, and those of them that it computes; bytes received, messages; bytes of workspace, and of its parts of A, B and
+    C.
+    """
 
     choice: Choice
     seconds: float
@@ -110,8 +113,10 @@ class Cost:
 
 
 def tables(product: Product, ranks: int, machine: Machine) -> Iterator[Table]:
-    """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages. Where two
-    names stand for the same thing, it comes once."""
+    """Every algorithm on the grids with few words and those the planner favours, by each schedule that sends messages.
+
+    Where two names stand for the same thing, it comes once.
+    """
     seen = set()
     for table in _tables(product, ranks, machine):
         does = _does(table)
@@ -198,8 +203,10 @@ def guess(product: Product, table: Table, machine: Machine) -> Candidate[Choice]
 
 
 def _begun(table: Table, moved: Iterable[Move], placed: Sizes, machine: Machine) -> float:
-    """Seconds that messages, and the products of panels, take however small they are: with each panel of A, one of B is
-    multiplied."""
+    """Seconds that messages, and the products of panels, take however small they are.
+
+    With each panel of A, one of B is multiplied.
+    """
     seconds, panels = 0.0, 0
     for move in moved:
         far = neighbours(move.axes, placed, machine.node) < prod(placed[axis] for axis in move.axes)

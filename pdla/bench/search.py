@@ -38,8 +38,11 @@ R = TypeVar("R", bound=Result)
 
 @dataclass(frozen=True)
 class Found(Generic[R]):
-    """The fastest, fastest first; how many candidates there were, how many were run, and how many were not, since they need too
-    much memory or cannot be faster. The others promised less than those run. smallest: bytes of the least that were too many."""
+    """What a search has found, fastest first, and how many candidates there were.
+
+    How many of these were run, and how many were not, since they need too much memory or cannot be faster. The others promised
+    less than those run. smallest: bytes of the least that were too many.
+    """
 
     best: list[R]
     possible: int

@@ -19,7 +19,25 @@ current_world: ContextVar[Communicator | None] = ContextVar("pdla_world", defaul
 
 
 def world() -> Communicator:
-    """The communicator over all ranks. The first call under MPI is collective. Raises NoMPIError without an MPI."""
+    """Give the communicator over all ranks, which `comm=None` means everywhere.
+
+    The first call under MPI is collective.
+
+    Returns
+    -------
+    Communicator
+        That of `run`, `dry_run` or `dry_run_all` inside these, else MPI's world.
+
+    Raises
+    ------
+    NoMPIError
+        Outside these, where there is no MPI.
+
+    Examples
+    --------
+    >>> pdla.run(2, lambda comm: pdla.world() is comm)
+    [True, True]
+    """
     here = current_world.get()
     if here is not None:
         return here
@@ -30,7 +48,32 @@ def world() -> Communicator:
 
 
 def as_communicator(comm: Any) -> Communicator:
-    """A pdla communicator from None (the world), one of pdla's own, or one of mpi4py's (duplicated once, collectively)."""
+    """Make a pdla communicator of whatever stands for one.
+
+    Collective the first time that it is given a communicator of mpi4py's, which is duplicated.
+
+    Parameters
+    ----------
+    comm : None, Communicator or mpi4py.MPI.Comm
+        None stands for the world.
+
+    Returns
+    -------
+    Communicator
+        The same one for the same `comm`.
+
+    Raises
+    ------
+    GridError
+        For anything else, on this rank.
+    NoMPIError
+        For None, where there is no MPI and no world of `run`.
+
+    Examples
+    --------
+    >>> pdla.run(2, lambda comm: pdla.as_communicator(None).size)
+    [2, 2]
+    """
     if comm is None:
         return world()
     if isinstance(comm, Communicator):
@@ -52,10 +95,20 @@ def from_fortran(handle: int) -> Communicator:
 
 
 def abort_on_exception() -> None:
-    """From here on an uncaught exception on one rank ends the whole MPI job, its traceback printed; one line in a program.
+    """End the whole MPI job, from here on, where an exception is not caught on one rank.
 
-    Without it the other ranks wait for that rank until PDLA_TIMEOUT; so they do for one that calls sys.exit, which is no error.
-    Needed under MPI only; raises NoMPIError without one.
+    Its traceback is printed. Without this line the other ranks wait for that rank until
+    PDLA_TIMEOUT; so they do for one that calls sys.exit, which is no error. Not collective; for MPI
+    only.
+
+    Raises
+    ------
+    NoMPIError
+        Where there is no MPI.
+
+    Examples
+    --------
+    >>> pdla.abort_on_exception()  # doctest: +SKIP
     """
     from pdla.comm.mpi import abort
 

@@ -71,8 +71,10 @@ def note(comm: Communicator, done: str) -> None:
 
 
 def tell(comm: Communicator, call: str, error: Exception | None = None) -> NoReturn:
-    """Collective, once all ranks know that they differ: raise the errors of all ranks or, where there are none, AgreementError,
-    which quotes their calls."""
+    """Raise the errors of all ranks or, where there are none, AgreementError, which quotes their calls.
+
+    Collective, once all ranks know that they differ.
+    """
     kind, text = (None, None) if error is None else (_plain(type(error)), str(error) or type(error).__name__)
     others, kinds, texts = zip(*comm.share((call, kind, text)), strict=True)
     if failures := who_said(texts):
@@ -96,8 +98,11 @@ def _known(comm: Communicator, error: Exception) -> Exception:
 
 
 def in_words(given: Any) -> str:
-    """An argument as a text to be compared: its repr, but the same for equal numbers, and sequences of them, of which one rank may
-    give an int, another a float, or NumPy's."""
+    """An argument as a text to be compared.
+
+    Its repr, but the same for equal numbers, and sequences of them, of which one rank may give an int, another a float, or
+    NumPy's.
+    """
     kind = type(given)
     if given is None or (kind in (int, float) and abs(given) < _LONG):  # what most calls are made with
         return repr(int(given) if kind is float and given.is_integer() else given)
@@ -188,8 +193,10 @@ class collective_section:
 
 
 def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -> None:
-    """Local: remember that this rank failed amid the call, in its verb of this number; for `collective_section`, and what is
-    too short for it."""
+    """Remember that this rank failed amid the call, in its verb of this number.
+
+    Local; for `collective_section`, and what is too short for it.
+    """
     if comm.failed is None:
         told = PdlaError(
             f"went on after an error amid {what} that other ranks did not have, or had elsewhere "
@@ -199,8 +206,10 @@ def failed(comm: Communicator, what: str, error: BaseException, verb: int = 0) -
 
 
 def _all_have_failed(comm: Communicator, place: str, error: PdlaError) -> None:
-    """Called by a rank that has failed amid messages: raise `error` unless all ranks have, in the same verb of the same call. Ranks
-    that are in another call meanwhile get an error, too."""
+    """Raise `error` unless all ranks have failed in the same verb of the same call.
+
+    Called by a rank that has failed amid messages. Ranks that are in another call meanwhile get an error, too.
+    """
     if not comm.same(place):
         tell(comm, place, error)
 

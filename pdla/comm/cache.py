@@ -11,8 +11,9 @@ MOST = 128  # values kept with a communicator, and plans
 
 
 def cached(comm: Communicator, key: Hashable, make: Callable[[], Any]) -> Any:
-    """What this rank made for this key at an earlier call, or makes now. The MOST used last are kept, as long as the communicator
-    lives.
+    """What this rank made for this key at an earlier call, or makes now.
+
+    The MOST used last are kept, as long as the communicator lives.
 
     `make` may be collective if the calls are: then all ranks make, find and drop the same.
     """

@@ -39,10 +39,38 @@ begun: ContextVar[list[int] | None] = ContextVar("pdla_begun", default=None)  # 
 
 
 class Communicator(Group):
-    """A group of ranks that send each other arrays. A verb raises ShapeError, on this rank, for what is no array; `share` takes it.
+    """A group of ranks that send each other arrays, by ten verbs that are the same in every world.
 
-    rank, size  this rank's number, and how many ranks there are
-    axis        the axis of a grid along which the ranks differ, or another name of the group; "all" for a whole world
+    A verb starts when it is called and gives a `Pending`; its `wait()` gives the result. Every verb
+    but send and recv is collective: all ranks call the same verbs in the same order. Pieces may
+    differ in size from rank to rank, and may be empty or strided.
+
+    Parameters
+    ----------
+    rank : int
+        This rank's number.
+    size : int
+        How many ranks there are.
+    axis : str, optional
+        The axis of a grid along which the ranks differ, or another name of the group; "all" for a
+        whole world.
+
+    Raises
+    ------
+    ShapeError
+        By a verb, on this rank, for what is no array; `share` takes it.
+
+    Notes
+    -----
+    16-bit floats are added up in float32, and rounded once, at the end.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     x = np.full(3, comm.rank + 1)
+    ...     return comm.allreduce(x).wait()
+    >>> pdla.run(2, program)[0]
+    array([3, 3, 3])
     """
 
     def __init__(self, rank: int, size: int, axis: str = "all") -> None:
@@ -87,8 +115,10 @@ class Communicator(Group):
         self, verb: str, arrivals: Iterator[int], recvs: Pieces, result: Callable[[], Any], way: str = "",
         owners: Sequence[int] = (),
     ) -> Pending:
-        """A Pending for a round that has been started, with its event if a ledger is open. owners[i]: the rank whose piece recvs[i]
-        is, where pieces come by way of other ranks."""
+        """A Pending for a round that has been started, with its event if a ledger is open.
+
+        owners[i]: the rank whose piece recvs[i] is, where pieces come by way of other ranks.
+        """
         whose = owners or [source for source, _ in recvs]
         ranks = map(whose.__getitem__, arrivals)
         if current() is None:
@@ -97,7 +127,25 @@ class Communicator(Group):
         return Pending(ranks, result, (verb, self.axis, received, len(recvs), way, far))
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
+        """Copy x of one rank into x of every rank, in the way that PDLA_BCAST says. Collective.
+
+        Parameters
+        ----------
+        x : array
+            What is sent, or filled: every rank but `root` receives x.nbytes bytes.
+        root : int
+            The rank that sends.
+
+        Returns
+        -------
+        Pending
+            Of `x`.
+
+        Raises
+        ------
+        GridError
+            For a root that is no rank, on this rank.
+        """
         self._arrays("bcast", x)
         self._one_of("bcast", root=root)
         way = self._way(x.nbytes)
@@ -105,7 +153,18 @@ class Communicator(Group):
         return self._pending("bcast", self._exchange("bcast", *m), m.recvs, lambda: x, way)
 
     def asked_way(self, nbytes: int) -> str:
-        """How `nbytes` bytes are to be broadcast here: as PDLA_BCAST says, for "auto" the way that suits their number."""
+        """Tell how so many bytes are to be broadcast here.
+
+        Parameters
+        ----------
+        nbytes : int
+            Of the array.
+
+        Returns
+        -------
+        str
+            As PDLA_BCAST says; for "auto" the way that suits their number.
+        """
         asked = config.settings.bcast
         return broadcast.best(nbytes, self.size, self.nodes) if asked == "auto" else asked
 
@@ -115,7 +174,27 @@ class Communicator(Group):
         return "flat" if way == "mpi" else way
 
     def reduce(self, x: Array, root: int, out: Array | None = None) -> Pending:
-        """The sum over ranks of x, in rank order, into out (x itself by default) on `root`, which receives size - 1 addends."""
+        """Add up x of all ranks on one rank, in rank order. Collective.
+
+        Parameters
+        ----------
+        x : array
+            This rank's addend.
+        root : int
+            The rank that gets the sum; it receives size - 1 addends.
+        out : array, optional
+            On `root`, what the sum is written to; x itself by default.
+
+        Returns
+        -------
+        Pending
+            Of `out` on `root`, of None elsewhere.
+
+        Raises
+        ------
+        GridError
+            For a root that is no rank, on this rank.
+        """
         self._arrays("reduce", x)
         self._one_of("reduce", root=root)
         if self.rank != root:
@@ -123,11 +202,30 @@ class Communicator(Group):
         return self._sum("reduce", {}, x, x if out is None else out)
 
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
-        """The sum over ranks of x, into out (x itself by default) on every rank; both C-contiguous.
+        """Add up x of all ranks on every rank. Collective.
 
-        It is a balanced reduce-scatter, then an all-gather, which begins when the result is waited for: so all ranks must wait for
-        their all-reduces in the same order. Where sums are sent directly, a rank receives size - 1 times its own part of x, and
-        then the other parts.
+        Parameters
+        ----------
+        x : array
+            This rank's addend, in C order.
+        out : array, optional
+            What the sum is written to, in C order; x itself by default.
+
+        Returns
+        -------
+        Pending
+            Of `out`.
+
+        Raises
+        ------
+        ShapeError
+            For an `out` with gaps, on this rank.
+
+        Notes
+        -----
+        It is a balanced reduce-scatter, then an all-gather, which begins when the result is waited
+        for: so all ranks must wait for their all-reduces in the same order. Where sums are sent
+        directly, a rank receives size - 1 times its own part of x, and then the other parts.
         """
         out = x if out is None else out
         self._arrays("allreduce", x, out)
@@ -142,9 +240,28 @@ class Communicator(Group):
         return Pending(steps(), lambda: out)
 
     def halves(self, x: Array, out: Array, op: str = "add") -> Iterator[Pending]:
-        """The two verbs of an all-reduce, for callers that compute in between: ask for the second when the first has ended.
+        """Give the two verbs of an all-reduce, for callers that compute in between. Collective.
 
-        op  "add" or "maximum".  ShapeError, on this rank, for an `out` with gaps, of which only a copy can be cut into flat parts.
+        Ask for the second when the first has ended.
+
+        Parameters
+        ----------
+        x : array
+            This rank's addend, in C order.
+        out : array
+            What the result is written to, in C order.
+        op : {"add", "maximum"}, optional
+            What is done to the addends.
+
+        Yields
+        ------
+        Pending
+            Of each half.
+
+        Raises
+        ------
+        ShapeError
+            For an `out` with gaps, on this rank.
         """
         self._gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
@@ -181,13 +298,36 @@ class Communicator(Group):
         self, x: Array, outs: Sequence[Array | None] | Mapping[int, Array], verb: str = "allgather",
         gather_buffer: GatherBuffer | None = None,
     ) -> Pending:
-        """x of rank r into outs[r] of every rank; outs[my rank] may be None: own data stays where it is. A mapping may leave out
-        ranks whose x is empty.
+        """Copy x of rank r into outs[r] of every rank. Collective.
 
-        Where there are several nodes, long pieces go around them (pdla/comm/collectives/ring.py). Short pieces of many ranks go
-        step by step (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same order. In any way a
-        rank receives every other rank's piece once.
-        gather buffer  the gather buffer in which all of outs lie, taken from it by all ranks in the same order
+        Parameters
+        ----------
+        x : array
+            This rank's piece.
+        outs : sequence or mapping of int to array
+            What the pieces are written to, by rank: a rank receives every other rank's piece once.
+            This rank's may be None: own data stays where it is. A mapping may leave out ranks whose
+            x is empty.
+        verb : str, optional
+            What the ledger calls it.
+        gather_buffer : GatherBuffer, optional
+            That in which all of `outs` lie, taken from it by all ranks in the same order.
+
+        Returns
+        -------
+        Pending
+            Of `outs`.
+
+        Raises
+        ------
+        ShapeError
+            For a sequence that is not one for each rank, on this rank.
+
+        Notes
+        -----
+        Where there are several nodes, long pieces go around them (pdla/comm/collectives/ring.py).
+        Short pieces of many ranks go step by step (pdla/comm/collectives/circulant.py); all ranks
+        must wait for such verbs in the same order.
         """
         if not isinstance(outs, Mapping):
             self._one_each(verb, outs)
@@ -215,20 +355,46 @@ class Communicator(Group):
         return self._round(verb, sends, {r: coming[r] for r in sorted(coming)}, lambda: outs)
 
     def _landing(self, verb: str, x: Array, m: Messages, hops: Sequence[ring.Hop], gather_buffer: GatherBuffer) -> Iterator[int]:
-        """The numbers of the hops whose pieces have come. Pieces that other ranks of this node bring come without a message: they
-        are waited for in the gather buffer."""
+        """The numbers of the hops whose pieces have come.
+
+        Pieces that other ranks of this node bring come without a message: they are waited for in the gather buffer.
+        """
         own = 1 if x.size else 0
         gather_buffer.tell(own)
         ours = self._exchange(verb, *m, lambda landed: gather_buffer.tell(own + landed))
         return gather_buffer.arrivals(hops, self._circle.place, ours, partial(self._until, verb))
 
     def reduce_scatter(self, parts: Sequence[Array], out: Array, verb: str = "reduce_scatter", op: str = "add") -> Pending:
-        """The sum (or the maximum) over ranks of parts[my rank], in rank order, into out. A rank receives size - 1 addends for it.
+        """Add up parts[r] of all ranks on rank r, in rank order. Collective.
 
-        Where there are several nodes of several ranks, long sums go from node to node (pdla/comm/collectives/pipeline.py). Then
-        a rank receives about as many bytes (of 16-bit floats twice as many, in float32): see there. Short sums of many ranks go
-        step by step, in an order of their own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the
-        same order.
+        Parameters
+        ----------
+        parts : sequence of array
+            An addend for each rank.
+        out : array
+            What this rank's sum is written to: it receives size - 1 addends.
+        verb : str, optional
+            What the ledger calls it.
+        op : {"add", "maximum"}, optional
+            What is done to the addends.
+
+        Returns
+        -------
+        Pending
+            Of `out`.
+
+        Raises
+        ------
+        ShapeError
+            For parts that are not one for each rank, on this rank.
+
+        Notes
+        -----
+        Where there are several nodes of several ranks, long sums go from node to node
+        (pdla/comm/collectives/pipeline.py): a rank receives about as many bytes, of 16-bit floats
+        twice as many, in float32. Short sums of many ranks go step by step, in an order of their
+        own (pdla/comm/collectives/circulant.py); all ranks must wait for such verbs in the same
+        order.
         """
         self._one_each(verb, parts)
         wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
@@ -264,7 +430,7 @@ class Communicator(Group):
         return self._round(verb, sends, dict(addends), total)
 
     def _widened(self, x: Array, dtype: Any) -> Array:
-        """x itself, or a copy in another dtype."""
+        """`x` itself, or a copy in another dtype."""
         if x.dtype == dtype:
             return x
         made = buffer(self.xp, x.shape, dtype)
@@ -278,17 +444,44 @@ class Communicator(Group):
         return out
 
     def alltoall(self, sends: Mapping[int, Array], recvs: Mapping[int, Array]) -> Pending:
-        """One message to each rank of `sends`, and one from each rank of `recvs`. A message must be named by its sender and by its
-        receiver.
+        """Send a message to each of some ranks, and receive one from each of some. Collective.
 
-        What is received must not share memory with what is sent.
+        Parameters
+        ----------
+        sends : mapping of int to array
+            What is sent, by the rank that receives it. That rank must name this one in its `recvs`.
+        recvs : mapping of int to array
+            What messages are written to, by the rank that sends; it shares no memory with what is
+            sent.
+
+        Returns
+        -------
+        Pending
+            Of `recvs`.
         """
         return self._round("alltoall", sends, recvs, lambda: recvs)
 
     def shift(self, x: Array, out: Array, step: int = 1) -> Pending:
-        """Send x to the rank `step` further around the ring, and receive out from the rank `step` back.
+        """Send an array around the ring, and receive one. Collective.
 
-        ShapeError, on this rank, where they share memory.
+        Parameters
+        ----------
+        x : array
+            What is sent to the rank `step` further on.
+        out : array
+            What is received from the rank `step` back.
+        step : int, optional
+            How far, the same on every rank.
+
+        Returns
+        -------
+        Pending
+            Of `out`.
+
+        Raises
+        ------
+        ShapeError
+            Where `x` and `out` share memory, on this rank.
         """
         self._arrays("shift", x, out)
         if namespace(out).overlap(out, x):
@@ -300,20 +493,70 @@ class Communicator(Group):
         return self._round("shift", {ahead: x} if x.size else {}, {back: out} if out.size else {}, lambda: out)
 
     def send(self, x: Array, to: int, tag: int = 0) -> Pending:
-        """Send x to one rank, which calls recv with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        """Send an array to one rank, which calls `recv`. Not collective.
+
+        Parameters
+        ----------
+        x : array
+            What is sent.
+        to : int
+            The rank that receives it.
+        tag : int, optional
+            From 0 to 2^14 - 1, the same as the receiver's.
+
+        Returns
+        -------
+        Pending
+            Of `x`, which may be written to again once it has been waited for.
+
+        Raises
+        ------
+        GridError
+            For `to` that is no rank, on this rank.
+        PdlaError
+            For another tag, on this rank.
+        """
         self._arrays("send", x)
         self._one_of("send", to=to)
         return self._pending("send", self._tagged("send", _checked(tag), [(to, x)], []), [], lambda: x)
 
     def recv(self, out: Array, source: int, tag: int = 0) -> Pending:
-        """Receive out from one rank, which calls send with the same tag, from 0 to 2^14 - 1 (else PdlaError, on this rank)."""
+        """Receive an array from one rank, which calls `send`. Not collective.
+
+        Parameters
+        ----------
+        out : array
+            What it is written to.
+        source : int
+            The rank that sends.
+        tag : int, optional
+            From 0 to 2^14 - 1, the same as the sender's.
+
+        Returns
+        -------
+        Pending
+            Of `out`.
+
+        Raises
+        ------
+        GridError
+            For a source that is no rank, on this rank.
+        PdlaError
+            For another tag, on this rank.
+        """
         self._arrays("recv", out)
         self._one_of("recv", source=source)
         coming = [(source, out)]
         return self._pending("recv", self._tagged("recv", _checked(tag), [], coming), coming, lambda: out)
 
     def barrier(self) -> None:
-        """Collective, blocking: no rank goes on before all have called it. AgreementError where others are in another agreement."""
+        """Wait until all ranks have called it. Collective, blocking.
+
+        Raises
+        ------
+        AgreementError
+            Where others are in another agreement.
+        """
         if not self.same("barrier"):
             raise AgreementError(f"barrier on {self.axis!r}, {self.size} ranks: other ranks are in another call")
 

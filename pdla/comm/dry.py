@@ -120,8 +120,10 @@ class DryComm(Communicator):
         yield self._half(self._spread(size, messages, outside), lambda: None, "ring" if around else "")
 
     def _addends(self, x: Array, own: int, wide: int) -> tuple[Figures, int, str]:
-        """What this rank receives for its `own` elements of a sum of x, added up in `wide` bytes each; bytes of buffers; the sum's
-        way."""
+        """What this rank receives for its `own` elements of a sum of x, bytes of buffers, and the sum's way.
+
+        Addends are added up in `wide` bytes each.
+        """
         growth, peers = wide // x.itemsize, self.size - 1
         if self._pipelined(x.nbytes, growth):
             lengths = [len(range(*block_bounds(x.size, self.size, r))) for r in range(self.size)]
@@ -197,12 +199,51 @@ def _keeping(held: list[meta.Meta], arrivals: Iterator[int]) -> Iterator[int]:
 def dry_run(
     size: int, program: Callable[..., Any], *args: Any, rank: int = 0, machine: Machine | str | None = None, **named: Any
 ) -> tuple[Any, Ledger]:
-    """Run program(comm, *args, **named) as one rank of `size`, without data; gives its result and its ledger.
+    """Run a program as one rank of many, without data or other ranks.
 
-    Matrices hold `Meta` blocks (shape and dtype). Figures are this rank's; where sizes do not divide, ranks differ. Numbers that
-    depend on elements, as those of norm and trace, are 0. Once it has ended, collective calls of its matrices are a GridError.
-    machine  a Machine, or its name (a100x4, or a TOML file): the ledger's times are those of this rank on it, from 0 on, and
-             `ledger.seconds` is how long it took; at any time every other rank is taken to be as far as this one
+    Matrices hold blocks that have a shape and a dtype alone. Numbers that depend on elements, as
+    those of norm and trace, are 0.
+
+    Parameters
+    ----------
+    size : int
+        Ranks of the imagined world.
+    program : callable
+        It is called once, as ``program(comm, *args, **named)``.
+    *args
+        Further arguments of `program`.
+    rank : int, optional
+        The rank that is run. Where sizes do not divide, ranks differ.
+    machine : Machine or str, optional
+        A machine, its name or its TOML file: the ledger's times are those of this rank on it, from
+        0 on, and ``ledger.seconds`` is how long it took. Every other rank is taken to be as far as
+        this one at any time.
+    **named
+        Further arguments of `program`, by name.
+
+    Returns
+    -------
+    result
+        What `program` returned. Collective calls of its matrices are a GridError from now on.
+    ledger : Ledger
+        What this rank received (bytes, messages) and computed (flops).
+
+    Raises
+    ------
+    PdlaError
+        For a number of ranks, or a rank, that cannot be.
+
+    Examples
+    --------
+    A product of SUMMA on 1,024 ranks, each of which holds 125 x 125 of A, B and C:
+
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((32, 32))
+    ...     A = pdla.zeros((4000, 4000), grid, pdla.Layout("row", "col"))
+    ...     pdla.matmul(A, A, algorithm="summa")
+    >>> _, ledger = pdla.dry_run(1024, program)
+    >>> ledger.bytes_received == 8 * pdla.matmul_words("summa", 4000, 4000, 4000, (32, 32))
+    True
     """
     check_run("dry_run", size, program, args, rank=rank != 0, machine=machine is not None)
     if not 0 <= rank < size:

@@ -29,8 +29,15 @@ Landed = Callable[[int], None]  # called with how many of those pieces have come
 class Group(ABC):
     """Ranks of one world, and which of them share a node; a Communicator without its verbs.
 
-    rank, size  this rank's number, and how many ranks there are
-    axis        the axis of a grid along which the ranks differ, or another name of the group; "all" for a whole world
+    Parameters
+    ----------
+    rank : int
+        This rank's number.
+    size : int
+        How many ranks there are.
+    axis : str, optional
+        The axis of a grid along which the ranks differ, or another name of the group; "all" for a
+        whole world.
     """
 
     xp: ModuleType  # the array module this world's matrices are made of
@@ -91,9 +98,23 @@ class Group(ABC):
         return self.nodes > 1 and self.homes[rank] != self.homes[self.rank]
 
     def in_step(self, call: str = "a verb") -> None:
-        """Called before an agreement or a message: GridError where the communicator has been freed, AgreementError where two
-        threads are in calls at once; and if this rank has gone on after an error amid messages (agreement.py), ask whether all
-        ranks have. If that raises, the next call asks again."""
+        """Check, before an agreement or a message, that this rank may go on.
+
+        If it has gone on after an error amid messages (agreement.py), ask whether all ranks have;
+        if that raises, the next call asks again.
+
+        Parameters
+        ----------
+        call : str, optional
+            What is about to happen, in words.
+
+        Raises
+        ------
+        GridError
+            Where the communicator has been freed.
+        AgreementError
+            Where two threads are in calls at once.
+        """
         self._check_open()
         comm: Group | None = self
         while comm is not None:
@@ -104,7 +125,23 @@ class Group(ABC):
             comm = comm.above
 
     def enter(self, call: str) -> tuple[int, str] | None:
-        """This thread begins a collective call, and puts what it is given here back into `user` at its end."""
+        """Begin a collective call in this thread.
+
+        Parameters
+        ----------
+        call : str
+            The call in words.
+
+        Returns
+        -------
+        tuple or None
+            What the thread puts back into `user` at the end of the call.
+
+        Raises
+        ------
+        AgreementError
+            As `alone` does.
+        """
         before = self.user
         if before is not None or self.clash:
             self.alone(call)
@@ -112,8 +149,20 @@ class Group(ABC):
         return before
 
     def alone(self, call: str) -> None:
-        """AgreementError, now and at every further call, if another thread of this rank is in a collective call: ranks would
-        mistake messages of the one for those of the other."""
+        """Refuse this call, and any further one, if another thread is in a collective call.
+
+        Ranks would mistake messages of the one for those of the other.
+
+        Parameters
+        ----------
+        call : str
+            This thread's call in words.
+
+        Raises
+        ------
+        AgreementError
+            Where another thread of this rank is, or was, in one at once.
+        """
         user = self.user
         if not self.clash and user is not None and user[0] != get_ident():
             self.clash = (
@@ -164,16 +213,56 @@ class Group(ABC):
 
     @abstractmethod
     def split(self, ranks: Sequence[int] | None, axis: str) -> Self | None:
-        """Collective: the communicator of this rank's group. ranks: the group's ranks in this communicator, in the new order; None:
-        this rank is in no group, and gets None."""
+        """Give the communicator of this rank's group. Collective.
+
+        Parameters
+        ----------
+        ranks : sequence of int, or None
+            The group's ranks in this communicator, in the new order; None: this rank is in no
+            group.
+        axis : str
+            What to call the group.
+
+        Returns
+        -------
+        Communicator or None
+            None for None.
+        """
 
     @abstractmethod
     def share(self, value: Any) -> list[Any]:
-        """Collective, blocking: every rank's small Python object, by rank. Over MPI, PdlaError for one that cannot be pickled."""
+        """Give every rank's value to every rank. Collective, blocking.
+
+        Parameters
+        ----------
+        value : object
+            Any small one.
+
+        Returns
+        -------
+        list
+            The values, by rank.
+
+        Raises
+        ------
+        PdlaError
+            For one that cannot be pickled, over MPI.
+        """
 
     @abstractmethod
     def same(self, text: str) -> bool:
-        """Collective, blocking: whether every rank gave the same text."""
+        """Tell whether every rank gave the same text. Collective, blocking.
+
+        Parameters
+        ----------
+        text : str
+            This rank's text.
+
+        Returns
+        -------
+        bool
+            The same on every rank.
+        """
 
     @property
     @abstractmethod
@@ -181,12 +270,32 @@ class Group(ABC):
         """A value that is equal for two handles of one communicator on the same rank."""
 
     def shared_buffer(self) -> SharedBuffer | None:
-        """Memory that all ranks write to and read from in turns (shared_buffer.py); None where they do not run on one node."""
+        """Give memory that all ranks write to and read from in turns.
+
+        Returns
+        -------
+        SharedBuffer or None
+            None where they do not run on one node.
+        """
         return None
 
     def common(self, size: int) -> Any:
-        """Collective: `size` bytes that all ranks see, which live as long as an array over them; None where the ranks do not run on
-        one node, or share no memory. PdlaError, on every rank, where there is not enough memory.
+        """Make memory that all ranks see, and that lives as long as an array over it. Collective.
+
+        Parameters
+        ----------
+        size : int
+            Bytes.
+
+        Returns
+        -------
+        object or None
+            None where the ranks do not run on one node, or share no memory.
+
+        Raises
+        ------
+        PdlaError
+            Where there is not enough memory, on every rank.
         """
         return None
 
@@ -198,10 +307,19 @@ class Group(ABC):
         return made
 
     def gather_buffer(self, nbytes: int, pieces: int) -> GatherBuffer | None:
-        """Collective: memory that the ranks of each node share, for an all-gather of `nbytes` bytes
-        (collectives/shared_gather.py). None where that does not pay or is not possible: then each rank needs memory of its own.
+        """Make memory that the ranks of each node share, for an all-gather. Collective.
 
-        pieces  how many arrays will be taken from it
+        Parameters
+        ----------
+        nbytes : int
+            Bytes to be gathered.
+        pieces : int
+            How many arrays will be taken from it.
+
+        Returns
+        -------
+        GatherBuffer or None
+            None where that does not pay or is not possible: then each rank needs memory of its own.
         """
         if self.nodes in (1, self.size) or not self._around(nbytes):
             return None
@@ -210,6 +328,6 @@ class Group(ABC):
         return GatherBuffer(self.near.shared_buffer(), self.near.size, size) if size * most <= self.shared_limit else None  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Collective: free what the world holds for this communicator, and what has been made from it."""
+        """Free what the world holds for this communicator and what was made from it. Collective."""
         while self.ending:
             self.ending.pop()()

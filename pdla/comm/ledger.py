@@ -31,16 +31,30 @@ _NAMED = 6  # verbs, axes or tags that a ledger's repr names: those with most by
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened: a verb of the communicator, a local GEMM ("gemm") or LAPACK routine, or another
-    piece of local work.
+    """One thing that happened on a rank: a verb, a local GEMM ("gemm") or LAPACK routine, or another piece of local work.
 
-    axis      the grid axis (or axes, comma-separated) it ran along; "" for local work
-    bytes     received from other ranks;  messages: received;  flops: multiplications and additions done
-    start, end  seconds on time.perf_counter's clock, or on the clock of a dry run's machine: end is when the result was there
-    way       of a broadcast: "mpi", "flat" or "chain"; of an all-gather around the nodes: "ring"; of a sum
-              from node to node: "pipeline"; of short pieces of many ranks: "circulant"
-    tag       what it was for, where a layer or a program has said so: `with pdla.tagged("fc1")`
-    far       of `bytes` those from ranks on other nodes, as far as pdla knows which ranks these are
+    Parameters
+    ----------
+    what : str
+        The verb; "gemm"; or another piece of local work.
+    axis : str
+        The grid axis it ran along, or axes, comma-separated; "" for local work.
+    bytes : int
+        Received from other ranks.
+    messages : int
+        Received from other ranks.
+    flops : int
+        Multiplications and additions done.
+    start, end : float
+        Seconds on time.perf_counter's clock, or on the clock of a dry run's machine; at `end` the
+        result was there.
+    way : str
+        Of a broadcast "mpi", "flat" or "chain"; of an all-gather around the nodes "ring"; of a sum
+        from node to node "pipeline"; of short pieces of many ranks "circulant".
+    tag : str
+        What it was for, where a layer or a program has said so by `tagged`.
+    far : int
+        Of `bytes` those from ranks on other nodes, as far as pdla knows which ranks these are.
     """
 
     what: str
@@ -57,11 +71,32 @@ class Event:
 
 @dataclass(repr=False)
 class Ledger:
-    """What one rank received and computed. Its repr is a few lines of totals, however many events there are.
+    """What one rank received and computed: `record` and `dry_run` make it.
 
-    events     in the order in which they ended
-    workspace  bytes of buffers that are allocated now;  peak_workspace: the most at any moment
-    seconds    of a dry run on a machine: how long it took;  computed: those in which this rank did not wait
+    Its repr is a few lines of totals, however many events there are.
+
+    Parameters
+    ----------
+    events : list of Event
+        In the order in which they ended.
+    workspace : int
+        Bytes of buffers that are allocated now.
+    peak_workspace : int
+        The most of these bytes at any moment.
+    seconds : float
+        Of a dry run on a machine: how long it took.
+    computed : float
+        Of these seconds those in which this rank did not wait.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((4, 4), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     with pdla.record() as ledger:
+    ...         A @ A
+    ...     return ledger.by_axis(), ledger.messages
+    >>> pdla.run(4, program)[0]
+    ({'col': 32, 'row': 32}, 2)
     """
 
     events: list[Event] = field(default_factory=list)
@@ -91,15 +126,33 @@ class Ledger:
         return sum(event.flops for event in self.events)
 
     def by_axis(self) -> dict[str, int]:
-        """Bytes received along each axis."""
+        """Add up the bytes received along each axis.
+
+        Returns
+        -------
+        dict of str to int
+            Bytes by axis.
+        """
         return self._sums("axis")
 
     def by_verb(self) -> dict[str, int]:
-        """Bytes received by each verb."""
+        """Add up the bytes received by each verb.
+
+        Returns
+        -------
+        dict of str to int
+            Bytes by verb.
+        """
         return self._sums("what")
 
     def by_tag(self) -> dict[str, int]:
-        """Bytes received under each tag."""
+        """Add up the bytes received under each tag.
+
+        Returns
+        -------
+        dict of str to int
+            Bytes by tag.
+        """
         return self._sums("tag")
 
     def _sums(self, key: str) -> dict[str, int]:
@@ -121,18 +174,44 @@ class Ledger:
         ])
 
     def total(self, comm: Any) -> dict[str, int]:
-        """Collective over comm: sums and maxima over its ranks of bytes received, those from other nodes, messages, and bytes of
-        peak workspace."""
+        """Add up the figures of all ranks.
+
+        Collective over `comm`.
+
+        Parameters
+        ----------
+        comm : Communicator
+            The ranks, of which each gives its ledger.
+
+        Returns
+        -------
+        dict of str to int
+            bytes_received, bytes_from_far, messages and peak_workspace (bytes): sums over the
+            ranks; and max_bytes_received and so on: the most that any rank has.
+        """
         figures = comm.share((self.bytes_received, self.bytes_from_far, self.messages, self.peak_workspace))
         names = ("bytes_received", "bytes_from_far", "messages", "peak_workspace")
         sums = {name: sum(rank[i] for rank in figures) for i, name in enumerate(names)}
         return sums | {f"max_{name}": max(rank[i] for rank in figures) for i, name in enumerate(names)}
 
     def save_trace(self, path: str, comm: Any = None) -> None:
-        """Write the events as a Chrome/Perfetto trace: what the rank computes in one row, messages under way above it.
+        """Write the events as a Chrome/Perfetto trace.
 
-        comm  None: this rank's events alone, not collective. Else collective over it: rank 0 writes the events of all ranks, each
-              as a process, with clocks aligned by a barrier. OSError, on every rank, where the file cannot be written.
+        What a rank computes is in one row, messages under way are above it. Collective over `comm`,
+        if one is given.
+
+        Parameters
+        ----------
+        path : str
+            The JSON file.
+        comm : Communicator, optional
+            Rank 0 of it writes the events of all its ranks, each as a process, with clocks aligned
+            by a barrier. By default this rank's events alone are written.
+
+        Raises
+        ------
+        OSError
+            Where the file cannot be written, on every rank.
         """
         if comm is None:
             trace.write(path, {0: self.events})
@@ -165,7 +244,26 @@ def _largest(sums: dict[str, int]) -> str:
 
 @contextmanager
 def record() -> Iterator[Ledger]:
-    """Open a ledger for this rank for the length of a with-block; what an inner one records, an outer one does not."""
+    """Open a ledger for this rank for the length of a with-block.
+
+    What an inner one records, an outer one does not. Without an open ledger nothing is recorded,
+    and that costs nothing. Not collective.
+
+    Yields
+    ------
+    Ledger
+        That of this rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((4, 4), pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    ...     with pdla.record() as ledger:
+    ...         A.gather()
+    ...     return ledger.bytes_received
+    >>> pdla.run(2, program)
+    [64, 64]
+    """
     ledger = Ledger()
     token = _open.set(ledger)
     try:
@@ -185,7 +283,25 @@ def tag() -> str:
 
 
 class tagged:
-    """Name what the messages begun and the work done in a with-block are for: events of them have this tag."""
+    """Name what the messages begun and the work done in a with-block are for.
+
+    Events of them have this tag. Not collective.
+
+    Parameters
+    ----------
+    name : str
+        The tag.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((4, 4), pdla.ProcessGrid(comm.size), pdla.Layout("row"))
+    ...     with pdla.record() as ledger, pdla.tagged("result"):
+    ...         A.gather()
+    ...     return ledger.by_tag()
+    >>> pdla.run(2, program)[0]
+    {'result': 64}
+    """
 
     __slots__ = ("name", "token")
 

@@ -10,9 +10,19 @@ from pdla.comm.ledger import Event, current, tag
 
 
 class Pending:
-    """A verb that has been started: `wait()` ends it and gives its result, once; iterating gives arrivals as they come.
+    """A verb that has been started: `wait()` ends it and gives its result, once.
 
-    `arrivals` yields the ranks whose pieces have come, in order of arrival, and ends when the verb has ended on this rank.
+    Iterating gives, in order of arrival, the ranks whose pieces have come, and ends when the verb
+    has ended on this rank. Verbs of a `Communicator` make it.
+
+    Parameters
+    ----------
+    arrivals : iterator of int
+        The ranks whose pieces have come.
+    result : callable
+        Gives what the verb has filled.
+    event : tuple, optional
+        What the open ledger is to record.
     """
 
     def __init__(
@@ -36,7 +46,13 @@ class Pending:
             self._ledger = None
 
     def wait(self) -> Any:
-        """End the verb on this rank; gives the array that it has filled (or the list of arrays)."""
+        """End the verb on this rank.
+
+        Returns
+        -------
+        array or list of arrays
+            What the verb has filled.
+        """
         for _ in self:
             pass
         return self._result()

@@ -24,9 +24,9 @@ HALF = 2**20  # bytes up to which turns alternate between two halves of memory: 
 
 
 class SharedBuffer(ABC):
-    """place  a name for the memory of this turn: at turns with equal names it is the same; None: it is new at every turn"""
+    """Memory that the ranks of a communicator write to and read from in turns."""
 
-    place: Any = None
+    place: Any = None  # a name for the memory of this turn: at turns with equal names it is the same; None: new at every turn
 
     @abstractmethod
     def open(self, size: int) -> Any:
@@ -58,8 +58,10 @@ class SharedBuffer(ABC):
 
 
 class Turns(SharedBuffer):
-    """A shared buffer over memory that is kept from turn to turn. `_grow` provides it; `_come` and `_await` are the halves of a
-    barrier."""
+    """A shared buffer over memory that is kept from turn to turn.
+
+    `_grow` provides it; `_come` and `_await` are the halves of a barrier.
+    """
 
     def __init__(self) -> None:
         self.memory: Any = None

@@ -174,8 +174,11 @@ class ThreadComm(Communicator):
         self.world.wait_until(self.me, lambda: message.copied, lambda: self._describe(call, number, [self.ranks[to]]))
 
     def _in_turn(self, recvs: Pieces, onward: Onward) -> list[tuple[int, int, Array]]:
-        """(i, source, array) of each of recvs, in the order in which they are waited for: first those to be sent on, in order; then
-        the others, beginning with the next rank around the ring, so that not all ranks read from rank 0 at once."""
+        """The messages in the order in which they are waited for, as (i, source, array) of each of recvs.
+
+        First those to be sent on, in order; then the others, beginning with the next rank around the ring, so that not all
+        ranks read from rank 0 at once.
+        """
         turns = ((i, source, out) for i, (source, out) in enumerate(recvs))
         return sorted(turns, key=lambda turn: 0 if turn[0] in onward else 1 + (turn[1] - self.rank) % self.size)
 
@@ -317,15 +320,48 @@ class ThreadBuffer(SharedBuffer):
 def run(
     size: int, program: Callable[..., Any], *args: Any, delay: float = 0.0, bandwidth: float = inf, **named: Any
 ) -> list[Any]:
-    """Run program(comm, *args, **named) on `size` ranks as threads, at most 10,000; gives their results by rank.
+    """Run a program on ranks that are threads of this process, and give their results.
 
-    Inside, comm=None means this world. Every BLAS is held to one thread a rank meanwhile. The first rank that raises ends
-    all of them, and its error is raised here; where all ranks wait, it is a DeadlockError. Ctrl-C is raised at once, and ends each
-    rank at its next collective call. Once all ranks have ended, a collective call, as of a matrix that the program has returned, is
-    a GridError.
+    Inside, `comm=None` means this world. Every BLAS is held to one thread a rank meanwhile.
 
-    delay, bandwidth  seconds, and bytes a second, of an imagined network: each array arrives delay + nbytes / bandwidth seconds
-                      after it was sent, whatever else is on its way; agreements take no time
+    Parameters
+    ----------
+    size : int
+        Ranks, at most 10,000.
+    program : callable
+        It is called as ``program(comm, *args, **named)`` on each rank.
+    *args
+        Further arguments of `program`, the same on every rank.
+    delay : float, optional
+        Seconds by which an imagined network delays each array; agreements take no time.
+    bandwidth : float, optional
+        Bytes a second of that network, for each array whatever else is on its way.
+    **named
+        Further arguments of `program`, by name.
+
+    Returns
+    -------
+    list
+        What `program` returned, by rank.
+
+    Raises
+    ------
+    PdlaError
+        For a number of ranks, a delay or a bandwidth that cannot be.
+    DeadlockError
+        Where all ranks wait; it names each rank's call.
+    Exception
+        That of the first rank that raises, which ends the others.
+
+    Notes
+    -----
+    Ctrl-C is raised at once, and ends each rank at its next collective call. Once all ranks have
+    ended, a collective call, as of a matrix that the program has returned, is a GridError.
+
+    Examples
+    --------
+    >>> pdla.run(3, lambda comm, more: comm.rank + more, 10)
+    [10, 11, 12]
     """
     check_run("run", size, program, args, delay=delay != 0, bandwidth=bandwidth != inf)
     if size > MOST:
@@ -364,8 +400,10 @@ def check_run(name: str, size: int, program: Callable[..., Any], args: Sequence[
 
 
 def _unbound(program: Callable[..., Any], positions: int) -> list[Parameter]:
-    """The arguments that a function still takes by keyword, besides those that functools.partial gives, once so many are given by
-    position."""
+    """The arguments that a function still takes by keyword, once so many are given by position.
+
+    Those that functools.partial gives are left out.
+    """
     try:
         known = [*signature(program).parameters.values()]
     except (TypeError, ValueError):  # some functions of C have none that Python knows

@@ -23,8 +23,10 @@ def aligned(size: int) -> int:
 
 
 class Workspace:
-    """Memory of one rank for reuse, by size and, on a device, by the stream whose work used it: work on other streams does not wait
-    until that is done. `held` counts its bytes, in use or not; `used` those in use, `peak` the most at once.
+    """Memory of one rank for reuse, by size and, on a device, by the stream whose work used it.
+
+    Work on other streams does not wait until that is done. `held` counts its bytes, in use or not; `used` those in use,
+    `peak` the most at once.
 
     Before it would hold more than `most` bytes (inf: more than the peak, which is what plans foretell, and SPARE) it frees memory
     that is not in use; a later call allocates it again.

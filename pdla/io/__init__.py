@@ -28,22 +28,60 @@ FORMATS = {".npy": npy, ".mtx": mtx, ".mtx.gz": mtx, ".h5": hdf5, ".hdf5": hdf5}
 
 
 def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dataset: str | None = None) -> DistMatrix:
-    """A matrix from a file, in the byte order of this machine. Collective over the grid's communicator, idle ranks too.
+    """Read a matrix from a file, in the byte order of this machine.
 
-    path     .npy     C or Fortran order, any byte order; each rank reads its own block through a memory map
-                      (a file that is shortened just then ends the rank: SIGBUS)
-             .mtx, .mtx.gz   Matrix Market, sparse or dense; the matrix is dense; rank 0 reads it and deals it out
-             .h5, .hdf5      HDF5; each rank reads its own block
-             Every rank must see the file.
-    dataset  HDF5 only: the name of the dataset; by default the only one in the file.
+    Collective over the grid's communicator, idle ranks included. Every rank must see the file. In a
+    dry run only its header is read.
 
-    Elements are bool, integers, real or complex, as in the file; two bytes without a name (|V2), as np.save and h5py make of
-    bfloat16, are bfloat16, which needs ml_dtypes. From Matrix Market they are int64, uint64, float64 or complex128, whose
-    exponents may stand after E or, as Fortran writes them, D. A Matrix Market file has exactly the entries that it announces, none
-    that its symmetry forbids, and no sum of entries that overflows an integer; if it ends within its last number, nobody can tell.
-    Raises, the same on every rank, FileError for a file that is missing, damaged, truncated, written to while it is read, or not a
-    matrix of numbers, or for an HDF5 dataset that lies in other files which are missing or too short; and LayoutError for a layout
-    that does not fit it or has partial sums. In a dry run only the header is read.
+    Parameters
+    ----------
+    path : str or os.PathLike
+        Its ending tells the format:
+
+        * ``.npy``: C or Fortran order, any byte order; each rank reads its own block through a
+          memory map (a file that is shortened just then ends the rank: SIGBUS).
+        * ``.mtx``, ``.mtx.gz``: Matrix Market, sparse or dense; the matrix is dense; rank 0 reads
+          it and deals it out.
+        * ``.h5``, ``.hdf5``: HDF5; each rank reads its own block.
+    grid : ProcessGrid
+        What the matrix is cut over.
+    layout : Layout
+        How it is cut, without partial sums.
+    dataset : str, optional
+        HDF5 only: the name of the dataset; by default the only one in the file.
+
+    Returns
+    -------
+    DistMatrix
+        Bool, integers, real or complex, as in the file; from Matrix Market int64, uint64, float64
+        or complex128. Two bytes without a name, as np.save and h5py make of bfloat16, are bfloat16,
+        which needs ml_dtypes.
+
+    Raises
+    ------
+    FileError
+        For a file that is missing, damaged, truncated, written to while it is read, or not a matrix
+        of numbers, and for an HDF5 dataset that lies in other files which are missing or too short;
+        on every rank.
+    LayoutError
+        For a layout that does not fit the matrix or has partial sums, on every rank.
+
+    Notes
+    -----
+    A Matrix Market file has exactly the entries that it announces, none that its symmetry forbids,
+    and no sum of entries that overflows an integer; if it ends within its last number, nobody can
+    tell. Exponents stand after E or, as Fortran writes them, D.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> def program(comm, path):
+    ...     grid = pdla.ProcessGrid((2, 2))
+    ...     pdla.save(path, pdla.eye(4, grid, pdla.Layout("row", "col")))
+    ...     return pdla.load(path, grid, pdla.Layout("col")).trace()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(pdla.run(4, program, os.path.join(folder, "eye.npy"))[0])
+    4.0
     """
     on_grid("load", grid)
     comm = grid.comm
@@ -70,25 +108,59 @@ def load(path: str | os.PathLike[str], grid: ProcessGrid, layout: Layout, *, dat
 
 
 def save(path: str | os.PathLike[str], A: DistMatrix, *, dataset: str = "matrix") -> None:
-    """A matrix into a file, whose ending gives the format, as in load. Collective over the communicator of A's grid.
+    """Write a matrix into a file.
 
-    .npy            C order; each block is written once, by a rank that holds it, through a memory map. Across nodes
-                    this needs a file system that keeps the nodes' maps coherent, as Lustre does and NFS does not.
-                    bfloat16 is written as by np.save: jax.numpy.load knows it, np.load(path).view(ml_dtypes.bfloat16) gives it
-    .mtx, .mtx.gz   gathered on rank 0 and written there, dense; bool and short dtypes are loaded again as 64-bit integers
-                    and double precision; long doubles are refused
-    .h5, .hdf5      written by rank 0, a few rows at a time, or by all ranks where h5py is built with MPI; `dataset` names
-                    the matrix in the file; the file's other datasets stay, and the attributes of this one. The matrix is stored
-                    in one piece, not compressed, whatever was there, and a link into another file is refused.
-                    bfloat16 is a float of 16 bits to HDF5, which h5py and others read as float32
+    Collective over the communicator of A's grid. The file appears, or replaces an old one and takes
+    over its permissions, only when all of it has been written: a save that fails leaves the old
+    one. A dry run writes nothing.
 
-    The file appears, or replaces an old one and takes over its permissions, only when all of it has been written: a save that
-    fails leaves the old one.
-    Who has the old one open keeps it, and what is written there is lost. So a save is refused where anybody, in this program or
-    another, has locked the file to write to it, as HDF5 does; where it has been changed meanwhile; and where it has other names
-    (hard links). Nobody can tell who writes without a lock (a memory map, HDF5 over MPI or with HDF5_USE_FILE_LOCKING=FALSE), or
-    on another node, where the file system does not pass locks on, or at the very moment at which the file is replaced.
-    Partial sums are added up first. Raises FileError, the same on every rank. A dry run writes nothing.
+    Parameters
+    ----------
+    path : str or os.PathLike
+        Its ending tells the format:
+
+        * ``.npy``: C order; each block is written once, by a rank that holds it, through a memory
+          map. Across nodes this needs a file system that keeps the nodes' maps coherent, as Lustre
+          does and NFS does not.
+        * ``.mtx``, ``.mtx.gz``: gathered on rank 0 and written there, dense; bool and short dtypes
+          are loaded again as 64-bit integers and double precision; long doubles are refused.
+        * ``.h5``, ``.hdf5``: written by rank 0, a few rows at a time, or by all ranks where h5py is
+          built with MPI. The file's other datasets stay, and the attributes of this one.
+    A : DistMatrix
+        The matrix; partial sums are added up first.
+    dataset : str, optional
+        HDF5 only: the name of the matrix in the file.
+
+    Raises
+    ------
+    FileError
+        Where the file cannot be written, on every rank.
+
+    Notes
+    -----
+    Who has the old file open keeps it, and what is written there is lost. So a save is refused
+    where anybody, in this program or another, has locked the file to write to it, as HDF5 does;
+    where it has been changed meanwhile; and where it has other names (hard links). Nobody can tell
+    who writes without a lock (a memory map, HDF5 over MPI or with HDF5_USE_FILE_LOCKING=FALSE), or
+    on another node, where the file system does not pass locks on, or at the very moment at which
+    the file is replaced.
+
+    bfloat16 is written to ``.npy`` as by np.save: jax.numpy.load knows it,
+    ``np.load(path).view(ml_dtypes.bfloat16)`` gives it. To HDF5 it is a float of 16 bits, which
+    h5py and others read as float32. A dataset is stored in one piece, not compressed, whatever was
+    there, and a link into another file is refused.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> def program(comm, path):
+    ...     pdla.save(path, pdla.eye(2, pdla.ProcessGrid(comm.size), pdla.Layout("row")))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "eye.npy")
+    ...     _ = pdla.run(2, program, path)
+    ...     print(np.load(path))
+    [[1. 0.]
+     [0. 1.]]
     """
     if not isinstance(A, DistMatrix):
         raise FileError(f"save(path, A): A is {kind_of(A)}, not a DistMatrix")

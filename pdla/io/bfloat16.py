@@ -1,5 +1,8 @@
-"""bfloat16 in HDF5: a float of that form, which HDF5 converts for any reader; h5py takes it for float32. What h5py itself makes of
-it, two opaque bytes (|V2), is read, too. Elements are moved as bits: HDF5 converts but 10 million a second."""
+"""bfloat16 in HDF5: a float of that form, which HDF5 converts for any reader; h5py takes it for float32.
+
+What h5py itself makes of it, two opaque bytes (|V2), is read, too. Elements are moved as bits: HDF5 converts but 10
+million a second.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def for_h5py(dtype: np.dtype) -> Any:
 
 
 def get(x: Any, rows: slice, cols: slice) -> np.ndarray:
-    """x[rows, cols]"""
+    """`x[rows, cols]`, read."""
     if not is_short(x):
         return x[rows, cols]
     shape = tuple(len(range(some.start, some.stop, some.step or 1)) for some in (rows, cols))
@@ -56,7 +59,7 @@ def get(x: Any, rows: slice, cols: slice) -> np.ndarray:
 
 
 def put(x: Any, rows: slice, cols: slice, block: np.ndarray) -> None:
-    """x[rows, cols] = block"""
+    """`x[rows, cols] = block`, written."""
     if not is_short(x):
         x[rows, cols] = block
     elif block.size:

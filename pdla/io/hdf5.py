@@ -64,8 +64,10 @@ def load(path: Path, dataset: str | None, shape: Shape, dtype: np.dtype, grid: P
 
 
 def _read(x: Any, block: np.ndarray, rows: Selection, cols: Selection) -> None:
-    """x[rows][:, cols] into block, in few large reads: HDF5 is slow at many small ones, and may unpack a chunk anew for each. So
-    scattered columns are picked from the whole stretch between the first and the last, scattered rows from that of their chunks.
+    """x[rows][:, cols] into block, in few large reads: HDF5 is slow at many small ones, and may unpack a chunk anew for each.
+
+    So scattered columns are picked from the whole stretch between the first and the last, scattered rows from that of their
+    chunks.
     """
     stretch: slice = cols if isinstance(cols, slice) else slice(int(cols[0]), int(cols[-1]) + 1)
     within = slice(None) if isinstance(cols, slice) else cols - cols[0]
@@ -128,8 +130,11 @@ def save(part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
 
 
 def _create(h5py: ModuleType, part: Path, path: Path, dataset: str, A: DistMatrix) -> None:
-    """A copy of the old file, or a new one, with the dataset in it, to be written to. All disk space that it needs is taken now: if
-    HDF5 found the disk full when it closes a file, it would end the process (h5py's issue 914)."""
+    """A copy of the old file, or a new one, with the dataset in it, to be written to.
+
+    All disk space that it needs is taken now: if HDF5 found the disk full when it closes a file, it would end the process
+    (h5py's issue 914).
+    """
     old = path.exists()
     if old:
         shutil.copyfile(path, part)
@@ -156,8 +161,10 @@ def _make(file: Any, dataset: str, shape: Shape, dtype: np.dtype) -> Any:
 
 
 def _check_links(file: Any, dataset: str) -> None:
-    """ValueError where a link on the way to a dataset leads to nothing, or into another file, which must not be written to before
-    all has been written."""
+    """ValueError where a link on the way to a dataset leads to nothing, or into another file.
+
+    That must not be written to before all has been written.
+    """
     steps = [step for step in dataset.split("/") if step not in ("", ".")]
     for n in range(1, len(steps) + 1):
         way = "/".join(steps[:n])
@@ -169,8 +176,11 @@ def _check_links(file: Any, dataset: str) -> None:
 
 
 def _has_its_place(x: Any) -> bool:
-    """Whether all space of a dataset has been taken, in its file: not that of chunks, which need more the less can be compressed;
-    nor that of a dataset never written to, or whose elements lie in other files."""
+    """Whether all space of a dataset has been taken, in its file.
+
+    That of chunks has not, which need more the less can be compressed; nor that of a dataset never written to, or whose
+    elements lie in other files.
+    """
     layout, h5d, size = x.id.get_create_plist().get_layout(), _h5py().h5d, x.size * x.id.get_type().get_size()
     return layout in (h5d.CONTIGUOUS, h5d.COMPACT) and not x.external and x.id.get_storage_size() == size
 

@@ -1,5 +1,7 @@
-"""Checks the lines of a Matrix Market file on their way to scipy, which reads as much of a line as it understands, and ignores the
-rest, and takes for zeros what a symmetric array lacks."""
+"""Checks the lines of a Matrix Market file on their way to scipy.
+
+That reads as much of a line as it understands, and ignores the rest, and takes for zeros what a symmetric array lacks.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,11 @@ PLUS = re.compile(rb"(?<![^ \t])\+(?=\d)")  # before a number, where scipy takes
 
 
 class Lines:
-    """A file of one entry a line, for scipy to read; ValueError for a line that is none, and for more or fewer than are announced.
-    A D before an exponent becomes an e, and a + is left out."""
+    """A file of one entry a line, for scipy to read.
+
+    ValueError for a line that is none, and for more or fewer than are announced. A D before an exponent becomes an e, and a
+    + is left out.
+    """
 
     def __init__(self, file: BufferedIOBase) -> None:
         from scipy.io import mminfo
@@ -46,8 +51,10 @@ class Lines:
         return b"".join(lines[:-1]) + PLUS.sub(b"", lines[-1])
 
     def before(self, col: int) -> int:
-        """How many entries of a dense file stand before this column: of a symmetric matrix only the lower triangle is written, of
-        a skew-symmetric one without the diagonal."""
+        """How many entries of a dense file stand before this column.
+
+        Of a symmetric matrix only the lower triangle is written, of a skew-symmetric one without the diagonal.
+        """
         if self.symmetry == "general":
             return col * self.rows
         skew = self.symmetry == "skew-symmetric"

@@ -19,8 +19,10 @@ Version = tuple[int, int, int]
 
 
 def version(path: Path) -> Version:
-    """What differs between a file and one that replaces it, or the file after a write. It is opened, since only then NFS asks the
-    server anew."""
+    """What differs between a file and one that replaces it, or the file after a write.
+
+    It is opened, since only then NFS asks the server anew.
+    """
     check_regular(path)
     with path.open("rb") as file:
         return _version(file)
@@ -61,8 +63,10 @@ def _check_replaceable(target: Path) -> None:
 
 @contextmanager
 def _held(target: Path) -> Iterator[Version | None]:
-    """A reader's lock on a file, if it is there, so that nobody locks it to write to it; gives its version. ValueError where
-    somebody has, as HDF5 does. A file system without locks tells nothing, nor do programs that take none."""
+    """A reader's lock on a file, if it is there, so that nobody locks it to write to it; gives its version.
+
+    ValueError where somebody has, as HDF5 does. A file system without locks tells nothing, nor do programs that take none.
+    """
     try:
         file = target.open("rb")
     except OSError:  # it is not there, or may not be read

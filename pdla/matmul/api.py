@@ -31,8 +31,11 @@ from pdla.model.machine import Machine
 
 @lru_cache(1024)
 def default_layout(a: Layout, b: Layout) -> Layout:
-    """C's layout where none is asked for: A's row cuts and B's column cuts. An axis that is in both cuts the rows; the columns are
-    cut along one that else would cut only the inner dimension, if there is one: so C of A^T B is cut as far as A and B are."""
+    """C's layout where none is asked for: A's row cuts and B's column cuts.
+
+    An axis that is in both cuts the rows; the columns are cut along one that else would cut only the inner dimension, if
+    there is one: so C of A^T B is cut as far as A and B are.
+    """
     taken = {*axes_of(a.rows), *axes_of(b.cols)}
     inner = iter([axis for axis in dict.fromkeys(axes_of(a.cols + b.rows)) if axis not in taken])
     cols = [cut if cut.axis not in axes_of(a.rows) else cut.along(axis) if (axis := next(inner, None)) else None for cut in b.cols]
@@ -114,11 +117,56 @@ def plan_matmul(
     panel: int | None = None,
     memory_limit: int | None = None,
 ) -> Plan:
-    """Collective: how C = alpha A B + beta C will be computed; arguments as for matmul.
+    """Plan how C = alpha A B + beta C will be computed. Collective, idle ranks included.
 
-    A plan may need more memory than it foretells, and than memory_limit, where it is run otherwise than it was made here: with
-    beta other than 0 for one made with 0, with 0 for one made with another (16-bit floats), or on matrices that have to be copied
-    where these A and B have not (conjugates, parts, another dtype, blocks with gaps).
+    Parameters
+    ----------
+    A, B : DistMatrix
+        As for `matmul`, as all arguments are.
+    algorithm : str, optional
+        How to multiply.
+    layout : Layout or "native", optional
+        Of C.
+    out : DistMatrix, optional
+        A matrix like those that are to be filled.
+    alpha : number, optional
+        Factor of the product.
+    beta : number, optional
+        Factor of what `out` holds.
+    box : tuple of three int, optional
+        Sides of the algorithm's own grid.
+    schedule : str, optional
+        How panels move.
+    panel : int, optional
+        Width of panels, in indices, at most.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    Plan
+        It says what it will cost, and multiplies matrices like these.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, on every rank.
+
+    Notes
+    -----
+    A plan may need more memory than it foretells, and than `memory_limit`, where it is run
+    otherwise than it was made here: with beta other than 0 for one made with 0, with 0 for one made
+    with another (16-bit floats), or on matrices that have to be copied where these A and B have not
+    (conjugates, parts, another dtype, blocks with gaps).
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((8, 8), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     plan = pdla.plan_matmul(A, A, algorithm="summa")
+    ...     return plan.predicted.bytes_received, plan(A, A).sum()
+    >>> pdla.run(4, program)[0]
+    (256, np.float64(512.0))
     """
     options = Options(algorithm, box, schedule, panel, memory_limit)
     return _agreed(A, B, layout, out, alpha, beta, options)[0]
@@ -138,27 +186,88 @@ def matmul(
     panel: int | None = None,
     memory_limit: int | None = None,
 ) -> DistMatrix:
-    """C = alpha A B + beta C over the communicator of A and B; collective, idle ranks included. A and B are never written to.
+    """Multiply: C = alpha A B + beta C. Collective, idle ranks included.
 
-    A, B       m x k and k x n, in any layouts on any grids over one communicator; transposes and conjugates are views
-    algorithm  "auto": the cheapest of the rule on A's own grid and all boxes of "3d", with the words that bring A and B to its
-               layouts, and C back, counted;
-               "gather", "summa", "cannon": on the grid of A and B, by the rule;
-               "3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary": on the best grid of their kind
-    layout     of C, on A's grid: a Layout, "native" (where it costs least, on the plan's grid), or None: A's row cuts and
-               B's column cuts; where one axis is in both, the columns are cut along one that cuts neither, if A or B is cut
-               along it, else not (native where A and B are on different grids)
-    out        the matrix C to fill, of the product's shape and dtype, sharing no memory with A and B
-    beta       only with out; beta = 0 never reads C. ShapeError for an alpha or beta that the dtype does not have, as a float that
-               would be infinite in it (16-bit floats are multiplied in float32). Infinity and NaN multiply each addend, as in
-               BLAS, so that a zero in A or B may make NaN
-    box        (pm, pn, pk) for an algorithm with a grid of its own ((pr, pc, depth) for tesseract);
-    schedule   "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels), "cannon" (shifts) or
-               "fetch" (panels straight from where A and B lie), where the algorithm leaves the choice
-    panel      width of panels (summa, cannon, fetch), in indices, at most;  memory_limit  bytes of workspace a rank
+    A and B are never written to. ``A @ B`` is this function without options.
 
-    dtypes promote as NumPy's do. Plans are kept: the same call finds its plan again. Raises ShapeError, LayoutError,
-    GridError, PlanError or AgreementError, on every rank.
+    Parameters
+    ----------
+    A, B : DistMatrix
+        m x k and k x n, in any layouts on any grids over one communicator; transposes and
+        conjugates are views. Dtypes promote as NumPy's do.
+    algorithm : str, optional
+        "auto": the cheapest of the rule on A's own grid and all boxes of "3d", with the words that
+        bring A and B to its layouts, and C back, counted. Others are
+
+        * on the grid of A and B, by the rule: "gather", "summa", "cannon";
+        * on the best grid of their kind: "3d", "2.5d", "tesseract", "a-stationary", "b-stationary",
+          "c-stationary".
+    layout : Layout or "native", optional
+        Of C, on A's grid; "native": where it costs least, on the plan's grid. By default A's row
+        cuts and B's column cuts; where one axis is in both, the columns are cut along one that cuts
+        neither, if A or B is cut along it, else not (native where A and B are on different grids).
+    out : DistMatrix, optional
+        The matrix C to fill, of the product's shape and dtype, sharing no memory with A and B.
+    alpha : number, optional
+        Factor of the product.
+    beta : number, optional
+        Factor of what `out` holds, which is never read where this is 0.
+    box : tuple of three int, optional
+        (pm, pn, pk) for an algorithm with a grid of its own; (pr, pc, depth) for tesseract.
+    schedule : str, optional
+        "gather" (all at once), "shared" (in memory that one node's ranks share), "summa" (panels),
+        "cannon" (shifts) or "fetch" (panels straight from where A and B lie), where the algorithm
+        leaves the choice.
+    panel : int, optional
+        Width of panels (summa, cannon, fetch), in indices, at most.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+
+    Returns
+    -------
+    DistMatrix
+        C, m x n; `out` itself, where it is given.
+
+    Raises
+    ------
+    ShapeError
+        For sizes that do not go together; an `out` of another shape or dtype; an alpha or beta that
+        the dtype does not have, as a float that would be infinite in it.
+    LayoutError
+        For a layout that does not fit, or has partial sums.
+    GridError
+        For grids over different communicators, or closed ones.
+    PlanError
+        For an algorithm or option that is unknown or cannot run here, and a memory_limit that no
+        plan keeps.
+    AgreementError
+        Where ranks give different arguments. All of these are raised on every rank.
+
+    See Also
+    --------
+    plan_matmul : The plan alone, to be run again and again.
+    predict_matmul : What a product costs, from its sizes alone.
+
+    Notes
+    -----
+    Plans are kept: the same call finds its plan again. 16-bit floats are multiplied in float32.
+    Infinity and NaN in alpha and beta multiply each addend, as in BLAS, so that a zero in A or B
+    may make NaN.
+
+    SUMMA: van de Geijn and Watts 1997. Cannon 1969. 3d: Agarwal, Balle, Gustavson, Joshi and Palkar
+    1995. 2.5d: Solomonik and Demmel 2011. The stationary forms: Schatz, van de Geijn and Poulson
+    2016. Tesseract: Wang, Xu, Bian and You 2021.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col")
+    ...     A = pdla.from_function(lambda i, j: i + j, (3, 4), grid, layout)
+    ...     return pdla.matmul(A, A.T, alpha=2).gather()
+    >>> pdla.run(4, program)[0]
+    array([[ 28.,  40.,  52.],
+           [ 40.,  60.,  80.],
+           [ 52.,  80., 108.]])
     """
     options = Options(algorithm, box, schedule, panel, memory_limit)
     plan, kept = _agreed(A, B, layout, out, alpha, beta, options)
@@ -169,7 +278,38 @@ def matmul(
 
 
 def gemm(alpha: complex, A: DistMatrix, B: DistMatrix, beta: complex, C: DistMatrix, *, algorithm: str = "auto") -> None:
-    """C = alpha A B + beta C in place, in BLAS's order of arguments; see matmul."""
+    """Multiply in place, with BLAS's order of arguments: C = alpha A B + beta C.
+
+    Collective, idle ranks included.
+
+    Parameters
+    ----------
+    alpha : number
+        Factor of the product.
+    A, B : DistMatrix
+        m x k and k x n; see `matmul`.
+    beta : number
+        Factor of what C holds, which is never read where this is 0.
+    C : DistMatrix
+        m x n, of the product's dtype, sharing no memory with A and B.
+    algorithm : str, optional
+        How to multiply; see `matmul`.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((4, 4), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     C = A.copy()
+    ...     pdla.gemm(1, A, A, -1, C)
+    ...     return C.sum()
+    >>> pdla.run(4, program)[0]
+    np.float64(48.0)
+    """
     matmul(A, B, algorithm=algorithm, out=C, alpha=alpha, beta=beta)
 
 
@@ -189,8 +329,11 @@ class Plans:
         return make() if plan is None or plan.closed else plan
 
     def keep(self, key: tuple, plan: Plan) -> None:
-        """Keep a plan as the latest, and drop the oldest. Only for calls that agree, so that every rank drops the same plans: some
-        exchange messages at their first run only, in which all ranks must take part."""
+        """Keep a plan as the latest, and drop the oldest.
+
+        Only for calls that agree, so that every rank drops the same plans: some exchange messages at their first run only, in
+        which all ranks must take part.
+        """
         if self.plans and next(reversed(self.plans.values())) is plan:
             return
         self.plans.pop(key, None)

@@ -75,8 +75,10 @@ def _one(m: int, n: int, k: int, box: Box) -> Boxes:
 
 @lru_cache(maxsize=4096)
 def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
-    """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns: so that a rank receives
-    about the fewest words, and of such arrangements the one of fewest messages."""
+    """How pk ranks are arranged that sum a face of C, bm x bn, along its rows and then along its columns.
+
+    It is so that a rank receives about the fewest words, and of such arrangements the one of fewest messages.
+    """
     small = np.arange(1, isqrt(pk) + 1)
     small = small[pk % small == 0]
     fits = pk // small <= LONGEST
@@ -134,8 +136,11 @@ class Boxes:
 
     @cached_property
     def _sums(self) -> tuple[Any, Any]:
-        """Words and messages of C's addends. The smaller a face of C is, the more unevenly
-        it is cut, by rows or by columns. Many ranks may cut it along both, with two sums (Table.evened)."""
+        """Words and messages of C's addends.
+
+        The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks may cut it along both, with two
+        sums (Table.evened).
+        """
         bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
         once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))
         many = (pk >= circulant.MANY) & (size > 0)
@@ -148,8 +153,10 @@ class Boxes:
         return np.where(in_two, twice, once), np.where(in_two, steps, circulant.messages(size, pk))
 
     def twice_pays(self, once: Any, twice: Any) -> Any:
-        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come. A row of
-        ranks that is longer than LONGEST is worth a few words more."""
+        """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come.
+
+        A row of ranks that is longer than LONGEST is worth a few words more.
+        """
         return twice <= once * np.where(self.pk > LONGEST, ABOUT, 1)
 
     def in_two(self, rows: Any, cols: Any) -> Any:
@@ -201,8 +208,7 @@ def cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
     in_two: bool = True,
 ) -> list[Box]:
-    """The `count` boxes of lowest price for at most `ranks` ranks, best first: any pm and pn, and along k as many as that leaves,
-    a half, a quarter and so on of them, or some less, where C is cut more evenly so.
+    """The `count` boxes of lowest price for at most `ranks` ranks, best first.
 
     most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
     rows_first: along m.  in_two: whether C's faces may be cut, and summed, along both dimensions
@@ -268,8 +274,11 @@ class Search:
         return (m * k * boxes.pn + k * n * boxes.pm + m * n * boxes.pk) / ranks > NEAR * least
 
     def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> Iterator[tuple[Box, float]]:
-        """Of the few boxes that might be cheapest if C's faces were cut evenly: the same with some ranks less along k, where they
-        are, and the price. A prime number of ranks, for instance, cuts faces along one dimension alone."""
+        """The few boxes that might be cheapest if C's faces were cut evenly, with some ranks less along k.
+
+        Each with its price, where there are such ranks. A prime number of ranks, for instance, cuts faces along one dimension
+        alone.
+        """
         many = np.flatnonzero(sides[2] >= circulant.MANY)
         if not len(many):
             return
@@ -285,8 +294,10 @@ class Search:
 
 
 def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: bool, in_two: bool) -> list[Box]:
-    """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on: the fewer ranks sum C, the less memory
-    that needs."""
+    """The boxes of lowest price with at most one rank along k, at most 2, 4, 8 and so on.
+
+    The fewer ranks sum C, the less memory that needs.
+    """
     layers = (2**i for i in range(min(ranks, k).bit_length()))
     return [
         box
@@ -329,7 +340,7 @@ def _pairs(ranks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _ideal(m: int, n: int, k: int, ranks: int) -> tuple[float, float]:
-    """pm and pn, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
+    """`pm` and `pn`, not rounded, of the box that is as near to a cube as at least one rank along each dimension allows."""
     parts = {"m": 1.0, "n": 1.0, "k": 1.0}
     sizes = {"m": max(m, 1), "n": max(n, 1), "k": max(k, 1)}
     free = sorted(sizes, key=lambda d: sizes[d])

@@ -31,8 +31,10 @@ def matrix(X: Any, name: str = "A") -> DistMatrix:
 
 
 def communicator(operands: Sequence[Any], name: str = "A") -> Communicator:
-    """The communicator of the first operand that is a matrix, over which ranks can agree on an error of the others; ShapeError, on
-    this rank, where none is. name: of operands[0], for the error."""
+    """The communicator of the first operand that is a matrix, over which ranks can agree on an error of the others.
+
+    ShapeError, on this rank, where none is. name: of operands[0], for the error.
+    """
     known = next((X for X in operands if isinstance(X, DistMatrix)), None)
     return (matrix(operands[0], name) if known is None else known).grid.comm
 
@@ -76,8 +78,10 @@ def limit(memory_limit: Any) -> None:
 
 
 def open_grids(grids: Iterable[ProcessGrid]) -> None:
-    """GridError where one of these grids is closed. Later, amid messages, ranks would find that out at different places, and idle
-    ones not at all."""
+    """GridError where one of these grids is closed.
+
+    Later, amid messages, ranks would find that out at different places, and idle ones not at all.
+    """
     for grid in grids:
         if grid.closed:
             raise GridError(f"{grid!r} is closed: redistribute the matrices on it to an open grid first")

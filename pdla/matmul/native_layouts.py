@@ -20,7 +20,15 @@ from pdla.model.machine import Machine
 
 
 class Native(NamedTuple):
-    """A grid, and on it the layouts of A, B and C."""
+    """A grid, and on it the layouts of A, B and C.
+
+    Parameters
+    ----------
+    grid : ProcessGrid
+        What the product is computed on.
+    A, B, C : Layout
+        As the plan takes and leaves them.
+    """
 
     grid: ProcessGrid
     A: Layout
@@ -29,11 +37,42 @@ class Native(NamedTuple):
 
 
 def native_layouts(m: int, n: int, k: int, *, comm: Any = None, dtype: Any = np.float64, algorithm: str = "auto") -> Native:
-    """The grid and the layouts in which C (m x n) = A (m x k) B (k x n) is cheapest, as none of the three has to be redistributed.
+    """Find the grid and the layouts in which C (m x n) = A (m x k) B (k x n) is cheapest.
 
-    algorithm  "auto": the best box of any sides on the ranks of comm; or one of the algorithms that have a grid of their own
-    Neighbours on the grid are put on one node where that saves words from other nodes. Ranks may stay idle. Collective. Raises, on
-    every rank, ShapeError for sizes that no matrix has, PlanError for an algorithm that works on the matrices' own grid.
+    In these none of the three has to be redistributed. Neighbours on the grid are put on one node
+    where that saves words from other nodes. Ranks may stay idle. Collective over `comm`.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes: C is m x n.
+    comm : communicator, optional
+        Whose ranks the grid may have; the world by default.
+    dtype : dtype, optional
+        Of the matrices.
+    algorithm : str, optional
+        "auto": the best box of any sides; or one of the algorithms that have a grid of their own.
+
+    Returns
+    -------
+    Native
+        grid, A, B, C.
+
+    Raises
+    ------
+    ShapeError
+        For sizes that no matrix has, on every rank.
+    PlanError
+        For an algorithm that works on the matrices' own grid, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, a, b, c = pdla.native_layouts(400, 400, 400)
+    ...     A, B = pdla.ones((400, 400), grid, a), pdla.ones((400, 400), grid, b)
+    ...     return grid.shape, pdla.matmul(A, B, layout=c).layout == c
+    >>> pdla.run(8, program)[0]
+    ((2, 2, 2), True)
     """
     world, (m, n, k) = as_communicator(comm), exact(m, n, k)
     with agreed(world, f"native_layouts({m}, {n}, {k}, dtype={dtype!r}, algorithm={algorithm!r})"):

@@ -37,7 +37,19 @@ EVERY_RANK = 64  # ranks up to which all of them are run dry to foretell costs, 
 
 @dataclass(frozen=True)
 class Figures:
-    """What a plan costs: bytes and messages received, bytes of workspace, seconds; of each the most that any rank has."""
+    """What a plan costs: of each figure the most that any rank has.
+
+    Parameters
+    ----------
+    bytes_received : int
+        Bytes received from other ranks.
+    messages : int
+        Messages received from other ranks.
+    peak_workspace : int
+        Bytes of buffers at any moment.
+    seconds : float
+        By the plan's machine, without overlap.
+    """
 
     bytes_received: int
     messages: int
@@ -70,14 +82,55 @@ def ghost(X: Operand, grid: ProcessGrid, dtype: np.dtype) -> DistMatrix:
 
 @dataclass(frozen=True)
 class Plan:
-    """How C = alpha A B + beta C is computed: algorithm, grid, roles of the axes, schedule, walked dimension, panel width.
+    """How C = alpha A B + beta C is computed; `plan_matmul` makes it, ``plan(A, B)`` runs it.
 
-    `plan(A, B, out=C)` runs it on operands like those it was made for; collective, checked without a message. Its buffers
-    are kept from run to run; `free()` gives them back. `algorithm` is what was chosen, `schedule` how its panels move.
-    native      the layouts on `grid` to which A and B are brought, and in which C is computed;  stays: which of them have theirs
-    words       a rank receives for the product;  moved: for the conversions of layouts;  bound: what some rank must receive
-    adds        made for a beta other than 0: then C, if it comes from another layout, needs memory of its own before it is added
-    limit       bytes of workspace, or infinity;  rivals: finds the next cheapest ways, in words
+    Its buffers are kept from run to run; `free` gives them back.
+
+    Parameters
+    ----------
+    A, B, C : Operand
+        What it was made for: shapes, layouts, grids, dtypes.
+    dtype : numpy.dtype
+        Of the product.
+    algorithm : str
+        What was chosen.
+    schedule : str
+        How its panels move.
+    grid : ProcessGrid
+        What the product is computed on.
+    native : tuple of three Layout
+        Those on `grid` to which A and B are brought, and in which C is computed.
+    stays : tuple of three bool
+        Which of the three have theirs.
+    roles : Roles
+        What each axis of `grid` carries.
+    walk : Walk
+        The dimension along which panels pass.
+    panel : int
+        Width of panels, in indices.
+    machine : Machine
+        What the plan is made for.
+    words : float
+        A rank receives for the product.
+    moved : float
+        Words for the conversions of layouts.
+    bound : float
+        Words that some rank must receive.
+    adds : bool
+        Made for a beta other than 0: then C, if it comes from another layout, needs memory of its
+        own before it is added.
+    limit : float
+        Bytes of workspace, or infinity.
+    rivals : callable, optional
+        Finds the next cheapest ways, in words.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((8, 8), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     return pdla.plan_matmul(A, A, algorithm="summa")
+    >>> pdla.run(4, program)[0]
+    Plan(C(8, 8) = A(8, 8) B(8, 8), float64, on ProcessGrid(row=2, col=2), summa)
     """
 
     A: Operand
@@ -110,7 +163,7 @@ class Plan:
 
     @property
     def layout(self) -> Layout:
-        """C's layout."""
+        """The layout of C."""
         return self.C.layout
 
     @property
@@ -120,7 +173,10 @@ class Plan:
 
     @property
     def closed(self) -> bool:
-        """Whether one of its grids has been closed: for matrices on an equal grid, made later, another plan must be made."""
+        """Whether one of its grids has been closed.
+
+        For matrices on an equal grid, made later, another plan must be made.
+        """
         return any(map(_CLOSED, (self.grid, self.A.grid, self.B.grid, self.C.grid)))
 
     @property
@@ -133,9 +189,33 @@ class Plan:
     def __call__(
         self, A: DistMatrix, B: DistMatrix, *, out: DistMatrix | None = None, alpha: complex = 1, beta: complex = 0
     ) -> DistMatrix:
-        """Collective: the product. Raises, on this rank alone, PlanError for matrices that the plan was not made for, ShapeError or
-        LayoutError for an `out`, alpha or beta that does not fit them, GridError where a grid of theirs or the plan's is closed, or
-        they are on another communicator than the plan.
+        """Multiply. Collective; matrices are checked without a message.
+
+        Parameters
+        ----------
+        A, B : DistMatrix
+            Like those that the plan was made for.
+        out : DistMatrix, optional
+            The matrix C to fill.
+        alpha : number, optional
+            Factor of the product.
+        beta : number, optional
+            Factor of what `out` holds.
+
+        Returns
+        -------
+        DistMatrix
+            C; `out` itself, where it is given.
+
+        Raises
+        ------
+        PlanError
+            For matrices that the plan was not made for, on this rank alone.
+        ShapeError, LayoutError
+            For an `out`, alpha or beta that does not fit them, on this rank alone.
+        GridError
+            Where a grid of theirs or the plan's is closed, or they are on another communicator than
+            the plan, on this rank alone.
         """
         try:
             if not (self._saw(A, B) and self.seen[2]() is out):
@@ -187,7 +267,24 @@ class Plan:
     def run(
         self, A: DistMatrix, B: DistMatrix, out: DistMatrix | None, alpha: complex, beta: complex, workspace: Workspace
     ) -> DistMatrix:
-        """Collective: the product, unchecked, with buffers from a workspace."""
+        """Multiply without checks, with buffers from a workspace. Collective.
+
+        Parameters
+        ----------
+        A, B : DistMatrix
+            Like those that the plan was made for.
+        out : DistMatrix or None
+            The matrix C to fill.
+        alpha, beta : number
+            Factors of the product and of what `out` holds.
+        workspace : Workspace
+            Where buffers come from.
+
+        Returns
+        -------
+        DistMatrix
+            C; `out` itself, where it is given.
+        """
         comm = self.grid.comm
         if not self._saw(A, B):
             with collective_section(comm, "a product"):
@@ -234,14 +331,16 @@ class Plan:
         return out
 
     def free(self) -> None:
-        """Give back the buffers kept for the next run; not collective. The plan can still be run."""
+        """Give back the buffers kept for the next run; the plan still runs. Not collective."""
         self.workspace.trim(0)
 
     # ------------------------------------------------------------------ there and back
 
     def _brought(self, A: DistMatrix, B: DistMatrix) -> tuple[DistMatrix, DistMatrix]:
-        """A and B in their native layouts; both are on their way before either is waited for. Some schedules take them in
-        whatever layouts they come."""
+        """A and B in their native layouts; both are on their way before either is waited for.
+
+        Some schedules take them in whatever layouts they come.
+        """
         alike = A.grid is B.grid is self.grid and A.dtype is B.dtype is self.dtype
         if alike and self._taken_as_they_lie and not (A.conjugated or B.conjugated):
             return A, B
@@ -283,8 +382,10 @@ class Plan:
         return DistMatrix(base, X.shape, X.grid, X.layout, X.transposed)
 
     def _multiply_and_return(self, a: DistMatrix, b: DistMatrix, out: DistMatrix, alpha: complex, beta: complex) -> None:
-        """Compute the product in C's native layout, bring it to `out`'s, and add beta times what was there; only then are 16-bit
-        floats rounded."""
+        """Compute the product in C's native layout, bring it to `out`'s, and add beta times what was there.
+
+        Only then are 16-bit floats rounded.
+        """
         xp, kind = out.xp, self.dtype if beta == 0 else summing(self.dtype)
         block = buffer(xp, local_shape(out.shape, self.native[2], self.grid), kind)
         c = DistMatrix(block, out.shape, self.grid, self.native[2])
@@ -297,8 +398,11 @@ class Plan:
     # ------------------------------------------------------------------ multiplying
 
     def _multiply(self, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        """c = alpha a b + beta c on the plan's grid: computed in c's own block where that is in the layout and dtype in which the
-        products come, else in a buffer that is then summed and brought to c."""
+        """`c = alpha a b + beta c` on the plan's grid.
+
+        Computed in c's own block where that is in the layout and dtype in which the products come, else in a buffer that is
+        then summed and brought to c.
+        """
         xp = c.xp
         layout, moving = (self.walk.C, bool(self.walk.axes_c)) if self.how.walks else (self.roles.C, False)
         if self.memo.once(("same", c.dtype), lambda: self._same(c.dtype, c.layout, layout)) and (beta == 0 or not moving):
@@ -321,7 +425,7 @@ class Plan:
         xp.combine(c.stored, beta, addends.stored)
 
     def _part(self, block: Any) -> Any:
-        """This rank's block of C; None if the rank has no part in the product."""
+        """The block of C of this rank; None if the rank has no part in the product."""
         return block if self.grid.active else None
 
     def _same(self, dtype: np.dtype, lying: Layout, layout: Layout) -> bool:
@@ -337,19 +441,35 @@ class Plan:
 
     @cached_property
     def predicted(self) -> Figures:
-        """What the plan will cost: the largest figures of the sampled ranks, each from a dry run of this very plan."""
+        """What the plan will cost, as `Figures`.
+
+        The largest of the sampled ranks, each from a dry run of this very plan.
+        """
         received, messages, peak, flops = (max(figures) for figures in zip(*map(self._dry, self._sample()), strict=True))
         seconds = self.machine.seconds(flops, received, messages, self.dtype.itemsize // (2 if self.dtype.kind == "c" else 1))
         return Figures(received, messages, peak, seconds)
 
     def peak_of(self, rank: int) -> int:
-        """Bytes of workspace that one rank needs."""
+        """Foretell the workspace of one rank.
+
+        Parameters
+        ----------
+        rank : int
+            Of the grid's communicator.
+
+        Returns
+        -------
+        int
+            Bytes.
+        """
         return self._dry(rank)[2]
 
     def _sample(self) -> list[int]:
-        """The ranks that are run dry: all of them, if there are few. Of many, those that may have the highest costs: first, second
-        and last along each axis of the grids (of very many not the second), and the first rank of the second node. Where cuts do
-        not match, or a Cannon grid's sides do not divide each other, another rank may have more.
+        """The ranks that are run dry: all of them, if there are few.
+
+        Of many, those that may have the highest costs: first, second and last along each axis of the grids (of very many not
+        the second), and the first rank of the second node. Where cuts do not match, or a Cannon grid's sides do not divide each
+        other, another rank may have more.
         """
         if self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))
@@ -386,7 +506,13 @@ class Plan:
         return f"C({m}, {n}) = A({m}, {k}) B({k}, {n}), {self.dtype}, on {self.grid!r}"
 
     def explain(self) -> str:
-        """The plan in words: how it multiplies, what it costs, the lower bound, and the next best ways."""
+        """Describe the plan: how it multiplies, what it costs, the bound, and the next best ways.
+
+        Returns
+        -------
+        str
+            A few lines.
+        """
         walked = f", walking {self.walk.dimension}" if self.how.walks else ""
         panels = f" in panels of {self.panel}" if self.how.walks else ""
         cost, machine, size = self.predicted, self.machine, self.dtype.itemsize

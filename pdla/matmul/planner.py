@@ -22,8 +22,10 @@ def make(builder: PlanBuilder) -> Plan:
 
 
 def lean(builder: PlanBuilder) -> Iterator[Plan]:
-    """The plans for a builder, cheapest first. Where the caller leaves the choice, each is followed by plans in panels on its grid,
-    which need less memory."""
+    """The plans for a builder, cheapest first.
+
+    Where the caller leaves the choice, each is followed by plans in panels on its grid, which need less memory.
+    """
     options = builder.options
     for way in builder.ways():
         yield (cheapest := builder.plan(way))
@@ -111,8 +113,9 @@ def _thinnest(plan: Plan) -> Plan:
 
 
 def _narrowed(plan: Plan, limit: int) -> tuple[float, Plan]:
-    """The plan with its panels halved until it keeps the limit, and its bytes of workspace; where no width keeps it, about how many
-    bytes it needs at least.
+    """The plan with its panels halved until it keeps the limit, and its bytes of workspace.
+
+    Where no width keeps it, about how many bytes it needs at least.
 
     One rank is run dry first: a plan that is too much for it need not be tried on the others.
     """

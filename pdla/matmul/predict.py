@@ -26,11 +26,31 @@ from pdla.model.machine import Machine
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a product costs when A, B and C lie in the algorithm's own layouts: of each figure the most that any rank has.
+    """What a product costs when A, B and C lie in the algorithm's own layouts.
 
-    grid, ranks_used  the grid's shape and size;  seconds: None without a machine
-    bytes_received, messages, peak_workspace (bytes)
-    lower_bound  bytes that some of P ranks must receive where all do the same work and no matrix is held twice
+    Of each figure the most that any rank has.
+
+    Parameters
+    ----------
+    algorithm : str
+        What is cheapest, or was asked for.
+    schedule : str
+        How its panels move.
+    grid : tuple of int
+        Shape of its grid.
+    ranks_used : int
+        Ranks of that grid.
+    bytes_received : int
+        Bytes received from other ranks.
+    messages : int
+        Messages received from other ranks.
+    peak_workspace : int
+        Bytes of buffers at any moment.
+    lower_bound : float
+        Bytes that some of P ranks must receive where all do the same work and no matrix is held
+        twice.
+    seconds : float or None
+        None without a machine.
     """
 
     algorithm: str
@@ -49,11 +69,43 @@ def predict_matmul(
     dtype: Any = "float64", algorithm: str = "auto", memory_limit: int | None = None,
     machine: Machine | str | None = None,
 ) -> Prediction:
-    """The best way to multiply m x k by k x n on at most P ranks, with each matrix in the layout that suits; needs no communicator.
+    """Find the best way to multiply m x k by k x n, each matrix in the layout that suits.
 
-    Figures are those of dry runs of the very plan. Without a machine the plan is made for PDLA_MACHINE's, and `seconds` is None.
-    Raises PlanError for an unknown algorithm, and for a memory_limit (bytes of workspace a rank) that no plan keeps; MemoryError
-    where a rank's block of a matrix would have more bytes than there are addresses.
+    It needs no communicator. Figures are those of dry runs of the very plan.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes: C is m x n.
+    P : int
+        Ranks, at most.
+    dtype : dtype, optional
+        Of the matrices.
+    algorithm : str, optional
+        "auto", or one of the algorithms that have a grid of their own.
+    memory_limit : int, optional
+        Bytes of workspace a rank, at most.
+    machine : Machine or str, optional
+        A machine, its name or its TOML file. Without one the plan is made for PDLA_MACHINE's, and
+        `seconds` is None.
+
+    Returns
+    -------
+    Prediction
+        The way, and what it costs.
+
+    Raises
+    ------
+    PlanError
+        For sizes that no matrix has, an unknown algorithm, and a memory_limit that no plan keeps.
+    MemoryError
+        Where a rank's block of a matrix would have more bytes than there are addresses.
+
+    Examples
+    --------
+    >>> cost = pdla.predict_matmul(4096, 4096, 4096, 64)
+    >>> cost.algorithm, cost.grid, cost.bytes_received, round(cost.lower_bound)
+    ('3d', (4, 4, 4), 18874368, 18874368)
     """
     m, n, k, P = exact(m, n, k, P)
     if not checks.sizes(m, n, k) or not isinstance(P, int) or P < 1:
@@ -85,13 +137,37 @@ def predict_matmul(
 
 
 def words(algorithm: str, m: int, n: int, k: int, grid: Sequence[int]) -> float:
-    """Words a rank receives for C = A B from the algorithm's own layouts: the closed formula, exact where sizes divide.
+    """Count the words that a rank receives for C = A B from the algorithm's own layouts.
 
-    grid  (pr, pc) with 2-D blocks for gather, shared, fetch, summa and cannon; (pm, pn, pk) for 3d, 2.5d (pk layers) and the
-          stationary forms; (pr, pc, depth) for tesseract with B in every layer
-    Cannon's is the most that any rank receives: SUMMA's words, one block of A and one of B for the skew, and another where a rank
-    begins in the middle of a part: of A unless pc is a multiple of pr, of B unless pr is one of pc.
-    Raises PlanError for an unknown name, and for sizes and grids that it does not take.
+    The closed formula, exact where sizes divide. Not collective.
+
+    Parameters
+    ----------
+    algorithm : str
+        An algorithm or a schedule.
+    m, n, k : int
+        Sizes: C is m x n.
+    grid : sequence of int
+        (pr, pc) with 2-D blocks for gather, shared, fetch, summa and cannon; (pm, pn, pk) for 3d,
+        2.5d (pk layers) and the stationary forms; (pr, pc, depth) for tesseract with B in every
+        layer.
+
+    Returns
+    -------
+    float
+        Words. Of Cannon's algorithm the most that any rank receives: SUMMA's, one block of A and
+        one of B for the skew, and another where a rank begins in the middle of a part: of A unless
+        pc is a multiple of pr, of B unless pr is one of pc.
+
+    Raises
+    ------
+    PlanError
+        For an unknown name, and for sizes and grids that it does not take.
+
+    Examples
+    --------
+    >>> pdla.matmul_words("summa", 4000, 4000, 4000, (4, 4))
+    6000000.0
     """
     if not checks.one_of(algorithm, (*NAMED, *SCHEDULES)):
         raise PlanError(f"algorithm={algorithm!r}: one of {', '.join(dict.fromkeys((*ALGORITHMS, *SCHEDULES)))}")

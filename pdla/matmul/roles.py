@@ -54,8 +54,9 @@ class Roles:
 def choose(
     A: Layout, B: Layout, C: Layout | None, m: int, n: int, k: int, sizes: Sizes, shared: Seen | None = None
 ) -> tuple[Roles, float]:
-    """The roles by which a rank receives the fewest words from these layouts of the operands, and how many; C=None leaves C's
-    layout to the roles.
+    """The roles by which a rank receives the fewest words from these layouts of the operands, and how many.
+
+    C=None leaves C's layout to the roles.
 
     shared  if given, A and B are read in shared memory, and the roles are those by which a rank copies the fewest words
     """
@@ -102,8 +103,10 @@ def _goes(
     C: Layout | None, mnk: tuple[int, int, int], size: Mapping[str, int], added: int, carried: int,
     rows: Nest, cols: Nest, partial: tuple[str, ...],
 ) -> float:
-    """The words that C costs if it is computed with its rows and columns cut so. added, carried: what an addend, and what another
-    word that travels counts."""
+    """The words that C costs if it is computed with its rows and columns cut so.
+
+    added, carried: what an addend, and what another word that travels counts.
+    """
     going = _going(mnk[0] * mnk[1], Layout.trusted(rows, cols, partial), C, size)
     return sum([move.words * (added if move.addends else carried) for move in going])
 
@@ -168,9 +171,12 @@ def held(given: tuple, mnk: tuple[int, int, int], size: Mapping[str, int]) -> tu
 def copied(
     given: tuple, layouts: tuple, mnk: tuple[int, int, int], size: Mapping[str, int], in_place: Seen | None
 ) -> float:
-    """Words that a rank copies. Each word that moves is copied as it is sent and as it is received, an addend of C also as it is
-    added. in_place: A and B are read in shared memory; then only the rank's own blocks are copied, unless all see them as they
-    are, and a word that it reads counts as READ of a copy."""
+    """Words that a rank copies.
+
+    Each word that moves is copied as it is sent and as it is received, an addend of C also as it is added. in_place: A and
+    B are read in shared memory; then only the rank's own blocks are copied, unless all see them as they are, and a word
+    that it reads counts as READ of a copy.
+    """
     coming = moves(given, layouts, mnk, size)
     total = sum([move.words * (3 if move.addends else 2) for move in coming])
     if in_place is not None:

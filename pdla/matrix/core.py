@@ -28,14 +28,46 @@ from pdla.layout import Layout, Shape
 
 
 class DistMatrix:
-    """A matrix of `shape` cut over `grid` as `layout` says; this rank holds the block `local`.
+    """A matrix cut over a grid as a layout says; this rank holds the block `local`.
 
-    Make one with pdla.from_global, from_local, from_function, zeros, ones, eye, random or load. `A.T`, `A.H` and `A.conj()`
-    move and copy nothing. Operators give new matrices; in-place ones, as `A *= 2`, write to A's memory. Elementwise operators are
-    local, and both matrices must have the same grid and layout; dtypes promote as NumPy's do, and as those of A @ B. A number too
-    large for the dtype is an OverflowError, for floats, too; infinity and NaN are taken.
-    `A @ B`, redistribute, gather, norm, trace, sum and check_copies are collective over the grid's communicator, idle ranks
-    included.
+    Make one with `from_global`, `from_local`, `from_function`, `zeros`, `ones`, `eye`, `random` or
+    `load`. Operators give new matrices; in-place ones, as ``A *= 2``, write to A's memory.
+    Elementwise operators are local: both matrices have the same grid and layout, and dtypes promote
+    as NumPy's do. ``A @ B`` is `matmul`, and collective.
+
+    Parameters
+    ----------
+    base : array
+        The local block as stored: its transpose where `transposed`.
+    shape : tuple of int
+        Rows and columns of the whole matrix.
+    grid : ProcessGrid
+        What it is cut over.
+    layout : Layout
+        How it is cut.
+    transposed : bool, optional
+        Whether blocks are stored by columns.
+    conjugated : bool, optional
+        Whether it is a conjugate view.
+    gaps : int, optional
+        Of `base`, the worst on any rank: 0: none; 1: between its rows; 2: within rows, too.
+    common : array, optional
+        The whole matrix, stored as `base` is, in memory that all ranks see.
+
+    Raises
+    ------
+    OverflowError
+        By an operator, for a number too large for the dtype; infinity and NaN are taken.
+    ShapeError, LayoutError
+        By an operator, for matrices that do not go together, on this rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.ones((4, 6), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+    ...     return A.local.shape, (A @ A.T).shape, ((A + 2 * A) / 3).norm()
+    >>> pdla.run(4, program)[0]
+    ((2, 3), (4, 4), 4.898979485566356)
     """
 
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
@@ -81,7 +113,7 @@ class DistMatrix:
 
     @property
     def dtype(self) -> np.dtype:
-        """The same on every rank."""
+        """The dtype of the elements, the same on every rank."""
         return self.base.dtype
 
     @cached_property
@@ -91,17 +123,20 @@ class DistMatrix:
 
     @property
     def local(self) -> Any:
-        """This rank's block; writing to it writes to the matrix, except where the matrix is a conjugate view."""
+        """The block of this rank, 2-D: writing to it writes to the matrix, but for a conjugate view."""
         return self.xp.reinterpret(self.stored, self.conjugated)
 
     @property
     def indices(self) -> tuple[IndexSet, IndexSet]:
-        """The global rows and columns of the local block; empty on an idle rank."""
+        """The global rows and columns of the local block, index sets; empty on an idle rank."""
         return self.layout.indices(self.shape, self.grid.sizes, self.grid.coords)
 
     @property
     def first(self) -> bool:
-        """Whether this rank is the first of those that hold copies of its block, or addends of it; False on an idle rank."""
+        """Whether this rank is the first that holds a copy, or an addend, of its block.
+
+        False on an idle rank.
+        """
         coords = self.grid.coords
         return coords is not None and not any(at for axis, at in coords.items() if axis not in self.layout.axes)
 
@@ -157,14 +192,45 @@ class DistMatrix:
         return self.T.conj()
 
     def conj(self) -> DistMatrix:
-        """The complex conjugate, a view; a real matrix is its own."""
+        """Conjugate the matrix, as a view. Local.
+
+        Returns
+        -------
+        DistMatrix
+            The complex conjugate; of a real matrix itself.
+        """
         return self._like(self.base, conjugated=not self.conjugated)
 
     def __getitem__(self, key: Any) -> DistMatrix:
-        """A[i:j, k:l]: those rows and columns, a view: what is written to it is written to A. Local; nothing moves.
+        """Give A[i:j, k:l], a view: what is written to it is written to A. Local; nothing moves.
 
-        Slices are NumPy's, without a step. Raises ShapeError for any other index, LayoutError for a part of a dimension that is
-        cut along several axes.
+        Parameters
+        ----------
+        key : tuple of two slices
+            Rows and columns: NumPy's slices without a step.
+
+        Returns
+        -------
+        DistMatrix
+            The part, each element on the rank where it is in A.
+
+        Raises
+        ------
+        ShapeError
+            For any other index.
+        LayoutError
+            For a part of a dimension that is cut along several axes.
+
+        Examples
+        --------
+        >>> def program(comm):
+        ...     A = pdla.eye(4, pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+        ...     A[1:3, 1:3] = 5
+        ...     return A[:3, :2].gather()
+        >>> pdla.run(4, program)[0]
+        array([[1., 0.],
+               [0., 5.],
+               [0., 5.]])
         """
         rows, cols = (_ends(self, name, part) for name, part in zip(("rows", "columns"), _two(self, key), strict=True))
         layout = self.layout.part(self.shape, self.grid.sizes, rows, cols)
@@ -178,7 +244,25 @@ class DistMatrix:
         return self._like(stored.T if self.transposed else stored, shape=shape, layout=layout, gaps=gaps, common=common)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """A[i:j, k:l] = a number, or a matrix of that part's shape, grid and layout. Local."""
+        """Write to A[i:j, k:l]. Local.
+
+        Parameters
+        ----------
+        key : tuple of two slices
+            Rows and columns: NumPy's slices without a step.
+        value : number or DistMatrix
+            A matrix has that part's shape, grid and layout.
+
+        Raises
+        ------
+        ShapeError
+            For another index or value.
+        LayoutError
+            For a matrix that lies otherwise, a part of a dimension that is cut along several axes,
+            a number that A's dtype does not have, and partial sums.
+        TypeError
+            For a dtype that NumPy would not cast to A's in place.
+        """
         part = self[key]
         if isinstance(value, DistMatrix):
             part._match(value, "assignment")
@@ -205,13 +289,36 @@ class DistMatrix:
     # ------------------------------------------------------------------ elementwise, local
 
     def copy(self) -> DistMatrix:
-        """A new matrix with the same elements and layout."""
+        """Copy the matrix. Local.
+
+        Returns
+        -------
+        DistMatrix
+            With the same elements and layout, in memory of its own.
+        """
         return self.astype(self.dtype)
 
     def astype(self, dtype: Any) -> DistMatrix:
-        """A new matrix of another dtype. Raises ShapeError for a dtype that is not one of numbers, or of which CuPy has no arrays;
-        LayoutError for partial sums whose addends may add up to something else in it (floats cut off to integers, integers of
-        another width)."""
+        """Copy the matrix to another dtype. Local.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Of the copy.
+
+        Returns
+        -------
+        DistMatrix
+            In the same layout.
+
+        Raises
+        ------
+        ShapeError
+            For a dtype that is not one of numbers, or of which CuPy has no arrays.
+        LayoutError
+            For partial sums whose addends may add up to something else in it (floats cut off to
+            integers, integers of another width).
+        """
         dtype = np.dtype(dtype)
         check_numbers("astype", dtype, self.xp)
         self._keep_addends(dtype)
@@ -226,8 +333,11 @@ class DistMatrix:
     def _elementwise(
         self, other: Any, operation: Callable[..., Any], adds: bool = False, in_place: bool = False
     ) -> DistMatrix:
-        """adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
-        quotients with a number. in_place: written to this matrix's memory, where its views and the caller of from_local see it."""
+        """An operation with a number or a matrix, element by element.
+
+        adds: whether it is a sum or a difference. Of partial sums these are made with a matrix, addend by addend; products and
+        quotients with a number. in_place: written to this matrix's memory, where its views and the caller of from_local see it.
+        """
         operands = [self]
         if isinstance(other, DistMatrix):
             self._match(other, operation.__name__)
@@ -264,8 +374,10 @@ class DistMatrix:
             raise OverflowError(f"{operation.__name__} of {self.dtype} and {number}: more than {kind} has; cast the matrix first")
 
     def _new(self, block: Any) -> DistMatrix:
-        """A matrix like this one, of a new block, which is made C-contiguous: NumPy's results from a transpose are stored by
-        columns, and would be packed for every message."""
+        """A matrix like this one, of a new block, which is made C-contiguous.
+
+        NumPy's results from a transpose are stored by columns, and would be packed for every message.
+        """
         base = block
         if not self.xp.contiguous(block):
             base = self.xp.empty(block.shape, block.dtype)
@@ -283,7 +395,18 @@ class DistMatrix:
             )
 
     def lies_as(self, layout: Layout) -> bool:
-        """Whether every rank would hold the same rows and columns, or addends of them, in `layout`, however that is written."""
+        """Tell whether ranks would hold the same in another layout, however it is written. Local.
+
+        Parameters
+        ----------
+        layout : Layout
+            The other layout.
+
+        Returns
+        -------
+        bool
+            Whether every rank would hold the same rows and columns, or addends of them.
+        """
         mine = self.layout
         return mine == layout or (set(mine.partial) == set(layout.partial) and mine.same_cuts(layout, self.shape, self.grid.sizes))
 
@@ -337,68 +460,165 @@ class DistMatrix:
     # ------------------------------------------------------------------ collective
 
     def redistribute(self, layout: Layout, grid: ProcessGrid | None = None) -> DistMatrix:
-        """Collective: the same matrix in another layout, on this grid or another one over the same communicator."""
+        """Bring the matrix into another layout. Collective over the grid's communicator.
+
+        Parameters
+        ----------
+        layout : Layout
+            That of the new matrix: partial sums are added up, unless it has them as this one does.
+        grid : ProcessGrid, optional
+            Another grid over the same communicator.
+
+        Returns
+        -------
+        DistMatrix
+            The same elements, in memory of its own.
+
+        Raises
+        ------
+        LayoutError
+            For a layout that does not fit or asks for partial sums that A has not, on every rank.
+        GridError
+            For a grid over another communicator, on every rank.
+
+        Examples
+        --------
+        >>> def program(comm):
+        ...     A = pdla.ones((4, 6), pdla.ProcessGrid((2, 2)), pdla.Layout("row", "col"))
+        ...     return A.redistribute(pdla.Layout(cols="row")).local.shape
+        >>> pdla.run(4, program)[0]
+        (4, 3)
+        """
         from pdla.matrix.redistribute import redistribute
 
         return redistribute(self, layout, grid)
 
     def shared(self) -> DistMatrix:
-        """Collective: a copy in memory that the ranks of a node share, where each of them sees the whole matrix (docs/shared.md).
+        """Copy the matrix to memory in which each rank of a node sees all of it. Collective.
 
-        Products on that node read it where it lies, and copy nothing. So change it only while no other rank is in a product with
-        it: such a product begins when all ranks have called it, and ends when all have read.
-        Raises LayoutError, on every rank, unless each element lies on one rank and each block is one part of the matrix: no
-        copies, no partial sums, nothing cyclic; PdlaError where there is not enough memory. Where the ranks run on several
-        nodes or on GPUs, or with PDLA_SHARED=0, it is an ordinary copy.
+        Products on that node read it where it lies, and copy nothing. So change it only while no
+        other rank is in a product with it: such a product begins when all ranks have called it, and
+        ends when all have read.
+
+        Returns
+        -------
+        DistMatrix
+            An ordinary copy where the ranks run on several nodes or on GPUs, or with PDLA_SHARED=0.
+
+        Raises
+        ------
+        LayoutError
+            Unless each element lies on one rank and each block is one part of the matrix: no
+            copies, no partial sums, nothing cyclic; on every rank.
+        PdlaError
+            Where there is not enough memory, on every rank.
         """
         from pdla.matrix.sharing import shared
 
         return shared(self)
 
     def gather(self, root: int | None = None) -> Any:
-        """Collective: the whole matrix as an array, on every rank of the communicator or on `root` (None elsewhere)."""
+        """Bring the whole matrix together. Collective over the grid's communicator.
+
+        Parameters
+        ----------
+        root : int, optional
+            The rank that gets it; every rank by default.
+
+        Returns
+        -------
+        array or None
+            The matrix, 2-D; None on ranks other than `root`.
+
+        Raises
+        ------
+        GridError
+            For a root that is no rank, on every rank.
+        """
         from pdla.matrix.redistribute import gather
 
         return gather(self, root)
 
     def norm(self) -> float:
-        """Collective: the Frobenius norm, the same on every rank; copies count once.
+        """Compute the Frobenius norm. Collective over the grid's communicator.
 
-        Elements whose squares would overflow or underflow are scaled first.
+        Elements whose squares would overflow or underflow are scaled first. Copies count once.
+
+        Returns
+        -------
+        float
+            The same on every rank.
+
+        Raises
+        ------
+        LayoutError
+            For partial sums, on every rank.
         """
         from pdla.matrix.reductions import norm
 
         return norm(self)
 
     def trace(self) -> Any:
-        """Collective: the sum of the diagonal, in the dtype of np.trace, the same on every rank; copies count once; 16-bit floats
-        are rounded once, at the end.
+        """Add up the diagonal. Collective over the grid's communicator.
 
-        Raises ShapeError where the matrix is not square.
+        Copies count once; 16-bit floats are rounded once, at the end.
+
+        Returns
+        -------
+        number
+            In the dtype of np.trace, the same on every rank.
+
+        Raises
+        ------
+        ShapeError
+            Where the matrix is not square, on every rank.
+        LayoutError
+            For partial sums, on every rank.
         """
         from pdla.matrix.reductions import trace
 
         return trace(self)
 
     def sum(self) -> Any:
-        """Collective: the sum of all elements, in the dtype of np.sum, the same on every rank; copies count once; 16-bit floats are
-        rounded once, at the end.
+        """Add up all elements. Collective over the grid's communicator.
 
-        (A * B).sum() is the trace of A^T B, without the product; (A.conj() * B).sum() that of A^H B.
+        Copies count once; 16-bit floats are rounded once, at the end.
+
+        Returns
+        -------
+        number
+            In the dtype of np.sum, the same on every rank.
+
+        Raises
+        ------
+        LayoutError
+            For partial sums, on every rank.
+
+        Notes
+        -----
+        ``(A * B).sum()`` is the trace of A^T B, without the product; ``(A.conj() * B).sum()`` that
+        of A^H B.
         """
         from pdla.matrix.reductions import total
 
         return total(self)
 
     def check_copies(self) -> bool:
-        """Collective: whether all ranks that should hold the same block do, bit for bit (NaNs, too). True in a dry run."""
+        """Compare the copies of each block. Collective over the grid's communicator.
+
+        Returns
+        -------
+        bool
+            Whether all ranks that should hold the same block do, bit for bit (NaNs, too). True in a
+            dry run.
+        """
         from pdla.matrix.reductions import check_copies
 
         return check_copies(self)
 
 
 def subtracted(x: Any, y: Any) -> Any:
-    """y - x, in the dtype of both: -x alone would wrap around where x is unsigned."""
+    """`y - x`, in the dtype of both: -x alone would wrap around where x is unsigned."""
     return np.subtract(y, x)
 
 

@@ -73,14 +73,50 @@ def _array(call: str, given: Any, asarray: Callable[[Any], Any]) -> Any:
 
 
 def from_local(local: Any, shape: Shape, grid: ProcessGrid, layout: Layout) -> DistMatrix:
-    """A matrix over the caller's own block, without a copy: each sees what the other writes to it.
+    """Make a matrix over the caller's own blocks, without a copy.
 
-    local  2-D array of this rank's block (any strides; a block stored by columns is sent as it is); on idle ranks of size 0 (or
-           None). In a dry run its shape and dtype alone are kept. Collective. Where it is stored by rows on some ranks and by
-           columns, or with gaps within rows, on others, copies of its products, and of what is added to it as `out`, may differ in
-           their last bits: BLAS adds in another order.
-    Raises ShapeError on every rank where a block has the wrong shape, or dtypes differ; DeviceError where it is not an array of
-    the kind that PDLA_ARRAY names, or lies on another GPU.
+    Each sees what the other writes. Collective over the grid's communicator.
+
+    Parameters
+    ----------
+    local : 2-D array
+        This rank's block, with any strides; on idle ranks of size 0, or None. In a dry run its
+        shape and dtype alone are kept.
+    shape : tuple of int
+        Rows and columns of the whole matrix.
+    grid : ProcessGrid
+        What it is cut over.
+    layout : Layout
+        How it is cut.
+
+    Returns
+    -------
+    DistMatrix
+        Of the blocks' dtype.
+
+    Raises
+    ------
+    ShapeError
+        Where a block has the wrong shape, or dtypes differ, on every rank.
+    LayoutError
+        Where the layout does not fit, on every rank.
+    DeviceError
+        For a block that is not an array of the kind that PDLA_ARRAY names, or lies on another GPU.
+
+    Notes
+    -----
+    A block stored by columns is sent as it is. Where it is stored by rows on some ranks and by
+    columns, or with gaps within rows, on others, copies of its products, and of what is added to it
+    as `out`, may differ in their last bits: BLAS adds in another order.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     block = np.full((2, 3), comm.rank)
+    ...     grid = pdla.ProcessGrid(comm.size)
+    ...     return pdla.from_local(block, (4, 3), grid, pdla.Layout("row")).gather()[:, 0]
+    >>> pdla.run(2, program)[0]
+    array([0, 0, 1, 1])
     """
     on_grid("from_local", grid)
     with agreed(grid.comm, f"from_local(shape={in_words(shape)}, {grid!r}, {layout!r})"):
@@ -123,8 +159,10 @@ def _gaps(block: Any) -> int:
 
 
 def _check_place(block: Any, local: Any, xp: ModuleType) -> None:
-    """DeviceError unless a block is where matrices are: no kernel reads other memory, and `block` would be a mere copy of what the
-    caller has on another device."""
+    """DeviceError unless a block is where matrices are.
+
+    No kernel reads other memory, and `block` would be a mere copy of what the caller has on another device.
+    """
     here = namespace(block)
     if xp.name not in (here.name, "meta"):
         raise DeviceError(
@@ -142,9 +180,42 @@ def _order(block: Any) -> str:
 
 
 def from_global(array: Any, grid: ProcessGrid, layout: Layout, root: int | None = None) -> DistMatrix:
-    """A matrix from a whole array: every rank has it (root=None) and copies its block, or `root` has it and sends the blocks out.
+    """Make a matrix of a whole array. Collective over the grid's communicator.
 
-    array  2-D; with root=None the same on all ranks (16 MiB of it are compared), else used on root only. Collective.
+    Parameters
+    ----------
+    array : 2-D array
+        The same on all ranks (16 MiB of it are compared), or used on `root` only.
+    grid : ProcessGrid
+        What the matrix is cut over.
+    layout : Layout
+        How it is cut, without partial sums.
+    root : int, optional
+        The rank that has the array and sends the blocks out; by default every rank has it and
+        copies its block.
+
+    Returns
+    -------
+    DistMatrix
+        Of the array's shape and dtype, in the byte order of this machine.
+
+    Raises
+    ------
+    ShapeError
+        For what is no 2-D array of numbers, on every rank.
+    LayoutError, GridError
+        Where layout or root do not fit, on every rank.
+    AgreementError
+        Where ranks give different arrays.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     x = np.arange(12).reshape(4, 3)
+    ...     return pdla.from_global(x, pdla.ProcessGrid(comm.size), pdla.Layout("row")).local
+    >>> pdla.run(2, program)[1]
+    array([[ 6,  7,  8],
+           [ 9, 10, 11]])
     """
     on_grid("from_global", grid)
     comm = grid.comm
@@ -190,8 +261,10 @@ def _block_of(whole: Any, grid: ProcessGrid, layout: Layout) -> DistMatrix:
 
 
 def fingerprint(whole: Any) -> str:
-    """Text that differs between ranks whose arrays differ, as where each has drawn its own, or loaded its own file. Of an array of
-    more than FINGERPRINTED bytes about so many are looked at, evenly spread along its longest dimension."""
+    """Text that differs between ranks whose arrays differ, as where each has drawn its own, or loaded its own file.
+
+    Of an array of more than FINGERPRINTED bytes about so many are looked at, evenly spread along its longest dimension.
+    """
     xp = namespace(whole)
     if xp.name == "meta":
         return ""
@@ -226,11 +299,46 @@ def _made(
 def from_function(
     f: Callable[..., Any], shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64
 ) -> DistMatrix:
-    """A matrix whose element (i, j) is f(i, j). For each tile of its block a rank calls f once, with a column of row indices and a
-    row of column indices.
+    """Make a matrix whose element (i, j) is f(i, j). Collective over the grid's communicator.
 
-    Collective (the arguments are agreed on); an error in f on one rank is an error on all. ShapeError where f gives anything but
-    numbers, or numbers that the matrix cannot hold: complex ones for real floats; fractions or too large ones for integers.
+    Parameters
+    ----------
+    f : callable
+        It is called for each tile of a rank's block, with a column of row indices and a row of
+        column indices.
+    shape : tuple of int
+        Rows and columns.
+    grid : ProcessGrid
+        What the matrix is cut over.
+    layout : Layout
+        How it is cut.
+    dtype : dtype, optional
+        Of the matrix.
+
+    Returns
+    -------
+    DistMatrix
+        The matrix.
+
+    Raises
+    ------
+    ShapeError
+        Where f gives anything but numbers, or numbers that the matrix cannot hold: complex ones for
+        real floats; fractions or too large ones for integers; on every rank.
+    LayoutError
+        Where the layout does not fit, on every rank.
+    Exception
+        What f raises on one rank, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid(comm.size), pdla.Layout("row")
+    ...     A = pdla.from_function(lambda i, j: 10 * i + j, (4, 3), grid, layout, dtype=int)
+    ...     return A.local
+    >>> pdla.run(2, program)[1]
+    array([[20, 21, 22],
+           [30, 31, 32]])
     """
     shape, kind = _checked(shape, grid, layout, dtype, "from_function")
 
@@ -258,8 +366,11 @@ def _put(tile: np.ndarray, numbers: np.ndarray) -> None:
 
 
 def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
-    """What f has given, as an array; ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks,
-    imaginary parts and fractions, and wrap integers around."""
+    """What f has given, as an array.
+
+    ShapeError where the matrix cannot hold it: NumPy would make NaN of None, drop masks, imaginary parts and fractions, and
+    wrap integers around.
+    """
     _check_unmasked("from_function: f", found)
     numbers = _array("from_function: f", found, np.asarray)
     check_numbers("from_function: f", numbers.dtype, namespace(numbers))
@@ -274,19 +385,110 @@ def _numbers(found: Any, kind: np.dtype) -> np.ndarray:
 
 
 def zeros(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
-    """A matrix of zeros. Collective."""
+    """Make a matrix of zeros. Collective over the grid's communicator.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    grid : ProcessGrid
+        What the matrix is cut over.
+    layout : Layout
+        How it is cut.
+    dtype : dtype, optional
+        Of the matrix.
+
+    Returns
+    -------
+    DistMatrix
+        The matrix.
+
+    Raises
+    ------
+    ShapeError, LayoutError
+        For a shape or dtype that no matrix has, and a layout that does not fit, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     return pdla.zeros((5, 3), pdla.ProcessGrid(comm.size), pdla.Layout("row")).local.shape
+    >>> pdla.run(2, program)
+    [(3, 3), (2, 3)]
+    """
     shape, kind = _checked(shape, grid, layout, dtype, "zeros")
     return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(0))
 
 
 def ones(shape: Shape, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
-    """A matrix of ones. Collective."""
+    """Make a matrix of ones. Collective over the grid's communicator.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    grid : ProcessGrid
+        What the matrix is cut over.
+    layout : Layout
+        How it is cut.
+    dtype : dtype, optional
+        Of the matrix.
+
+    Returns
+    -------
+    DistMatrix
+        The matrix.
+
+    Raises
+    ------
+    ShapeError, LayoutError
+        For a shape or dtype that no matrix has, and a layout that does not fit, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid(comm.size)
+    ...     return pdla.ones((2, 2), grid, pdla.Layout("row"), dtype=int).local
+    >>> pdla.run(2, program)
+    [array([[1, 1]]), array([[1, 1]])]
+    """
     shape, kind = _checked(shape, grid, layout, dtype, "ones")
     return _filled(shape, grid, layout, kind, lambda x, rows, cols: x.fill(1))
 
 
 def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = np.float64) -> DistMatrix:
-    """Ones on the diagonal, zeros elsewhere; an int makes a square one. Collective."""
+    """Make a matrix of ones on the diagonal, zeros elsewhere.
+
+    Collective over the grid's communicator.
+
+    Parameters
+    ----------
+    shape : tuple of int, or int
+        Rows and columns; an int makes a square one.
+    grid : ProcessGrid
+        What the matrix is cut over.
+    layout : Layout
+        How it is cut.
+    dtype : dtype, optional
+        Of the matrix.
+
+    Returns
+    -------
+    DistMatrix
+        The matrix.
+
+    Raises
+    ------
+    ShapeError, LayoutError
+        For a shape or dtype that no matrix has, and a layout that does not fit, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid(comm.size)
+    ...     return pdla.eye(2, grid, pdla.Layout("row"), dtype=int).local
+    >>> pdla.run(2, program)
+    [array([[1, 0]]), array([[0, 1]])]
+    """
     square = (shape, shape) if isinstance(shape, (int, np.integer)) else shape
     square, kind = _checked(square, grid, layout, dtype, "eye")
 
@@ -313,14 +515,53 @@ def random(
     low: float = 0,
     high: float = 1,
 ) -> DistMatrix:
-    """Random numbers that depend on seed, shape and dtype only: the same matrix on every grid, layout and rank count.
+    """Draw a matrix that depends on seed, shape and dtype only, not on grid and layout.
 
-    seed          any integer; seeds that differ by a multiple of 2^64 give one matrix
-    distribution  "uniform" on [low, high), then rounded to dtype, so that high may occur; "integers" from low to high - 1 in any
-                  dtype that has all of them (small ones make every product exact); "normal" with mean 0 and standard deviation 1,
-                  by inverse CDF.
-                  Complex numbers have both parts drawn so.
-    Philox counters are keyed by the global position of cache-sized tiles. Collective.
+    Collective over the grid's communicator.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    grid : ProcessGrid
+        What the matrix is cut over.
+    layout : Layout
+        How it is cut.
+    dtype : dtype, optional
+        Of the matrix. Complex numbers have both parts drawn.
+    seed : int, optional
+        Any integer; seeds that differ by a multiple of 2^64 give one matrix.
+    distribution : {"uniform", "integers", "normal"}, optional
+        "uniform": on [low, high), then rounded to dtype, so that `high` may occur; "integers": from
+        `low` to high - 1, in any dtype that has all of them (small ones make every product exact);
+        "normal": with mean 0 and standard deviation 1.
+    low, high : float, optional
+        Ends of "uniform" and "integers".
+
+    Returns
+    -------
+    DistMatrix
+        The matrix.
+
+    Raises
+    ------
+    ShapeError, LayoutError
+        For a shape or dtype that no matrix has, and a layout that does not fit, on every rank.
+    ValueError
+        For another distribution or seed, and for ends that the dtype does not have, on every rank.
+
+    Notes
+    -----
+    Philox (Salmon, Moraes, Dror and Shaw 2011, SC), its counters keyed by the global position of
+    cache-sized tiles; normal numbers by the inverse of their distribution function.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = pdla.random((4, 4), pdla.ProcessGrid(comm.size), pdla.Layout("row"), seed=7)
+    ...     return A.gather()
+    >>> np.array_equal(pdla.run(1, program)[0], pdla.run(3, program)[0])
+    True
     """
     shape, kind = _checked(shape, grid, layout, dtype, "random")
     with agreed(grid.comm, f"random(seed={in_words(seed)}, {distribution!r}, {in_words(low)}, {in_words(high)})"):

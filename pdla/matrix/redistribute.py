@@ -135,12 +135,11 @@ def move(A: DistMatrix, layout: Layout, grid: ProcessGrid, out: Any) -> None:
 
 
 def summed(A: DistMatrix, wanted: Layout) -> DistMatrix:
-    """Collective: A with its partial sums added up, by a reduce-scatter over each partial axis along the dimension that it cuts
-    in `wanted`.
+    """Collective: A with its partial sums added up, by a reduce-scatter over each partial axis.
 
-    An axis that cuts neither dimension in `wanted` cuts A's longer one afterwards, innermost; redistributing from there to
-    `wanted` makes it an all-reduce.
-    16-bit floats are rounded once, when all axes have been added up.
+    It goes along the dimension that the axis cuts in `wanted`. An axis that cuts neither dimension there cuts A's longer one
+    afterwards, innermost; redistributing from there to `wanted` makes it an all-reduce. 16-bit floats are rounded once, when
+    all axes have been added up.
     """
     layout, block = A.layout.summed, A.stored
     by_columns = A.transposed and not A.gaps  # not by the block's own strides: from_local takes other ones on each rank
@@ -166,8 +165,11 @@ def sums_to(
 
 @lru_cache(maxsize=256)
 def sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, int], ...]) -> tuple[tuple[str, bool], ...]:
-    """The partial axes in the order in which they are summed, each with whether it cuts rows: first those that do, or first those
-    that cut columns, whichever brings fewer words. sized: the grid's axes and their sizes."""
+    """The partial axes in the order in which they are summed, each with whether it cuts rows.
+
+    First those that do, or first those that cut columns, whichever brings fewer words. sized: the grid's axes and their
+    sizes.
+    """
     sizes = dict(sized)
     nests = (wanted.rows, True), (wanted.cols, False)
     rows, cols = ([(axis, by) for axis in axes_of(nest) if axis in layout.partial] for nest, by in nests)
@@ -178,8 +180,10 @@ def sums(shape: Shape, layout: Layout, wanted: Layout, sized: tuple[tuple[str, i
 
 
 def addends(block: Shape, cuts: Iterable[tuple[bool, int]]) -> int:
-    """Words that a rank receives of addends of a block that are summed along one axis after another, at most: each cuts rows (True)
-    or columns among so many ranks."""
+    """Words that a rank receives of addends of a block that are summed along one axis after another, at most.
+
+    Each cuts rows (True) or columns among so many ranks.
+    """
     words, share = 0, [*block]
     for by_rows, ranks in cuts:
         in_steps, which = circulant.pays(8 * prod(share), ranks), 0 if by_rows else 1

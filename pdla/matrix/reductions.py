@@ -75,8 +75,10 @@ def check_copies(A: DistMatrix) -> bool:
 
 
 def of_columns(A: DistMatrix, op: str) -> np.ndarray:
-    """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum"), NaN where there is one, on
-    every rank; without data 0. The matrix has no partial sums. All columns' numbers are all-reduced: 2 n words a rank."""
+    """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum"), on every rank.
+
+    NaN where there is one; without data 0. The matrix has no partial sums. All columns' numbers are all-reduced: 2 n words a rank.
+    """
     mine, comm = np.zeros(A.shape[1]), A.grid.comm
     with collective_section(comm, "sums of columns"), np.errstate(over="ignore"):
         if A.first and A.stored.size and A.xp.name != "meta":
@@ -141,8 +143,10 @@ def _largest(A: DistMatrix) -> float:
 
 
 def _reals(A: DistMatrix) -> Iterator[Any]:
-    """This block's elements in double precision or better, complex ones as two real numbers (BLAS's complex dot makes NaN of
-    infinity), part by part: beside a large block there may be no room for another."""
+    """The elements of this rank's block in double precision or better, complex ones as two real numbers.
+
+    Part by part: beside a large block there may be no room for another. (BLAS's complex dot makes NaN of infinity.)
+    """
     wide = np.result_type(A.dtype, np.float64)
     real = np.empty(0, wide).real.dtype
     return (part.astype(wide, order="C", copy=False).view(real) for part in _parts(A.base))

@@ -32,11 +32,11 @@ def accessed_lower_bound(m: int, n: int, k: int, P: int) -> float:
 
 
 def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
-    """Words of A, B and sums of C that a rank with room for `memory` words must bring in, or send off, to do 1/P of the
-    multiplications.
+    """Words that a rank with room for `memory` words must bring in, or send off, to do its 1/P of the work.
 
-    Cut its work, in the order in which it is done, into j parts. Each touches what 1/(P j) of all multiplications must touch;
-    `memory` words of that may be in memory when the part begins, and none of it when the first one does. So for each j
+    They are words of A, B and sums of C. Cut its work, in the order in which it is done, into j parts. Each touches what 1/(P
+    j) of all multiplications must touch; `memory` words of that may be in memory when the part begins, and none of it when the
+    first one does. So for each j
 
         j accessed(P j) - (j - 1) memory,
 
@@ -50,12 +50,39 @@ def moved_lower_bound(m: int, n: int, k: int, P: int, memory: float) -> float:
 
 
 def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
-    """The number P* of ranks, each with `memory` words, at which perfect strong scaling ends: m n k / memory^(3/2), unless one
-    dimension is short.
+    """Find the number P* of ranks, each with some memory, at which perfect strong scaling ends.
 
-    From the least number of ranks that hold the matrices up to P* the words that a rank receives can fall as 1/P; beyond, where
-    there is more memory than can be used, as P^(-2/3) at best (Ballard et al. 2012). 0 where memory holds the smallest matrix.
-    Not collective. Raises ValueError for a negative size, and for a memory that is not above 0.
+    From the least number of ranks that hold the matrices up to P* the words that a rank receives
+    can fall as 1/P; beyond, where there is more memory than can be used, as P^(-2/3) at best. Not
+    collective.
+
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes: C is m x n.
+    memory : float
+        Words of each rank.
+
+    Returns
+    -------
+    float
+        P* = m n k / memory^(3/2), unless one dimension is short; 0 where memory holds the smallest
+        matrix.
+
+    Raises
+    ------
+    ValueError
+        For a negative size, and for a memory that is not above 0.
+
+    Notes
+    -----
+    Ballard, Demmel, Holtz, Lipshitz and Schwartz 2012 (SPAA).
+
+    Examples
+    --------
+    >>> from pdla.model.bounds import scaling_ends
+    >>> scaling_ends(4096, 4096, 4096, 2**20)
+    64.0
     """
     if min(m, n, k) < 0 or not memory > 0:
         raise ValueError(f"m={m}, n={n}, k={k}, memory={memory}: sizes are 0 or more, memory above 0")
@@ -66,13 +93,44 @@ def scaling_ends(m: int, n: int, k: int, memory: float) -> float:
 
 
 def received_lower_bound(m: int, n: int, k: int, P: int, memory: float | None = None) -> float:
-    """Words that some rank of P must receive to multiply m x k by k x n: those that it touches, less the 1/P that it owns.
+    """Bound the words that some rank of P must receive to multiply m x k by k x n.
 
-    A, B and C start and end spread evenly, without copies, and every rank does 1/P of the multiplications; where the work is
-    uneven, the bound is on the words that some rank receives, and those of its sums that it sends. 0 where nothing has to move.
+    Those that it must touch, less the 1/P that it owns: A, B and C start and end spread evenly,
+    without copies, and every rank does 1/P of the multiplications. Where the work is uneven, the
+    bound is on the words that some rank receives, and those of its sums that it sends. Not
+    collective.
 
-    memory  words that a rank holds at any time, its share of A, B and C included; None: the bound that holds for any memory
-    Raises ValueError for a negative size, P < 1, and a memory that cannot hold that share, or the three words of a multiplication.
+    Parameters
+    ----------
+    m, n, k : int
+        Sizes: C is m x n.
+    P : int
+        Ranks.
+    memory : float, optional
+        Words that a rank holds at any time, its share of A, B and C included; by default the bound
+        is the one that holds for any memory.
+
+    Returns
+    -------
+    float
+        Words; 0 where nothing has to move.
+
+    Raises
+    ------
+    ValueError
+        For a negative size, P < 1, and a memory that cannot hold a rank's share, or the three words
+        of a multiplication.
+
+    Notes
+    -----
+    Without `memory` it is theorem 3 of Al Daas, Ballard, Grigori, Kumar and Rouse 2022 (SPAA), from
+    the inequality of Loomis and Whitney 1949; with it, theorem 2 of Kwasniewski et al. 2019 (SC).
+
+    Examples
+    --------
+    >>> from pdla.model.bounds import received_lower_bound
+    >>> round(received_lower_bound(1000, 1000, 1000, 8))
+    375000
     """
     m, n, k, P, memory = exact(m, n, k, P, memory)
     accessed = accessed_lower_bound(m, n, k, P)

@@ -25,20 +25,53 @@ def operations(m: int, n: int, k: int, dtype: Any) -> int:
 class Machine:
     """Figures of one rank; the defaults are one core of a desktop processor under MPICH, rounded.
 
-    flops      operations a second of a large float64 product; a complex one counts as four real ones
-    single     how many times as many in float32;  half: in 16-bit floats
-    reached    pairs (size, share of `flops` that products of that size reach), sizes ascending; a size is the cube root of
-               m n k. In between the logarithms are interpolated; above the last size the share is 1;  (): it is 1 at any size
-    call       seconds of overhead of each local product and each step of elementwise work (the interpreter, a kernel's launch)
-    memory     bytes a second that elementwise work reads and writes
-    erf        elements a second of the error function; 0: limited by `memory` alone
-    bandwidth  bytes a second received from a rank on the same node;  network: from a rank on another node
-    latency    seconds until a message begins to arrive from the same node;  far_latency: from another
-    gap        seconds for which each message, however short, occupies a rank that sends or receives it; its bytes may take longer
-    node       ranks on a node, the first of them on the first node; 0: all ranks are on one node
-    injection  bytes a second that all ranks of a node together receive from other nodes; 0: no limit but `network`
-    overlap    the share of computing time in which messages move on: 1 with progress in hardware, 0 without any
-    name, source  what the machine is, and where the figures are from
+    Parameters
+    ----------
+    flops : float
+        Operations a second of a large float64 product; a complex one counts as four real ones.
+    bandwidth : float
+        Bytes a second received from a rank on the same node.
+    network : float
+        Bytes a second received from a rank on another node.
+    latency : float
+        Seconds until a message begins to arrive from the same node.
+    single : float
+        How many times as many operations a second in float32.
+    half : float
+        The same in 16-bit floats.
+    reached : tuple of (size, share) pairs
+        The share of `flops` that products of each size reach, sizes ascending; a size is the cube
+        root of m n k. In between the logarithms are interpolated; above the last size the share is
+        1; (): it is 1 at any size.
+    call : float
+        Seconds of overhead of each local product and each step of elementwise work (the
+        interpreter, a kernel's launch).
+    memory : float
+        Bytes a second that elementwise work reads and writes.
+    erf : float
+        Elements a second of the error function; 0: limited by `memory` alone.
+    far_latency : float
+        Seconds until a message begins to arrive from another node.
+    gap : float
+        Seconds for which each message, however short, occupies a rank that sends or receives it;
+        its bytes may take longer.
+    node : int
+        Ranks on a node, the first of them on the first node; 0: all ranks are on one node.
+    injection : float
+        Bytes a second that all ranks of a node together receive from other nodes; 0: no limit but
+        `network`.
+    overlap : float
+        The share of computing time in which messages move on: 1 with progress in hardware, 0
+        without any.
+    name : str
+        What the machine is.
+    source : str
+        Where the figures are from.
+
+    Examples
+    --------
+    >>> pdla.Machine(flops=1e12).seconds(2e12, 0, 0)
+    2.0
     """
 
     flops: float = 5e10
@@ -64,10 +97,31 @@ class Machine:
 
     @staticmethod
     def load(name: str | Path) -> Machine:
-        """A machine from a TOML file, or by name one of those that come with pdla (`Machine.known()`).
+        """Read a machine from a file, or find one of those that come with pdla. Not collective.
 
-        ValueError for a file with keys or values that no machine has, or without a figure for which 0 would not mean "none": only
-        reached, erf, gap, node, injection, name and source may be left out. FileNotFoundError, which lists the known machines.
+        Parameters
+        ----------
+        name : str or pathlib.Path
+            A TOML file, or one of `Machine.known()`.
+
+        Returns
+        -------
+        Machine
+            The machine.
+
+        Raises
+        ------
+        FileNotFoundError
+            Where there is none; it lists the known machines.
+        ValueError
+            For a file with keys or values that no machine has, or without a figure for which 0
+            would not mean "none": only reached, erf, gap, node, injection, name and source may be
+            left out.
+
+        Examples
+        --------
+        >>> pdla.Machine.load("a100x4").node
+        4
         """
         path = Path(name)
         if not path.suffix:
@@ -89,17 +143,45 @@ class Machine:
 
     @staticmethod
     def of(given: Machine | str | Path) -> Machine:
-        """The machine itself, or one loaded by its name or path."""
+        """Give a machine, or load it by its name or path.
+
+        Parameters
+        ----------
+        given : Machine, str or pathlib.Path
+            The machine, or what `load` takes.
+
+        Returns
+        -------
+        Machine
+            The machine.
+        """
         return given if isinstance(given, Machine) else Machine.load(given)
 
     @staticmethod
     def chosen() -> Machine:
-        """The machine that plans are made for: the one that PDLA_MACHINE names, else the defaults. Raises as `load` does."""
+        """Give the machine that plans are made for: PDLA_MACHINE's, else one of the defaults.
+
+        Returns
+        -------
+        Machine
+            The machine.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As `load` does.
+        """
         return _chosen(config.settings.machine)
 
     @staticmethod
     def chosen_in_words() -> str:
-        """The figures of the chosen machine, or the error in finding it, as a text to be compared between ranks."""
+        """Describe the chosen machine, or the error in finding it, to be compared between ranks.
+
+        Returns
+        -------
+        str
+            Its figures, or the error's text.
+        """
         try:
             return repr(Machine.chosen())
         except (OSError, ValueError) as error:
@@ -107,7 +189,13 @@ class Machine:
 
     @staticmethod
     def known() -> tuple[str, ...]:
-        """The names of the machines that come with pdla."""
+        """List the machines that come with pdla.
+
+        Returns
+        -------
+        tuple of str
+            Their names.
+        """
         folder = Path(str(files("pdla.model") / "machines"))
         return tuple(sorted(path.stem for path in folder.glob("*.toml")))
 
@@ -117,7 +205,13 @@ class Machine:
         return self.name or ("the default machine" if self == Machine() else "a machine without a name")
 
     def text(self) -> str:
-        """As a TOML file."""
+        """Write the machine as a TOML file.
+
+        Returns
+        -------
+        str
+            The text, which `load` reads from a file.
+        """
         lines = (f"{one.name} = {_written(getattr(self, one.name))}" for one in fields(self))
         return "\n".join(lines) + "\n"
 
@@ -125,32 +219,77 @@ class Machine:
 
     @property
     def message(self) -> float:
-        """What one more message costs, as words of 8 bytes that could be received in its gap, or, if that is 0, in its latency.
+        """What one more message costs, in words of 8 bytes that could be received in its gap.
 
-        The gap, since messages of a round are under way together, so that their latencies pass at the same time.
+        If that is 0, in its latency. The gap, since messages of a round are under way together, so
+        that their latencies pass at the same time.
         """
         return (self.gap or self.latency) * self.bandwidth / 8
 
     def meanwhile(self, multiplications: float) -> float:
-        """Words of 8 bytes that could be received while so many multiplications, and additions, are done in float64."""
+        """Count the words that could be received while a rank computes in float64.
+
+        Parameters
+        ----------
+        multiplications : float
+            How many are done, and as many additions.
+
+        Returns
+        -------
+        float
+            Words of 8 bytes, from a rank on the same node.
+        """
         return 2 * multiplications / self.flops * self.bandwidth / 8
 
     @property
     def distance(self) -> float:
-        """How many words can be received within a node in the time of one word from another node."""
+        """How many words come from the same node in the time of one from another node."""
         return self.bandwidth / self.network
 
     def seconds(self, flops: float, received: float, messages: float, itemsize: int = 8) -> float:
-        """Seconds for so many flops, bytes and messages received, without overlap. itemsize: of a float, or of a complex's part."""
+        """Tell how long a rank takes to compute and to receive, one after the other, within a node.
+
+        Parameters
+        ----------
+        flops : float
+            Operations.
+        received : float
+            Bytes.
+        messages : float
+            How many.
+        itemsize : int, optional
+            Bytes of a float, or of a complex number's part.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return flops * itemsize / 8 / self.flops + received / self.bandwidth + messages * (self.latency + self.gap)
 
     # ------------------------------------------------------------------ what a clock needs
 
     def gemm(self, m: int, n: int, k: int, dtype: Any, count: int = 1, out: Any = None) -> float:
-        """Seconds of one call for `count` products m x k by k x n: to compute or, if longer, to read and write the matrices.
+        """Tell how long one call for some products m x k by k x n takes.
 
-        dtype  of the factors, which sets the rate: 16-bit floats are multiplied as such where they are added up in float32
-        out    of the result; None: the factors'
+        To compute or, if longer, to read and write the matrices.
+
+        Parameters
+        ----------
+        m, n, k : int
+            Sizes of each product.
+        dtype : dtype
+            Of the factors, which sets the rate: 16-bit floats are multiplied as such where they are
+            added up in float32.
+        count : int, optional
+            How many products.
+        out : dtype, optional
+            Of the result; the factors' by default.
+
+        Returns
+        -------
+        float
+            Seconds.
         """
         kind = np.dtype(dtype)
         real = kind.itemsize // 2 if kind.kind == "c" else kind.itemsize
@@ -166,25 +305,84 @@ class Machine:
         return float(np.exp(np.interp(np.log(max(1, multiplications)) / 3, np.log(sizes), np.log(shares))))
 
     def touch(self, size: int, steps: int = 1) -> float:
-        """Seconds of elementwise work that reads and writes `size` bytes in all, in so many steps."""
+        """Tell how long elementwise work takes.
+
+        Parameters
+        ----------
+        size : int
+            Bytes that it reads and writes in all.
+        steps : int, optional
+            In so many steps.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return steps * self.call + size / self.memory
 
     def error_function(self, count: int, itemsize: int) -> float:
-        """Seconds of the error function of `count` elements."""
+        """Tell how long the error function of some elements takes.
+
+        Parameters
+        ----------
+        count : int
+            How many.
+        itemsize : int
+            Bytes of each.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return max(self.call + count / self.erf if self.erf else 0.0, self.touch(2 * count * itemsize))
 
     def delay(self, far: bool) -> float:
-        """Seconds until a message begins to arrive."""
+        """Tell how long it takes until a message begins to arrive.
+
+        Parameters
+        ----------
+        far : bool
+            From another node.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return self.far_latency if far else self.latency
 
     def rate(self, far: bool) -> float:
-        """Bytes a second that a rank receives while all ranks of its node receive, too."""
+        """Tell how fast a rank receives while all ranks of its node receive, too.
+
+        Parameters
+        ----------
+        far : bool
+            From other nodes.
+
+        Returns
+        -------
+        float
+            Bytes a second.
+        """
         if not far:
             return self.bandwidth
         return min(self.network, self.injection / max(1, self.node)) if self.injection else self.network
 
     def home(self, rank: int) -> int:
-        """The number of a rank's node."""
+        """Find a rank's node.
+
+        Parameters
+        ----------
+        rank : int
+            The rank.
+
+        Returns
+        -------
+        int
+            The node's number.
+        """
         return rank // self.node if self.node else 0
 
 

@@ -54,8 +54,11 @@ from pdla.native import {module}
 
 @dataclass(frozen=True)
 class Library:
-    """A library: its types shared by C and Python; the declarations, a line each, of the functions that Python defines; its C
-    source; and the module of pdla.native that answers."""
+    """A library for C and Fortran.
+
+    It has its types shared by C and Python; the declarations, a line each, of the functions that Python defines; its C source;
+    and the module of pdla.native that answers.
+    """
 
     types: str
     functions: str

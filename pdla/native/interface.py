@@ -86,14 +86,16 @@ def together(**matrices: DistMatrix) -> None:
 
 
 def meeting(comms: list[Communicator]) -> Communicator:
-    """Of the matrices' communicators, the one on which other processes are most likely to be, if one matrix is wrong here: that of
-    most matrices and, of several such, the largest."""
+    """Of the matrices' communicators that on which other processes most likely are, if a matrix is wrong.
+
+    It is that of most matrices and, of several such, the largest.
+    """
     identities = [comm.identity for comm in comms]
     return max(comms, key=lambda comm: (identities.count(comm.identity), comm.size))
 
 
 def block_at(address: int, shape: tuple[int, int], dtype: np.dtype, down: int, across: int) -> np.ndarray:
-    """This process's block as an array over the caller's memory, or ShapeError. down, across: in elements."""
+    """The block of this process as an array over the caller's memory, or ShapeError. down, across: in elements."""
     rows, cols = shape
     if min(shape) and not address:
         raise ShapeError(f"local is NULL: this process has a block of {rows} x {cols}")
@@ -137,7 +139,7 @@ class Interface:
         return self.ffi.string(pointer).decode(errors="backslashreplace")
 
     def _matrix(self, name: str, handle: int, opname: str = "", op: bytes = b"N") -> DistMatrix:
-        """op of a matrix. name, opname: of the arguments."""
+        """`op` of a matrix. name, opname: of the arguments."""
         word = op.decode("latin-1")
         if word.upper() not in TURNS:
             raise ShapeError(f"{opname}={word!r}: N, T or C")
@@ -145,8 +147,10 @@ class Interface:
 
     @contextmanager
     def _announced(self, *handles: int) -> Iterator[None]:
-        """A with-block of checks: an error in it, perhaps on this process alone, becomes one of the other processes, too, which are
-        about to agree on the call.
+        """A with-block of checks.
+
+        An error in it, perhaps on this process alone, becomes one of the other processes, too, which are about to agree on the
+        call.
 
         They are reached through those of the handles that are matrices; if none is, they cannot be.
         """

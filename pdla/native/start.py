@@ -24,8 +24,9 @@ def _open_to_all(files: str) -> None:
 
 
 def _lend_a_name(files: str) -> None:
-    """mpi4py loads MPICH by its usual soname, and Debian's MPICH has another: so load the empty library of that name, which lies
-    beside pdla's. MPI itself is in the process already, and its functions are found there.
+    """Load the empty library, beside pdla's, that has the soname by which mpi4py loads MPICH.
+
+    Debian's MPICH has another. MPI itself is in the process already, and its functions are found there.
     """
     process, ours = ctypes.CDLL(None), re.search(r"(/.*)/libpdla(_pblas)?\.so$", files, re.MULTILINE)
     if ours and hasattr(process, "MPI_Init") and not hasattr(process, "ompi_mpi_comm_self") and MPICH not in files:
@@ -33,8 +34,10 @@ def _lend_a_name(files: str) -> None:
 
 
 def _leave_interrupts() -> None:
-    """Take back Python's handler of Ctrl-C, unless the program has one: it acts only in Python, so a program that did not call pdla
-    again could not be ended."""
+    """Take back Python's handler of Ctrl-C, unless the program has one.
+
+    It acts only in Python, so a program that did not call pdla again could not be ended.
+    """
     if not sys.orig_argv and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the program is Python itself
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -25,9 +25,28 @@ USUAL, SHORT = 1, 2  # types of descriptors: of nine integers; of eleven, where 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """DESC_(1:9) or DESC_(1:11), in Fortran's names; the leading dimension lld may differ from rank to rank.
+    """DESC_(1:9) or DESC_(1:11) of a dense matrix, in Fortran's names.
 
-    imb, inb  rows of the first block of rows, columns of the first block of columns; mb and nb unless they are shorter
+    Parameters
+    ----------
+    context : int
+        The BLACS context, which pdla ignores.
+    m, n : int
+        Rows and columns of the matrix.
+    imb, inb : int
+        Rows of the first block of rows, columns of the first block of columns: `mb` and `nb` unless
+        they are shorter.
+    mb, nb : int
+        Rows and columns of the other blocks.
+    rsrc, csrc : int
+        The process row and column that have the first block.
+    lld : int
+        The leading dimension of this rank's block, which may differ from rank to rank.
+
+    Examples
+    --------
+    >>> pdla.scalapack.Descriptor.read([1, 0, 100, 80, 16, 16, 0, 0, 64]).shape
+    (100, 80)
     """
 
     context: int
@@ -43,7 +62,23 @@ class Descriptor:
 
     @staticmethod
     def read(desc: Sequence[int]) -> Descriptor:
-        """A descriptor from its nine or eleven integers. LayoutError for integers that describe no dense matrix."""
+        """Read a descriptor's integers.
+
+        Parameters
+        ----------
+        desc : sequence of int
+            Nine or eleven.
+
+        Returns
+        -------
+        Descriptor
+            What they say.
+
+        Raises
+        ------
+        LayoutError
+            For integers that describe no dense matrix.
+        """
         words = _integers(desc)
         if (words[:1], len(words)) not in (([USUAL], 9), ([SHORT], 11)):
             said = words or desc
@@ -57,11 +92,12 @@ class Descriptor:
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Rows and columns of the matrix."""
         return self.m, self.n
 
     @property
     def words(self) -> np.ndarray:
-        """As C integers: nine, or eleven where a first block is shorter."""
+        """C integers, an array: nine, or eleven where a first block is shorter."""
         short = (self.imb, self.inb) != (self.mb, self.nb)
         first = (SHORT, self.context, self.m, self.n, self.imb, self.inb) if short else (USUAL, self.context, self.m, self.n)
         words = [*first, self.mb, self.nb, self.rsrc, self.csrc, self.lld]
@@ -71,7 +107,18 @@ class Descriptor:
         return np.array(words, np.intc)
 
     def layout(self, axes: Sequence[str]) -> Layout:
-        """The layout, on a grid with these two axes, of a matrix with this descriptor."""
+        """Give the layout of a matrix with this descriptor.
+
+        Parameters
+        ----------
+        axes : sequence of str
+            Of the grid, that along process rows first.
+
+        Returns
+        -------
+        Layout
+            Rows and columns are cut by `Cyclic`.
+        """
         return Layout(Cyclic(axes[0], self.mb, self.rsrc, self.imb), Cyclic(axes[1], self.nb, self.csrc, self.inb))
 
 
@@ -86,16 +133,41 @@ def _integers(desc: Any) -> list[int]:
 
 
 def from_descriptor(desc: Sequence[int], local: Any, grid: Any = None) -> DistMatrix:
-    """A matrix over a ScaLAPACK code's own memory, without a copy: the code sees what pdla writes to it. Collective.
+    """Make a matrix over a ScaLAPACK code's own memory, without a copy.
 
-    desc   the descriptor's nine or eleven integers; the context is ignored, `grid` stands for it
-    local  this rank's block: one-dimensional, column after column, lld elements apart; or two-dimensional, in any order, with
-           at least as many rows and columns as the rank holds
-    grid   a ProcessGrid of two axes, rows first; or a communicator (None: the world), which stands for its ranks in row-major
-           order on the near-square grid of BLACS codes, balanced_shape(size)
+    The code sees what pdla writes to it. Collective over the grid's communicator. The part
+    sub(A) = A(ia:ia+m-1, ja:ja+n-1) is ``A[ia-1:ia-1+m, ja-1:ja-1+n]``.
 
-    The part sub(A) = A(ia:ia+m-1, ja:ja+n-1) of it is A[ia-1:ia-1+m, ja-1:ja-1+n]. Raises LayoutError, GridError or ShapeError, on
-    every rank.
+    Parameters
+    ----------
+    desc : sequence of int
+        The descriptor's nine or eleven integers; the context is ignored, `grid` stands for it.
+    local : 1-D or 2-D array
+        This rank's block: column after column, lld elements apart; or two-dimensional, in any
+        order, with at least as many rows and columns as the rank holds.
+    grid : ProcessGrid or communicator, optional
+        A grid has two axes, rows first. A communicator (None: the world) stands for its ranks in
+        row-major order on the near-square grid of BLACS codes, ``balanced_shape(size)``.
+
+    Returns
+    -------
+    DistMatrix
+        Of the block's dtype.
+
+    Raises
+    ------
+    LayoutError, GridError, ShapeError
+        Where descriptor, grid and block do not go together, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     block = np.ones((2, 4), order="F")
+    ...     desc, grid = [1, 0, 4, 4, 2, 4, 0, 0, 2], pdla.ProcessGrid((2, 1))
+    ...     A = pdla.scalapack.from_descriptor(desc, block, grid)
+    ...     return A.shape, A.trace()
+    >>> pdla.run(2, program)[0]
+    ((4, 4), np.float64(4.0))
     """
     if not isinstance(grid, ProcessGrid):
         made = ProcessGrid(1, comm=grid)
@@ -125,11 +197,38 @@ def _block(local: Any, said: Descriptor, shape: tuple[int, int]) -> Any:
 
 
 def to_descriptor(A: DistMatrix, context: int = 0) -> np.ndarray:
-    """The descriptor of A, as C integers, for ScaLAPACK routines that are to work on A.local. Not collective.
+    """Describe a matrix for ScaLAPACK routines that are to work on A.local. Not collective.
 
-    Nine integers; eleven for a part of a matrix that begins within a block. A's local block must lie column by column, as those
-    of from_descriptor and any `order="F"` array do. LayoutError for a block that lies otherwise, and for a layout that no
-    descriptor can describe; `A.redistribute` brings A into another layout. ShapeError if A is no DistMatrix.
+    Parameters
+    ----------
+    A : DistMatrix
+        Its local block lies column by column, as those of `from_descriptor` and any ``order="F"``
+        array do.
+    context : int, optional
+        That of BLACS.
+
+    Returns
+    -------
+    numpy.ndarray of C int
+        Nine; eleven for a part of a matrix that begins within a block.
+
+    Raises
+    ------
+    LayoutError
+        For a block that lies otherwise, and for a layout that no descriptor can describe;
+        `DistMatrix.redistribute` brings A into another layout.
+    ShapeError
+        For what is no DistMatrix.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     cyclic = pdla.Layout(pdla.Cyclic("row", 2), pdla.Cyclic("col", 2))
+    ...     block, grid = np.ones((4, 8), order="F"), pdla.ProcessGrid((2, 1))
+    ...     A = pdla.from_local(block, (8, 8), grid, cyclic)
+    ...     return pdla.scalapack.to_descriptor(A).tolist()
+    >>> pdla.run(2, program)[0]
+    [1, 0, 8, 8, 2, 2, 0, 0, 4]
     """
     checks.matrix(A)
     if not isinstance(context, (int, np.integer)):

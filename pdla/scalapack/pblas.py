@@ -66,8 +66,10 @@ class Call:
 
 
 class Context:
-    """The grid of a BLACS context, the calls that have a plan, and their common workspace. It lives as long as the context's
-    communicator."""
+    """The grid of a BLACS context, the calls that have a plan, and their common workspace.
+
+    It lives as long as the context's communicator.
+    """
 
     def __init__(self, comm: Communicator, shape: tuple[int, int], here: tuple[int, int]) -> None:
         """Collective over comm. here: this process's row and column in the grid."""

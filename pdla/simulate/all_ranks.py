@@ -68,8 +68,10 @@ class VirtualWorld(World):
             self.gates[self._next()].release()
 
     def _next(self) -> int:
-        """Carry out the agenda up to the next turn; gives the rank whose turn it is. After a failure it is the first that is alive,
-        so that one after another learns of it."""
+        """Carry out the agenda up to the next turn; gives the rank whose turn it is.
+
+        After a failure it is the first that is alive, so that one after another learns of it.
+        """
         while self.agenda and self.failure is None:
             at, kind, _, _, what = heappop(self.agenda)
             self.now = max(self.now, at)
@@ -127,8 +129,10 @@ class VirtualWorld(World):
         self._expect(self.lanes[letter.sender].carry(letter, False), self.lanes[letter.receiver].carry(letter, True))
 
     def _expect(self, out: critical_path.Passage, into: critical_path.Passage) -> None:
-        """Plan the arrival of a message by its passages out of the sender's and into the receiver's link. It is planned again if
-        one of these ranks works meanwhile, as then its links stand still."""
+        """Plan the arrival of a message by its passages out of the sender's and into the receiver's link.
+
+        It is planned again if one of these ranks works meanwhile, as then its links stand still.
+        """
         gone, here = (passage.lane.moment(passage.ends) for passage in (out, into))
         out.letter.slower = into if here >= gone else out
         lags = out.lane.lag, into.lane.lag
@@ -168,8 +172,11 @@ class Round:
         return letter
 
     def send(self, to: int, x: Array, nth: int, cause: int | Letter) -> None:
-        """Put a message on its way, the nth of this exchange to that rank. Of messages that set out at one time a rank's first goes
-        to the rank before it in the ring, and so on, so that not all ranks send to the same one."""
+        """Put a message on its way, the nth of this exchange to that rank.
+
+        Of messages that set out at one time a rank's first goes to the rank before it in the ring, and so on, so that not all
+        ranks send to the same one.
+        """
         comm = self.comm
         letter, both = self._letter(comm.rank, to, x, True)
         letter.order, letter.tag, letter.left = (self.number, nth, (comm.rank - to) % comm.size), self.tag, self.gone.append
@@ -275,10 +282,19 @@ def _telling(arrivals: Iterator[int], onward: Onward, landed: Landed) -> Iterato
 
 @dataclass(frozen=True, repr=False)
 class AllRanks:
-    """What a dry run of all ranks gives: by rank, what the program returned, and the ledger.
+    """What a dry run of all ranks gives.
 
-    A ledger's `seconds` is the time at which its rank ended, `computed` how much of it the rank computed; the times of its events
-    are by the rank's clock.
+    A ledger's `seconds` is the time at which its rank ended, `computed` how much of it the rank
+    computed; the times of its events are by the rank's clock.
+
+    Parameters
+    ----------
+    results : list
+        What the program returned, by rank.
+    ledgers : list of Ledger
+        Of each rank.
+    lanes : list
+        The spans of each rank's clock, of which `path` is made.
     """
 
     results: list[Any]
@@ -295,21 +311,71 @@ class AllRanks:
 
     @cached_property
     def path(self) -> Path:
-        """The critical path: what the last rank waited for, and so on, back to the start: `path.steps`, `path.by_kind()`,
-        `print(path)`."""
+        """The critical path: what the last rank waited for, and so on, back to the start.
+
+        It has `path.steps` and `path.by_kind()`; `print(path)` shows it.
+        """
         return critical_path.path(self.lanes)
 
     def save_trace(self, path: str) -> None:
-        """Write all ranks' events as a Chrome/Perfetto trace, a process each."""
+        """Write all ranks' events as a Chrome/Perfetto trace, a process each.
+
+        Parameters
+        ----------
+        path : str
+            The JSON file.
+        """
         trace.write(path, {rank: ledger.events for rank, ledger in enumerate(self.ledgers)})
 
 
 def dry_run_all(size: int, program: Callable[..., Any], *args: Any, machine: Machine | str, **named: Any) -> AllRanks:
-    """Run program(comm, *args, **named) as each of `size` ranks on a described machine, without data; for up to a few hundred.
+    """Run a program dry as each of many ranks on a described machine, each with a clock.
 
-    In `dry_run` every rank is taken to be as far as the one that is run. Here a rank that is late delays those that wait for it: so
-    ranks may have unequal work. Agreements and barriers take no time beyond that until the last rank has come.
-    Errors are those of pdla.run: that of the first rank that raises; DeadlockError, naming each rank's call; AgreementError.
+    In `dry_run` every rank is taken to be as far as the one that is run; here a rank that is late
+    delays those that wait for it, so ranks may have unequal work. For up to a few hundred ranks.
+
+    Parameters
+    ----------
+    size : int
+        Ranks.
+    program : callable
+        It is called as ``program(comm, *args, **named)`` as each rank, without data.
+    *args
+        Further arguments of `program`.
+    machine : Machine or str
+        A machine, its name or its TOML file.
+    **named
+        Further arguments of `program`, by name.
+
+    Returns
+    -------
+    AllRanks
+        Results and ledgers by rank, and the critical path.
+
+    Raises
+    ------
+    PdlaError
+        For a number of ranks that cannot be.
+    DeadlockError
+        Where all ranks wait; it names each rank's call.
+    AgreementError
+        Where ranks make different calls.
+    Exception
+        That of the first rank that raises.
+
+    Notes
+    -----
+    Agreements and barriers take no time beyond that until the last rank has come.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2, 2))
+    ...     A = pdla.zeros((400, 400), grid, pdla.Layout("row", "col"))
+    ...     A @ A
+    >>> seen = pdla.dry_run_all(4, program, machine="laptop")
+    >>> len(seen.ledgers), seen.seconds > 0
+    (4, True)
     """
     check_run("dry_run_all", size, program, args, machine=True)
     world = VirtualWorld(size, Machine.of(machine))

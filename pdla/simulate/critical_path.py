@@ -73,12 +73,23 @@ class Wait:
 
 @dataclass(frozen=True)
 class Step:
-    """A piece of the path, in seconds from the start.
+    """A piece of the critical path.
 
-    kind    "computing"; of a message: "handling"; "latency", before its bytes move; "near" or "far", while they move within a node
-            or between nodes
-    what    of computing: "gemm", "elementwise" or "erf"; of a message: the verb
-    rank    the rank that computes, or receives the message;  source: the rank that sends it; -1 for computing
+    Parameters
+    ----------
+    kind : str
+        "computing"; of a message "handling"; "latency", before its bytes move; "near" or "far",
+        while they move within a node or between nodes.
+    rank : int
+        The rank that computes, or receives the message.
+    what : str
+        Of computing "gemm", "elementwise" or "erf"; of a message the verb.
+    tag : str
+        The name that `tagged` gave it.
+    start, end : float
+        Seconds from the start of the run.
+    source : int
+        The rank that sends the message; -1 for computing.
     """
 
     kind: str
@@ -136,7 +147,7 @@ class Lane(Clock):
         return at - self.lag + (1 - self.machine.overlap) * max(0.0, self.time - at)
 
     def moment(self, time: float) -> float:
-        """This rank's time when the links' time is `time`, if the rank does no more work from now on."""
+        """The time of this rank when the links' time is `time`, if the rank does no more work from now on."""
         overlap = self.machine.overlap
         if overlap == 1:
             return time
@@ -180,7 +191,15 @@ class Lane(Clock):
 
 @dataclass(frozen=True, repr=False)
 class Path:
-    """Steps, each of which begins when the one before it ends: the first at the start of the run; the last ends with the run."""
+    """The critical path of a dry run: steps, each of which begins when the one before it ends.
+
+    The first begins at the start of the run, the last ends with it. `print` shows them.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+        In order.
+    """
 
     steps: tuple[Step, ...]
 
@@ -190,15 +209,33 @@ class Path:
         return self.steps[-1].end if self.steps else 0.0
 
     def by_kind(self) -> dict[str, float]:
-        """Seconds of each kind of step: computing, handling, latency, near, far."""
+        """Add up the seconds of each kind of step.
+
+        Returns
+        -------
+        dict of str to float
+            Of computing, handling, latency, near and far.
+        """
         return self._sums("kind")
 
     def by_tag(self) -> dict[str, float]:
-        """Seconds under each tag."""
+        """Add up the seconds under each tag.
+
+        Returns
+        -------
+        dict of str to float
+            Seconds by tag.
+        """
         return self._sums("tag")
 
     def by_rank(self) -> dict[int, float]:
-        """Seconds of each rank: its work, and messages to it."""
+        """Add up the seconds of each rank.
+
+        Returns
+        -------
+        dict of int to float
+            Of its work, and of messages to it.
+        """
         return self._sums("rank")
 
     def _sums(self, key: str) -> dict[Any, float]:
@@ -283,8 +320,10 @@ def _carried(letter: Letter, until: float) -> Iterator[Step]:
 
 
 def _moved(kind: str, letter: Letter, lane: Lane, start: float, end: float) -> Iterator[Step]:
-    """A message's step on a rank's link, cut up, last part first: where the link stands still as the rank works, the path has that
-    work instead."""
+    """A message's step on a rank's link, cut up, last part first.
+
+    Where the link stands still as the rank works, the path has that work instead.
+    """
     step = Step(kind, letter.receiver, letter.call, letter.tag, start, end, letter.sender)
     if lane.machine.overlap < 1:
         for work in lane.worked(start, end):

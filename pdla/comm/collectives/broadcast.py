@@ -24,8 +24,10 @@ def best(nbytes: int, ranks: int, nodes: int) -> str:
 
 
 class Messages(NamedTuple):
-    """One rank's part: the pieces that it sends at once, as (to, piece), and those that it receives, as (from, piece); recvs[i] is
-    sent on to the ranks onward[i]."""
+    """One rank's part: the pieces that it sends at once, as (to, piece), and those that it receives, as (from, piece).
+
+    recvs[i] is sent on to the ranks onward[i].
+    """
 
     sends: Sequence[tuple[int, Any]]
     recvs: Sequence[tuple[int, Any]]

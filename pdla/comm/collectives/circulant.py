@@ -78,8 +78,11 @@ class Step(NamedTuple):
 
 
 def summing(ring: Sequence[int], here: int, at: Callable[[int], int]) -> list[Step]:
-    """A rank's steps of a sum. ring: the ranks in the order in which they stand around it, this one at `here`.  at(place): where
-    the piece at a place of its row begins; at(number of ranks): where the last one ends."""
+    """The steps of a rank in a sum.
+
+    ring: the ranks in the order in which they stand around it, this one at `here`. at(place): where the piece at a place of its
+    row begins; at(number of ranks): where the last one ends.
+    """
     ranks = len(ring)
     return [
         Step(ring[(here + skip) % ranks], slice(at(skip), at(skip + count)), ring[(here - skip) % ranks], slice(0, at(count)))
@@ -123,7 +126,7 @@ class Row:
 
 
 def gathered(xp: ModuleType, rank: int, ranks: int, x: Any, outs: Mapping[int, Any]) -> Row:
-    """x of rank r goes to outs[r] of every rank, when all have come. outs: of the other ranks, those whose x is not empty."""
+    """`x` of rank r goes to outs[r] of every rank, when all have come. outs: of the other ranks, those whose x is not empty."""
     there = sorted((((r - rank) % ranks, out) for r, out in outs.items()), key=itemgetter(0))
     places = [0, *(place for place, _ in there)]
     begins = [0, *accumulate((x.size, *(out.size for _, out in there)))]
@@ -154,8 +157,10 @@ def summed(xp: ModuleType, rank: int, parts: Sequence[Any], out: Any, op: str) -
 
 
 def summed_everywhere(xp: ModuleType, rank: int, ranks: int, x: Any, out: Any, op: str) -> Iterator[Row]:
-    """The sum over ranks of x, which is flat, goes to out of every rank: first along one row, then along another, of out's dtype,
-    which is the same one where the dtypes are. Ask for the second when the first has ended."""
+    """The two rows of steps by which the sum over ranks of x, which is flat, goes to out of every rank.
+
+    Both are of out's dtype where the dtypes are the same. Ask for the second when the first has ended.
+    """
     before = rank * x.size // ranks
 
     def at(place: int) -> int:

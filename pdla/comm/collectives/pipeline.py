@@ -22,8 +22,10 @@ STEP = 192 << 10  # what a node's step takes, beyond its transfer, in bytes that
 
 
 def pays(nbytes: int, nodes: int, ranks: int, growth: int = 1) -> bool:
-    """Whether a sum of pieces of `nbytes` in all, over nodes of `ranks` ranks each, is there sooner from node to node than sent
-    directly, by the bytes on the busiest link. growth: from node to node a piece has so many times as many bytes.
+    """Whether a sum of so many bytes is there sooner from node to node than sent directly.
+
+    By the bytes on the busiest link; pieces have `nbytes` in all, nodes `ranks` ranks each. growth: from node to node a piece
+    has so many times as many bytes.
     """
     if ranks == 1:
         return False
@@ -79,8 +81,10 @@ class Chunk(NamedTuple):
 
 
 class Pipeline:
-    """A rank's part in summing parts[r] of all ranks into the `out` of rank r: what to pass to `_exchange`, with `landed`, which
-    adds."""
+    """A rank's part in summing parts[r] of all ranks into the `out` of rank r.
+
+    It is what to pass to `_exchange`, with `landed`, which adds.
+    """
 
     def __init__(self, circle: Nodes, rank: int, parts: Sequence[Any], out: Any, xp: ModuleType, op: str) -> None:
         node, last = circle.node[rank], len(circle.ranks) - 1
@@ -109,8 +113,10 @@ class Pipeline:
         return made
 
     def landed(self, come: int) -> None:
-        """`come` messages of `onward` are here, and the last of them is about to be sent on. If it is a chunk's total, this node's
-        addends are added to it first."""
+        """`come` messages of `onward` are here, and the last of them is about to be sent on.
+
+        If it is a chunk's total, this node's addends are added to it first.
+        """
         if come not in self.whole:
             return
         rows, total, addends = self.whole.pop(come)

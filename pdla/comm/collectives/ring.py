@@ -23,8 +23,11 @@ def pays(nbytes: int, ranks: int, nodes: int) -> bool:
 
 
 class Hop(NamedTuple):
-    """A piece's stop at a rank: the piece's owner, the rank that sends it here, whether that is on another node, and the ranks of
-    other nodes to which it is sent on."""
+    """A piece's stop at a rank.
+
+    It has the piece's owner, the rank that sends it here, whether that is on another node, and the ranks of other nodes to
+    which it is sent on.
+    """
 
     owner: int
     source: int
@@ -33,8 +36,10 @@ class Hop(NamedTuple):
 
 
 class Route(NamedTuple):
-    """A rank's part: `to` is the rank of the next node to which it sends its own piece; `near` the other ranks of its node, to
-    which it sends that and every piece that comes from another node; `hops` the others' pieces in the order in which they come.
+    """A rank's part: where its own piece goes, and the others' pieces in the order in which they come.
+
+    `to` is the rank of the next node to which it sends its own piece; `near` the other ranks of its node, to which it sends
+    that and every piece that comes from another node; `hops` the others' pieces.
     """
 
     to: int
@@ -43,8 +48,10 @@ class Route(NamedTuple):
 
 
 class Nodes:
-    """The circle of nodes, in the order of their first ranks: ranks[i] are those of node i; rank r is number place[r] of the ranks
-    of node node[r]."""
+    """The circle of nodes, in the order of their first ranks.
+
+    ranks[i] are those of node i; rank r is number place[r] of the ranks of node node[r].
+    """
 
     def __init__(self, homes: Sequence[int]) -> None:
         ranks: dict[int, list[int]] = {}
@@ -77,8 +84,11 @@ class Nodes:
         return sum(len(range(self.place[rank], len(ranks), step)) for node, ranks in enumerate(self.ranks) if node != own)
 
     def route(self, rank: int) -> Route:
-        """A rank's part. Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in which they
-        come: so any two ranks agree on the order of the messages between them."""
+        """The part of a rank.
+
+        Hops are ordered by how many nodes back the owner is, and pieces are sent on in the order in which they come: so any two
+        ranks agree on the order of the messages between them.
+        """
         node, count = self.node[rank], len(self.ranks)
         hops = []
         for steps in range(count):
@@ -93,8 +103,10 @@ class Nodes:
 
 
 def messages(route: Route, x: Any, hops: Sequence[Hop], outs: Mapping[int, Any]) -> Messages:
-    """A rank's part in gathering x of each rank r into outs[r], by messages alone. hops: those of the route whose pieces have
-    elements."""
+    """A rank's part in gathering x of each rank r into outs[r], by messages alone.
+
+    hops: those of the route whose pieces have elements.
+    """
     onward = {i: to for i, hop in enumerate(hops) if hop.far and (to := [*hop.onward, *route.near])}
     sends = [(r, x) for r in (route.to, *route.near)] if x.size else []
     return Messages(sends, [(hop.source, outs[hop.owner]) for hop in hops], onward)

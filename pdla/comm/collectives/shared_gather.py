@@ -1,5 +1,6 @@
-"""A gather buffer: memory that a node's ranks share for an all-gather around the nodes. A piece from another node is put there
-once.
+"""A gather buffer: memory that a node's ranks share for an all-gather around the nodes.
+
+A piece from another node is put there once.
 
 The rank that receives it tells the others, which read it in place: they need no message for it, and no memory of their own.
 """
@@ -47,8 +48,9 @@ class GatherBuffer:
     def arrivals(
         self, hops: Sequence[Hop], place: Sequence[int], ours: Iterator[int], until: Callable[[Callable[[], bool]], None]
     ) -> Iterator[int]:
-        """Wait for each hop's piece in turn. All ranks of a node have the pieces of the other nodes in the same order, so that no
-        two wait for each other.
+        """Wait for each hop's piece in turn.
+
+        All ranks of a node have the pieces of the other nodes in the same order, so that no two wait for each other.
 
         place  by rank, its place on its node
         ours   the numbers of those pieces that come to this rank from other nodes, as they come

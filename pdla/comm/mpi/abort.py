@@ -48,8 +48,10 @@ def give_up(call: str, passing: BaseException | None = None) -> None:
 
 
 def _abort() -> NoReturn:
-    """End the job; to be called in a finally clause, as a signal's handler may raise before. MPICH's MPI_Abort may return where
-    another rank is in MPI_Finalize: then this rank would go on, and wait once more."""
+    """End the job; to be called in a finally clause, as a signal's handler may raise before.
+
+    MPICH's MPI_Abort may return where another rank is in MPI_Finalize: then this rank would go on, and wait once more.
+    """
     MPI.COMM_WORLD.Abort(1)
     os._exit(1)
 
@@ -67,8 +69,11 @@ def watched(call: str) -> Iterator[None]:
 
 
 def end_job(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
-    """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback. Only
-    print it where MPI cannot end a job, as it is not running, and in a process that was forked from a rank, as that may go on."""
+    """Print this rank's exception, and end the job: in one line where all ranks raise it, and another prints the traceback.
+
+    Only print it where MPI cannot end a job, as it is not running, and in a process that was forked from a rank, as that
+    may go on.
+    """
     if libmpi.forked() or not libmpi.running():
         sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
         return
@@ -93,8 +98,10 @@ def _told(kind: type[BaseException], error: BaseException | None, trace: Traceba
 
 
 def _place(trace: TracebackType | None) -> str:
-    """File and line of the program where an exception passed: where it called pdla, if it did. (Beyond that, other files than
-    pdla's may be Python's, or NumPy's.)"""
+    """File and line of the program where an exception passed: where it called pdla, if it did.
+
+    (Beyond that, other files than pdla's may be Python's, or NumPy's.)
+    """
     frames = traceback.extract_tb(trace)
     program = [*takewhile(lambda frame: not frame.filename.startswith(_HERE), frames)]
     at = next((frame for frame in reversed(program) if not frame.filename.startswith("<frozen ")), frames[-1])  # `python -m`
@@ -103,8 +110,11 @@ def _place(trace: TracebackType | None) -> str:
 
 @cache
 def end_when_interrupted() -> None:
-    """From here on Ctrl-C that the program lets pass ends a job of several ranks, in one line. Without it each rank prints its
-    stack, and waits in MPI_Finalize for those that were not interrupted. A Python prompt goes on as always."""
+    """From here on Ctrl-C that the program lets pass ends a job of several ranks, in one line.
+
+    Without it each rank prints its stack, and waits in MPI_Finalize for those that were not interrupted. A Python prompt
+    goes on as always.
+    """
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:

@@ -1,5 +1,7 @@
-"""Where pdla begins over MPI: its own duplicate of a communicator of mpi4py's, once the ranks have agreed on their settings and
-arrays, and shared out their nodes' cores."""
+"""Where pdla begins over MPI: its own duplicate of a communicator of mpi4py's.
+
+Before, the ranks agree on their settings and arrays, and share out their nodes' cores.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from pdla.model.machine import Machine
 
 
 def attach(comm: MPI.Comm) -> MPIComm:
-    """pdla's communicator over the ranks of an mpi4py one: a duplicate of it, made once. The first call is collective, and so is
-    the first one after the duplicate was closed.
+    """The communicator of pdla over the ranks of an mpi4py one: a duplicate of it, made once.
+
+    The first call is collective, and so is the first one after the duplicate was closed.
 
     The first call in a process also limits BLAS to PDLA_THREADS threads or, if that is 0, to this rank's share of the node's cores,
     which all ranks that the launcher has started on this node share, in comm or not.
@@ -54,8 +57,10 @@ def attach(comm: MPI.Comm) -> MPIComm:
 
 
 def _agree_on_settings(comm: MPI.Comm) -> None:
-    """Collective: AgreementError where settings differ that must not: ranks would make different plans, and wait for messages that
-    no rank sends."""
+    """Collective: AgreementError where settings differ that must not.
+
+    Ranks would make different plans, and wait for messages that no rank sends.
+    """
     mine = vars(config.settings) | {"machine": Machine.chosen_in_words()}
     as_given = {setting: str(int(value) if isinstance(value, bool) else value) for setting, value in mine.items()}
     everyone = comm.allgather({setting: text for setting, text in as_given.items() if setting not in config.OWN})
@@ -95,8 +100,10 @@ _among = 0  # the number of ranks among which this node's cores have been shared
 
 
 def _share_out(ours: MPIComm) -> None:
-    """Limit BLAS to this rank's share of the node's cores: at the first communicator, and at each that has more ranks on this node
-    than the launcher and those before told of. The first rank of a node warns if the node has fewer cores than BLAS threads.
+    """Limit BLAS to this rank's share of the node's cores.
+
+    That is done at the first communicator, and at each that has more ranks on this node than the launcher and those before told
+    of. The first rank of a node warns if the node has fewer cores than BLAS threads.
     """
     global _among
     here, ranks = ours.node, max(ours.node.ranks, started())

@@ -94,8 +94,10 @@ class SharedBarrier:
         return [rank for rank, turn in enumerate(self.turns) if turn < self.turn]
 
     def _pause(self, call: str, sends: bool, polls: int) -> None:
-        """Leave the core to another rank. A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may
-        each overlook the other."""
+        """Leave the core to another rank.
+
+        A sleep is short, as nobody may end it: two ranks that come last, at the same moment, may each overlook the other.
+        """
         if polls % _POLLS == 0 and (others := self._elsewhere()):
             fail_out_of_step(self.comm, f"{self.comm._describe(call)}: {name(others)} went into another call instead")  # type: ignore[arg-type]
         if polls > _POLLS and self.comm.node.crowded and (word := self.word[0]) != self.turn % 2**32:

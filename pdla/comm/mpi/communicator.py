@@ -83,8 +83,9 @@ class MPIComm(Communicator):
     def _post(
         self, call: str, tag: int, sends: Pieces, recvs: Pieces, onward: Onward, landed: Landed | None = None
     ) -> Iterator[int]:
-        """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0; where each
-        rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
+        """Post a round: receives, then sends, in ring order from this rank on, so that not all ranks begin with rank 0.
+
+        Where each rank sends to each, only few sends at first. Gives the numbers of `recvs` in order of arrival.
         """
         landings = staging.landings([*map(_ARRAY, recvs)], self.staged)
         # Packed before anything is posted: if memory runs out here, MPI must not be left with receives into memory that is freed.
@@ -112,12 +113,9 @@ class MPIComm(Communicator):
         return self._arrivals(call, Round(coming, expected, going, later, packing, by_piece, landed), landings)
 
     def _turns(self, sends: Pieces, recvs: Pieces) -> dict[int, int]:
-        """Where each rank sends to each other: for those ranks that are sent to only after a message has come, the number of that
-        message in `recvs`; otherwise empty.
+        """For ranks that are sent to only after a message has come, the number of that message in `recvs`.
 
-        Between nodes a link's queue overflows where all ranks send to one at once, and packets that are lost are sent again only
-        after 200 ms. No rank waits for ever: the message to the rank d places further on waits only for the one from d - at_once
-        places back, and so on, down to distances of at most at_once, whose messages are sent at once.
+        Empty unless each rank sends to each other.
         """
         place = {source: i for i, (source, _) in enumerate(recvs)}
         if not len(sends) == len(recvs) == len(dict(sends)) == len(place) == self.size - 1:
@@ -169,7 +167,7 @@ class MPIComm(Communicator):
         self._end(round_)
 
     def bcast(self, x: Array, root: int) -> Pending:
-        """x of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
+        """`x` of `root` into x of every rank, in the way that PDLA_BCAST says. Every rank but root receives x.nbytes bytes."""
         self._arrays("bcast", x)
         if self._way(x.nbytes) != "mpi" or self.size == 1 or not x.size:
             return super().bcast(x, root)
@@ -181,8 +179,10 @@ class MPIComm(Communicator):
         return Pending(self._broadcast(x, root), lambda: x, event)
 
     def _broadcast(self, x: Array, root: int) -> Iterator[int]:
-        """By MPI's own broadcast, one for each piece. All ranks must begin collectives in the same order, so the root waits here
-        until its device has packed a piece."""
+        """By MPI's own broadcast, one for each piece.
+
+        All ranks must begin collectives in the same order, so the root waits here until its device has packed a piece.
+        """
         landings = [] if self.rank == root else staging.landings([x], self.staged)
         box, events = (landings[0].box, []) if landings else staging.packed([x], self.staged)[id(x)]
         parts = pieces(box, staging.PIECE if self.staged else 0)
@@ -255,8 +255,11 @@ class MPIComm(Communicator):
         self._pause(polls)
 
     def _wait(self, call: str, request: MPI.Request, *memory: Array) -> None:
-        """Wait for one request. Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler raises
-        meanwhile; mpi4py's Iallreduce does not keep it."""
+        """Wait for one request.
+
+        Its memory, to which MPI writes, is kept until it has ended, even if a signal's handler raises meanwhile; mpi4py's
+        Iallreduce does not keep it.
+        """
         self._waits[id(request)] = request, memory
         self._until(call, request.Test, self._pause)
         del self._waits[id(request)]
@@ -296,16 +299,19 @@ class MPIComm(Communicator):
         self._together("barrier")
 
     def _together(self, call: str, size: int = 0) -> int:
-        """Collective: the largest of the ranks' sizes, once all have come to this verb; AgreementError if some are in another call,
-        which compares as well."""
+        """Collective: the largest of the ranks' sizes, once all have come to this verb.
+
+        AgreementError if some are in another call, which compares as well.
+        """
         alike, largest = self._meet(f"the verb {call.partition('(')[0]}", call, size)
         if not alike:
             tell(self, call)
         return largest
 
     def _meet(self, text: str, call: str, size: int = 0) -> tuple[bool, int]:
-        """Collective: whether all ranks gave the same text, and the largest of their sizes. It is the only way in which ranks meet,
-        so that ranks in different calls find it out.
+        """Collective: whether all ranks gave the same text, and the largest of their sizes.
+
+        It is the only way in which ranks meet, so that ranks in different calls find it out.
 
         By messages, the minimum of the digests is the complement of the minimum of their complements only if all are equal.
         """

@@ -27,11 +27,9 @@ _ALONE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
 def mapped(comm: Communicator, size: int) -> np.ndarray:
-    """Collective over comm, whose ranks are on one node: `size` bytes that all of them see; PdlaError, on every rank, if there is
-    not enough memory.
+    """Memory of `size` bytes that all ranks of comm, which are on one node, see. Collective.
 
-    The ranks reserve one part of it each: so pages lie near the rank that will use them, and a lack of memory is an error now, not
-    a signal at the first write. The file has lost its name by then: so a rank that is killed leaves nothing behind.
+    PdlaError, on every rank, if there is not enough memory.
     """
     size = max(size, 1)  # an empty file cannot be mapped
     first, path = comm.rank == 0, comm.share(f"{SHARED}/pdla-{os.getpid()}-{secrets.token_hex(8)}")[0]

@@ -46,8 +46,10 @@ def step(nbytes: int, least: int) -> int:
 
 
 def pieces(x: Any, least: int) -> list[list[Any]]:
-    """The bytes of a C-contiguous array, in the pieces in which it travels, as arguments of mpi4py's calls. The last piece is
-    shorter than the others, and may be empty: so a receive for an array of another length does not fit the pieces that come.
+    """The bytes of a C-contiguous array, in the pieces in which it travels, as arguments of mpi4py's calls.
+
+    The last piece is shorter than the others, and may be empty: so a receive for an array of another length does not fit
+    the pieces that come.
 
     Why bytes: some dtypes have no MPI type or buffer format, mpi4py refuses an empty view whose rows lie apart on a device, and
     CuPy counts elements where it should count bytes, if CUPY_ENABLE_UMP lets it give buffers.
@@ -132,8 +134,10 @@ class Round:
             del self.expected[i], self.recvs[i]  # last: see `left`
 
     def _go_on(self) -> None:
-        """Send what has been packed, then send on what has come, in onward's order. An item is removed last, so that once onward is
-        empty all has been sent on, and `landed` called."""
+        """Send what has been packed, then send on what has come, in onward's order.
+
+        An item is removed last, so that once onward is empty all has been sent on, and `landed` called.
+        """
         while self.packing and self.packing[0][0].done:
             self.sends.append(self.packing[0][1]())
             self.packing.popleft()
@@ -151,8 +155,10 @@ _owing: dict[int, Round] = {}  # the rounds of this process that still have to s
 
 
 def send_on(but: Round | None = None) -> bool:
-    """Advance all rounds but one, for whose messages other ranks may wait: what a device has packed by now, or what has come and is
-    to be sent on. Gives whether no device is packing any more.
+    """Advance all rounds but one, for whose messages other ranks may wait.
+
+    It sends what a device has packed by now, or what has come and is to be sent on. Gives whether no device is packing any
+    more.
     """
     if not _owing:  # mostly, and between two polls each microsecond is one that another rank on this core waits
         return True
@@ -216,6 +222,6 @@ class Progress:
 
 @cache
 def progress(here: Node, xp: ModuleType) -> Progress | None:
-    """This process's thread for such arrays; None where PDLA_PROGRESS is 0, or MPI must not be called by two threads."""
+    """The process's thread for such arrays; None where PDLA_PROGRESS is 0, or MPI must not be called by two threads."""
     threads = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     return Progress(here, xp) if config.settings.progress and threads else None

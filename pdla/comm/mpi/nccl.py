@@ -1,11 +1,6 @@
-"""Ranks with a GPU each: devices' arrays travel by NCCL, from device to device; everything else by MPI: the host's arrays, and the
-verbs send and recv.
+"""Ranks with a GPU each: devices' arrays travel by NCCL, from device to device.
 
-A round of messages is one group of NCCL's sends and receives, or several where a rank sends on what it receives. It is on a stream
-of its own, which begins when the work that was asked for before the verb is done. NCCL's reductions are not used: sums are added up
-in rank order, as over MPI, so that they are equal bit by bit (but for short sums of many ranks, which over MPI have another order).
-
-The binding is nccl4py, which NCCL's developers maintain; CuPy is to drop its own for it (github.com/cupy/cupy/issues/9575).
+Everything else goes by MPI: the host's arrays, and the verbs send and recv.
 """
 
 from __future__ import annotations
@@ -72,8 +67,10 @@ class NCCLComm(MPIComm):
         return self._launch("bcast", [Group([("broadcast", root, landing.box)], [] if mine else [0])], [landing])
 
     def allreduce(self, x: Array, out: Array | None = None) -> Pending:
-        """As over MPI, but the second half begins here, not when the result is waited for: some ranks may wait before another verb,
-        some after it, and NCCL's calls must be made in one order on all ranks."""
+        """As over MPI, but the second half begins here, not when the result is waited for.
+
+        Some ranks may wait before another verb, some after it, and NCCL's calls must be made in one order on all ranks.
+        """
         if not _on_device([x]):
             return super().allreduce(x, out)
         out = x if out is None else out

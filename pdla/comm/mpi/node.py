@@ -35,7 +35,7 @@ FAR = Patience(3, 1e-3, 2e-3)  # messages from other nodes take longer, and MPI 
 
 @dataclass(frozen=True)
 class Node:
-    """This machine: how many of a communicator's ranks run on it, and on how many cores."""
+    """The machine of this rank: how many of a communicator's ranks run on it, and on how many cores."""
 
     ranks: int
     cores: int
@@ -70,8 +70,10 @@ def this_node(comm: MPI.Comm) -> tuple[Node, list[int]]:
 
 
 def started() -> int:
-    """How many of the job's ranks the launcher has started on this node, as its variables say; 0 if they do not. (The ranks of a
-    communicator over a part of the job cannot ask the others.)"""
+    """How many of the job's ranks the launcher has started on this node, as its variables say.
+
+    0 if they do not. (The ranks of a communicator over a part of the job cannot ask the others.)
+    """
     said = (os.environ.get(name, "") for name in _STARTED)
     found = next((int(ranks) for ranks in said if ranks.isdecimal()), 0)
     return min(found, MPI.COMM_WORLD.Get_size())  # a program that a rank starts is a job of its own, with the rank's variables

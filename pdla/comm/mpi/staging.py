@@ -24,7 +24,7 @@ PIECE = 8 << 20  # bytes of a piece through pinned memory, at least: each is a l
 
 
 def gapless(xp: ModuleType, x: Array) -> Array:
-    """x itself if it has no gaps, else a new array of its shape, contents undefined."""
+    """`x` itself if it has no gaps, else a new array of its shape, contents undefined."""
     return x if xp.contiguous(x) else buffer(xp, x.shape, x.dtype)
 
 
@@ -40,8 +40,10 @@ class Landing:
         self.xp, self.out, self.box = xp, out, gapless(xp, out)
 
     def land(self, number: int) -> bool:
-        """To be called when piece `number` is in the box (by_piece False: only for the last to come); whether all of the message is
-        in `out` now."""
+        """To be called when piece `number` is in the box (by_piece False: only for the last to come).
+
+        Whether all of the message is in `out` now.
+        """
         if self.box is not self.out:
             self.xp.land(self.out, self.box)
         return True
@@ -70,8 +72,10 @@ class Staged(Landing):
 
 
 def landings(outs: Sequence[Array], staged: bool) -> list[Landing]:
-    """Landings for messages into these arrays, all the host's or all of one device, which has done all that was asked so far before
-    anything is written to them."""
+    """Landings for messages into these arrays, all the host's or all of one device.
+
+    The device has done all that was asked so far before anything is written to them.
+    """
     if not outs:
         return []
     xp = namespace(outs[0])
@@ -83,8 +87,10 @@ def landings(outs: Sequence[Array], staged: bool) -> list[Landing]:
 
 
 def _parts(x: Array, box: np.ndarray, whole: bool) -> list[tuple[Array, Array]]:
-    """Rows of x and of its box, for each piece of the message those that can be copied with it: those that are complete when it has
-    come or, if `whole`, those that must be packed before it can be sent."""
+    """Rows of x and of its box: for each piece of the message those that can be copied with it.
+
+    These are complete when it has come or, if `whole`, must be packed before it can be sent.
+    """
     if namespace(x).contiguous(x):
         x, box = x.reshape(-1), box.reshape(-1)
     length = step(box.nbytes, PIECE)
@@ -103,8 +109,10 @@ Packed = tuple[Array, Sequence[Any]]
 
 
 def packed(arrays: Sequence[Array], staged: bool) -> dict[int, Packed]:
-    """The arrays, all the host's or all of one device, in memory without gaps, by their ids: one that is sent to many ranks is
-    packed once."""
+    """The arrays, all the host's or all of one device, in memory without gaps, by their ids.
+
+    An array that is sent to many ranks is packed once.
+    """
     if not arrays:
         return {}
     xp = namespace(arrays[0])

@@ -77,8 +77,10 @@ TRANSPORTS = (
 
 
 def connected(comm: Any) -> Any:
-    """Collective: the communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says: comm itself, or one over
-    its ranks with another transport. DeviceError, on every rank, where the transport that is asked for does not work.
+    """The communicator to be used in place of comm for devices' arrays, as PDLA_GPU_MPI says.
+
+    Collective. It is comm itself, or one over its ranks with another transport. DeviceError, on every rank, where the transport
+    that is asked for does not work.
     """
     if comm.xp.name != "cupy":
         return comm
@@ -97,8 +99,10 @@ def connected(comm: Any) -> Any:
 
 @cache
 def _alone() -> str:
-    """Why a new process that sends device arrays to itself has failed; empty: it has not. Run once in a job's process, as it takes
-    seconds."""
+    """Why a new process that sends device arrays to itself has failed; empty: it has not.
+
+    Run once in a job's process, as it takes seconds.
+    """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
     environ |= {"PDLA_GPU_MPI": "on", "PDLA_ARRAY": "cupy"}  # what this process was told in another way, the new one is not
     command = [sys.executable, "-m", "pdla.comm.mpi.transport"]

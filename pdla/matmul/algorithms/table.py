@@ -81,8 +81,11 @@ class Table:
         return float(sum(self.faces(m, n, k)))
 
     def faces(self, m: int, n: int, k: int) -> tuple[int, int, int]:
-        """The same for each of A, B and C. Where sizes do not divide: the rank with the largest faces, whose shares of A and B are
-        the smallest, and whose share of C is the largest."""
+        """The same for each of A, B and C.
+
+        Where sizes do not divide: the rank with the largest faces, whose shares of A and B are the smallest, and whose share of
+        C is the largest.
+        """
         box = self.box
         bm, bn, bk = ceil(m / box.m), ceil(n / box.n), ceil(k / box.k)
         return self._gathered("A", bm, bk), self._gathered("B", bk, bn), self._summed(bm, bn)
@@ -123,8 +126,10 @@ class Table:
 
     @cached_property
     def roles(self) -> Roles:
-        """The roles of the axes: A, B and C are multiplied in the native layouts, without the cuts along axes that carry another
-        dimension than the one that they cut."""
+        """The roles of the axes: A, B and C are multiplied in the native layouts.
+
+        They are without the cuts along axes that carry another dimension than the one that they cut.
+        """
         role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
 
         def along(dimension: str, nest: tuple[Cut, ...]) -> tuple[Cut, ...]:
@@ -137,12 +142,10 @@ class Table:
         return Roles(tuple(role.items()), a, b, c)
 
     def evened(self, m: int, n: int, k: int, in_two: bool = True) -> Table:
-        """A box's table, with the third cut of a face along its other dimension where a rank then receives much less: 3 x 1000
-        can be cut into ten even shares along its columns only. If many ranks sum C's faces, these are cut along both dimensions
-        where that is as even: in two sums fewer messages come.
+        """A box's table, with the third cut of a face along its other dimension where a rank then receives much less.
 
-        Faces of which panels are walked stay as they are; so do the tables of other grids.
-        in_two: whether there may be two sums (Problem.in_two)
+        Ten ranks cut 3 x 1000 into even shares along its columns only. If many ranks sum C's faces, these are cut along both
+        dimensions where that is as even: in two sums fewer messages come.
         """
         if self.carries != BOXED:
             return self

@@ -92,8 +92,11 @@ class Schedule(ABC):
 
     @abstractmethod
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
-        """Collective: c = alpha a b + beta c. c lies as the products come: in the roles' layout or, if panels of C move, in the
-        walk's. Ranks that are idle on the plan's grid take part."""
+        """Collective: `c = alpha a b + beta c`.
+
+        It lies as the products come: in the roles' layout or, if panels of C move, in the walk's. Ranks that are idle on the
+        plan's grid take part.
+        """
 
     def suits(self, traffic: Traffic) -> bool:
         """Whether it is the best for this, of those that come after it in the registry, where the caller leaves the choice."""

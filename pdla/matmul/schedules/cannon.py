@@ -36,9 +36,10 @@ ROOMS = 2  # panels of each operand: the one that is multiplied, and the one tha
 
 @lru_cache(256)  # all ranks that are run dry, and those that are threads, ask the same
 def in_step(walked: Walk, n: int, sides: tuple[tuple[str, int], ...]) -> bool:
-    """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks: any two parts with
-    indices in common meet at one of the steps of `schedule`. Their rings share no axis: A moves along axes that carry n, B along
-    those that carry m, C along those that carry k. sides: of the grid.
+    """Whether the two matrices that have the walked dimension, of n indices, can move in step on all ranks.
+
+    Any two parts with indices in common meet at one of the steps of `schedule`. Their rings share no axis: A moves along
+    axes that carry n, B along those that carry m, C along those that carry k. sides: of the grid.
     """
     sizes = dict(sides)
     (x, along_x), (y, along_y) = walked.sides
@@ -73,8 +74,10 @@ class Share:
 
 
 def shares_of(x: Stream, y: Stream, width: int) -> Iterator[tuple[Share, Share]]:
-    """The shares of x and y of each slice. There are as many slices as parts in common take panels of `width` indices, at most; all
-    are equally wide."""
+    """The shares of x and y of each slice.
+
+    There are as many slices as parts in common take panels of `width` indices, at most; all are equally wide.
+    """
     common = [x.parts[p].select(y.parts[q].within(x.parts[p])) for p, q in overlapping(x.parts, y.parts)]
     slices = -(-max(map(len, common), default=0) // width) if x.moves or y.moves else 1
     if slices <= 1:
@@ -138,8 +141,10 @@ class Ring:
         self.coming: tuple[Pending, int, int] | None = None
 
     def ask(self, number: int, part: int) -> None:
-        """Start the shift that brings a part of a slice, of a new one from the ranks' own blocks; what is here is valid until
-        `arrive`."""
+        """Start the shift that brings a part of a slice, of a new one from the ranks' own blocks.
+
+        The part that is here is valid until `arrive`.
+        """
         if (number, part) == (self.slice, self.part):
             return
         stream, share = self.stream, self.shares[number]
@@ -162,8 +167,10 @@ class Ring:
 
 
 class Carried:
-    """C on its ring of ranks: sums of a part of a slice, which are passed from rank to rank, and go home when the slice ends. They
-    travel while the next product is computed."""
+    """C on its ring of ranks: sums of a part of a slice, which are passed from rank to rank, and go home when the slice ends.
+
+    They travel while the next product is computed.
+    """
 
     def __init__(self, stream: Stream, shares: list[Share]) -> None:
         self.stream, self.shares, self.xp = stream, shares, stream.X.xp
@@ -213,7 +220,7 @@ class Carried:
             self.coming = None
 
     def add(self, a: Any, b: Any, positions: Selection, alpha: complex) -> None:
-        """sums += alpha a b at these positions of the part."""
+        """`sums += alpha a b` at these positions of the part."""
         product = self.stream.fitted(self.product, counted(positions))
         multiply(self.xp, a, b, product, alpha, 0)
         self.arrive()
@@ -225,7 +232,7 @@ class Carried:
 
 
 def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
-    """sink += a b, part by part of k."""
+    """`sink += a b`, part by part of k."""
     tour = memo.once("tour", lambda: Tour.of(a, b, width))
     ring_a, ring_b = Ring(a, tour.x), Ring(b, tour.y)
     for step, after in tour.turns():

@@ -40,7 +40,9 @@ class Step(NamedTuple):
 
 def run(A: DistMatrix, B: DistMatrix, roles: Roles, grid: ProcessGrid, into: Sink | None, width: int, memo: PlanCache) -> None:
     """Collective: into += A B for the faces that the roles give this rank on the grid, in panels of at most `width` indices of k.
-    into=None on idle ranks, which may have parts of A and B to send."""
+
+    into=None on idle ranks, which may have parts of A and B to send.
+    """
     steps: list[Step] = memo.once("steps", lambda: [*script(A, B, roles, grid, width)])
     sizes = [max(prod(step.shapes[i]) for step in steps) for i in (0, 1)]
     feeds = [Feed(X, grid.comm, size, len(steps)) for X, size in zip((A, B), sizes, strict=True)]
@@ -119,6 +121,10 @@ class Fetch(Schedule):
     needs_box = True  # elsewhere there may be copies of C: ranks begin with different panels, and would sum them in other orders
 
     def run(self, plan: Planned, a: DistMatrix, b: DistMatrix, c: DistMatrix, alpha: complex, beta: complex) -> None:
+        """Collective: into += A B for the faces that the roles give this rank on the grid.
+
+        It goes in panels of at most `width` indices of k. into=None on idle ranks, which may have parts of A and B to send.
+        """
         run(a, b, plan.roles, plan.grid, sink(plan, c, alpha, beta), plan.panel, plan.memo)
 
     def panels(self, plan: Planned, width: int) -> int:

@@ -53,8 +53,9 @@ Joined = tuple[tuple[tuple[int, ...], Selection], ...]
 
 @dataclass(frozen=True)
 class Script:
-    """What a rank will do; of pairs the first is of A, the second of B. Tiles are numbered by the ranks from which they come, or by
-    groups, where they are joined; empty ones are left out.
+    """What a rank will do; of pairs the first is of A, the second of B.
+
+    Tiles are numbered by the ranks from which they come, or by groups, where they are joined; empty ones are left out.
 
     axes      the axes along which they are gathered; empty: they are not gathered
     shapes    the shapes of their tiles, as stored
@@ -115,8 +116,11 @@ def _together(
 
 
 def _thin(tiles: Blocks, whole: tuple[IndexSet, IndexSet], along_k: int, passes: int) -> bool:
-    """Whether there are more than FEW tiles, each as wide as `whole` across k, with at most THIN indices of k and at most `passes`,
-    the columns of C for tiles of A, or its rows for tiles of B, that a rank has if all have as many."""
+    """Whether there are many thin tiles: more than FEW, each as wide as `whole` across k.
+
+    Each has at most THIN indices of k and at most `passes`, the columns of C for tiles of A, or its rows for tiles of B, that a
+    rank has if all have as many.
+    """
     across = len(whole[1 - along_k])
     few = all(len(tile[along_k]) <= min(THIN, passes) and len(tile[1 - along_k]) == across for tile in tiles.values())
     return len(tiles) > FEW and len(whole[along_k]) > 0 and few
@@ -129,8 +133,9 @@ def _pace(m: int, n: int, across: int, comm: Communicator, dtype: np.dtype, mach
 
 
 def _groups(tiles: dict[int, IndexSet], nodes: int, pace: float) -> Groups:
-    """The tiles in groups to be joined, as (ranks, indices of k). On one node there is one group; between nodes several, so that
-    one is multiplied while others come.
+    """The tiles in groups to be joined, as (ranks, indices of k).
+
+    On one node there is one group; between nodes several, so that one is multiplied while others come.
 
     The first group is thin, so that multiplying begins early. Each other one is as wide as what comes while the one before is
     multiplied, since fewer groups pass over C fewer times. Where little comes meanwhile they stay thin, so that little is left to
@@ -217,8 +222,11 @@ def _buffer_of(comm: Communicator | None, room: Room) -> GatherBuffer | None:
 def _operand(
     X: DistMatrix, layout: Layout, script: Script, side: int, comm: Communicator | None, gather_buffer: GatherBuffer | None
 ) -> tuple[Tiles, Iterator[int]]:
-    """Start to gather an operand. Gives its tiles that are here, by number, and an iterator, which puts each further tile among
-    them when it has come, and yields its number."""
+    """Start to gather an operand.
+
+    Gives its tiles that are here, by number, and an iterator, which puts each further tile among them when it has come, and
+    yields its number.
+    """
     if script.joined[side]:
         return _joined(X, layout, script.axes[side], script.joined[side], 1 - side, gather_buffer)
     return _tiles(X, comm, script.shapes[side], gather_buffer)

@@ -37,8 +37,10 @@ KEPT = 2  # places of a shared buffer for which views are kept: small turns alte
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of this rank's block, `here` (None: all of it), and where it goes: to the place `there` of the face of this shape, as
-    stored, that begins at byte `begin` of the shared buffer."""
+    """A part of this rank's block, `here` (None: all of it), and where it goes.
+
+    That is the place `there` of the face of this shape, as stored, that begins at byte `begin` of the shared buffer.
+    """
 
     begin: int
     shape: Shape
@@ -57,8 +59,10 @@ class Read:
 
 @dataclass(frozen=True)
 class Written:
-    """An operand whose faces are written to the shared buffer: at which byte the face that this rank reads begins, its shape as
-    stored, and the pieces that this rank writes."""
+    """An operand whose faces are written to the shared buffer.
+
+    It has the byte at which the face that this rank reads begins, its shape as stored, and the pieces that this rank writes.
+    """
 
     begin: int
     shape: Shape
@@ -79,9 +83,11 @@ Faces = Written | Seen
 
 @dataclass(frozen=True)
 class Script:
-    """The faces of A and B (None: each rank's face is its block, or a part of it), the bytes that they take on the shared
-    buffer, and what makes of each operand the matrix whose blocks are read: the operand itself, or its parts where each rank
-    has its face."""
+    """The faces of A and B, the bytes that they take on the shared buffer, and how they are read.
+
+    Faces are None where each rank's face is its block, or a part of it. What makes of each operand the matrix whose blocks are
+    read gives the operand itself, or its parts where each rank has its face.
+    """
 
     A: Faces | None
     B: Faces | None
@@ -122,8 +128,10 @@ def _as_it_is(X: DistMatrix) -> DistMatrix:
 
 
 def _faces(X: DistMatrix, layout: Layout, grid: ProcessGrid, offset: int) -> tuple[Faces | None, int]:
-    """X's faces in the layout in which it is multiplied, one after another from byte `offset` of the shared buffer on, each
-    with room for the largest; and the byte where they end."""
+    """The faces of X in the layout in which it is multiplied, and the byte where they end.
+
+    They lie one after another from byte `offset` of the shared buffer on, each with room for the largest.
+    """
     if _at_hand(X, layout, grid):
         return None, offset
     read = _read(X, layout, grid)
@@ -164,8 +172,10 @@ def _longest(n: int, nest: tuple[Cut, ...], grid: ProcessGrid) -> int:
 
 
 def _pieces(X: DistMatrix, layout: Layout, grid: ProcessGrid, begin: Callable[[Mapping[str, int]], int]) -> Iterator[Piece]:
-    """The pieces that this rank writes; of ranks with the same block only the first writes. begin: the byte of the shared
-    buffer at which the face of the rank at given coordinates begins."""
+    """The pieces that this rank writes; of ranks with the same block only the first writes.
+
+    begin: the byte of the shared buffer at which the face of the rank at given coordinates begins.
+    """
     if not X.first:
         return
     rows, cols = X.indices
@@ -182,8 +192,10 @@ def _all(selection: Selection, n: int) -> bool:
 
 @dataclass(frozen=True)
 class LocalBlock:
-    """A matrix's local block; the whole matrix where all ranks see it (else None); and whether they are stored transposed. A turn
-    keeps this and not the matrix, so that the matrix can be garbage-collected before it."""
+    """A matrix's local block; the whole matrix where all ranks see it (else None); and whether they are stored transposed.
+
+    A turn keeps this and not the matrix, so that the matrix can be garbage-collected before it.
+    """
 
     xp: Any
     block: Any
@@ -196,7 +208,10 @@ class LocalBlock:
         return LocalBlock(X.xp, X.stored, whole, X.transposed)
 
     def face(self, faces: Faces | None, memory: Any, writes: list[Callable[[], None]]) -> Any:
-        """This rank's face, to be multiplied; functions that write this rank's pieces of all faces are appended to `writes`."""
+        """The face of this rank, to be multiplied.
+
+        Functions that write this rank's pieces of all faces are appended to `writes`.
+        """
         if faces is None:
             return self.block
         if isinstance(faces, Seen):
@@ -222,8 +237,10 @@ class LocalBlock:
 
 
 class Turn:
-    """The product of two given matrices at the shared buffer. When it is run again, which only a script that is bound allows,
-    it uses the same views of its memory."""
+    """The product of two given matrices at the shared buffer.
+
+    When it is run again, which only a script that is bound allows, it uses the same views of its memory.
+    """
 
     def __init__(self, a: DistMatrix, b: DistMatrix, roles: Roles, grid: ProcessGrid, memo: PlanCache) -> None:
         self.script = Script.kept(a, b, roles, grid, memo)

@@ -68,7 +68,7 @@ def _moved(X: DistMatrix, layout: Layout, memo: PlanCache) -> DistMatrix:
 
 
 def route(X: DistMatrix, layout: Layout, grid: ProcessGrid, memo: PlanCache) -> Route:
-    """This rank's part in redistributing X to a layout on a grid; worked out once."""
+    """The part of this rank in redistributing X to a layout on a grid; worked out once."""
     between = (X.layout, X.grid), (layout, grid)
     return memo.once((X.shape, *between), lambda: Route.between(X.shape, *between))
 
@@ -98,8 +98,9 @@ def gathering(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> Callable[
 def arriving(
     X: DistMatrix, layout: Layout, axes: tuple[str, ...], gather_buffer: GatherBuffer | None = None
 ) -> tuple[DistMatrix, Iterator[int]]:
-    """Collective: the same; gives the matrix, still to be filled, and an iterator over the ranks along the axes that have a block
-    with elements: each is given once its block is in the matrix.
+    """Collective: the same; gives the matrix, still to be filled, and the ranks whose blocks come.
+
+    An iterator over the ranks along the axes that have a block with elements: each is given once its block is in the matrix.
 
     gather buffer  shared memory of the communicator along the axes: the whole matrix lies there if no block has gaps in it,
     else each block
@@ -139,8 +140,10 @@ class Part(NamedTuple):
 
 
 class Assembly(NamedTuple):
-    """How a rank's block is put together from the blocks of several ranks: its shape, and its parts, by number of the rank; ranks
-    that have nothing of it are left out."""
+    """How a rank's block is put together from the blocks of several ranks.
+
+    It has its shape, and its parts, by number of the rank; ranks that have nothing of it are left out.
+    """
 
     shape: Shape
     parts: dict[int, Part]
@@ -167,8 +170,10 @@ def _gapless(whole: Shape, rows: Selection, cols: Selection) -> bool:
 
 
 def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tuple[IndexSet, IndexSet]]:
-    """The rows and columns of the blocks that are gathered over the axes to bring X to this layout, by number of the rank along the
-    axes; ranks whose blocks are empty are left out."""
+    """The rows and columns of the blocks that are gathered over the axes to bring X to this layout.
+
+    They are by number of the rank along the axes; ranks whose blocks are empty are left out.
+    """
     assert X.grid.coords is not None
     met = meeting(X.shape, X.layout, layout, axes, X.grid.sizes, X.grid.coords)
     return {r: (rows.share, cols.share) for r, (rows, cols) in met.items()}
@@ -178,8 +183,11 @@ def blocks(X: DistMatrix, layout: Layout, axes: tuple[str, ...]) -> dict[int, tu
 
 
 class Sink:
-    """A local block of C to which local products are added. What was there is multiplied by beta: each part of the block when its
-    first product comes. alike: as for gemm, where other ranks have copies of the block."""
+    """A local block of C to which local products are added.
+
+    What was there is multiplied by beta: each part of the block when its first product comes. alike: as for gemm, where
+    other ranks have copies of the block.
+    """
 
     def __init__(self, xp: Any, block: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
         self.xp, self.block, self.alpha, self.beta, self.alike = xp, block, alpha, beta, alike
@@ -205,7 +213,7 @@ class Sink:
 
 
 def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, alike: bool = False) -> None:
-    """c = alpha a b + beta c, recorded in the ledger; buffers that it needs are workspace. alike: as for gemm."""
+    """`c = alpha a b + beta c`, recorded in the ledger; buffers that it needs are workspace. alike: as for gemm."""
     room = partial(buffer, xp)
     if current() is None:
         xp.gemm(a, b, c, alpha, beta, room, alike)
@@ -219,8 +227,9 @@ def multiply(xp: Any, a: Any, b: Any, c: Any, alpha: complex, beta: complex, ali
 
 @dataclass
 class Stream:
-    """A matrix that is cut along the walked dimension over the ranks of `comm`: parts[r] are the indices of rank r's block. Without
-    a comm there is one part, and it does not move.
+    """A matrix that is cut along the walked dimension over the ranks of `comm`: parts[r] are the indices of rank r's block.
+
+    Without a comm there is one part, and it does not move.
 
     Panels travel in the order in which the matrix is stored. `seen` turns one of a transpose round, as the product needs it.
     """
@@ -286,8 +295,10 @@ class Stream:
 
 @dataclass(frozen=True)
 class Meeting:
-    """The indices of the walked dimension that part x of one stream and part y of another have in common: their positions in each
-    part, and how many there are."""
+    """The indices of the walked dimension that part x of one stream and part y of another have in common.
+
+    It has their positions in each part, and how many there are.
+    """
 
     x: int
     y: int

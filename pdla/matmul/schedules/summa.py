@@ -89,7 +89,7 @@ def started(start: Callable[[Panel], Any], panels: Iterable[Panel]) -> Iterator[
 
 
 def walk_k(a: Stream, b: Stream, sink: Sink, width: int, memo: PlanCache) -> None:
-    """sink += a b, panel by panel of k."""
+    """`sink += a b`, panel by panel of k."""
     panels, widest = panels_of(a, b, width, memo)
     feed_a, feed_b = (Feed(stream, widest, len(panels)) for stream in (a, b))
 

@@ -21,8 +21,11 @@ WALKED = {"k": (1, 0, None), "n": (None, 1, 1), "m": (0, None, 0)}
 
 @dataclass(frozen=True)
 class Walk:
-    """The walked dimension; the axes along which A, B and C move panel by panel (none: it stays); the layouts from which A and B
-    set out, and at which C arrives; and the words that all of the panels have."""
+    """How panels pass along the walked dimension.
+
+    It has the axes along which A, B and C move panel by panel (none: it stays); the layouts from which A and B set out, and at
+    which C arrives; and the words that all of the panels have.
+    """
 
     dimension: str
     axes_a: tuple[str, ...]
@@ -63,8 +66,10 @@ def _with(layout: Layout, dimension: int, cuts: tuple) -> Layout:
 
 
 def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mapping[str, int]):
-    """The axes over which an operand can move along the dimension (none: it has to be gathered), and the layout that it must have
-    before the walk."""
+    """The axes over which an operand can move along the dimension, and the layout that it must have before.
+
+    None: it has to be gathered.
+    """
     if dimension is None:
         return (), needed
     before, after = _cuts(given, dimension, sizes), _cuts(needed, dimension, sizes)
@@ -75,8 +80,10 @@ def _streamed(given: Layout, needed: Layout, dimension: int | None, sizes: Mappi
 
 
 def _reduced(c: Layout, wanted: Layout, dimension: int | None, sizes: Mapping[str, int]):
-    """The axes over which addends of C can be summed panel by panel, each panel at the rank that is to hold it; and C's layout
-    after the walk, where sums over other axes may be left."""
+    """The axes over which addends of C can be summed panel by panel, and C's layout after the walk.
+
+    Each panel is summed at the rank that is to hold it; sums over other axes may be left.
+    """
     axes, layout = _streamed(wanted, c.summed, dimension, sizes)
     if not set(axes) <= set(c.partial):
         return (), c
@@ -108,8 +115,11 @@ def choose(
 
 
 def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
-    """The width of the widest panel there can be: the most indices of the walked dimension that a share by the one and a share by
-    the other matrix that has it have in common."""
+    """The width of the widest panel there can be.
+
+    That is the most indices of the walked dimension that a share by the one and a share by the other matrix that has it have in
+    common.
+    """
     n, nests = walked.length(mnk), [nest for nest, _ in walked.sides]
     if all(isinstance(cut, Block) for nest in nests for cut in nest):  # the first shares begin together, and none is longer
         return first_common(walked, mnk, sizes)
@@ -118,8 +128,10 @@ def widest(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) ->
 
 
 def first_common(walked: Walk, mnk: tuple[int, int, int], sizes: Mapping[str, int]) -> int:
-    """How many indices of the walked dimension the grid's first rank holds of both matrices that have it: if panels may be so wide,
-    its widest has no fewer."""
+    """How many indices of the walked dimension the grid's first rank holds of both matrices that have it.
+
+    If panels may be so wide, its widest has no fewer.
+    """
     x, y = (share(walked.length(mnk), nest, sizes, dict.fromkeys(axes_of(nest), 0)) for nest, _ in walked.sides)
     return x.overlay(y)[2]
 
