@@ -75,7 +75,8 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
 def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
     """How a BLAS is given t, to solve for a block that lies as `into` says.
 
-    Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it is x^T t^T = b^T, where t^T is what BLAS sees if t lies by rows, too.
+    Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it is x^T t^T = b^T, where t^T is
+    what BLAS sees if t lies by rows, too.
     """
     conjugate, how = conjugate and t.dtype.kind == "c", orientation(t)
     if how is None or (conjugate and how[0] == into):  # BLAS conjugates only what it transposes
