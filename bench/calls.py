@@ -1,4 +1,5 @@
-"""How many Python calls a product takes: the first of two matrices on a grid, one of a new shape, and those after it.
+"""How many Python calls a product takes: the first of two matrices on a grid, one of a new shape, and those after it; and how
+many the second forward and backward pass of a linear layer do.
 
     python bench/calls.py 1024                    run dry, as rank 0 of so many
     mpirun -n 4 python bench/calls.py             on ranks of MPI; PDLA_SHARED=0 sends messages on one node, too
@@ -14,7 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import pdla
+from pdla import nn
 
 FOLDER = str(Path(pdla.__file__).parent)
 WAITS = {("communicator.py", "MPIComm._until"), ("barrier.py", "SharedBarrier.wait"), ("threads.py", "World.wait_until")}
@@ -59,6 +63,19 @@ def products(comm: Any, layout: pdla.Layout, n: int = 400) -> list[int]:
     return [first, later, counted(lambda: D @ E)]
 
 
+SCHEMES = (nn.Summa2D, nn.Tensor3D)
+
+
+def passes(comm: Any, scheme: type[nn.Scheme]) -> list[int]:
+    """Calls of the second forward and of the second backward pass of a Linear of 64 by 64 features."""
+    rows = max(p for p in range(1, int(comm.size**0.5) + 1) if comm.size % p == 0)
+    layer = nn.Linear(scheme(pdla.ProcessGrid((rows, comm.size // rows), comm=comm)), 64, 64)
+    x = layer.scheme.shard(np.ones((32, 64)))
+    y = layer.forward(x)
+    layer.backward(y)
+    return [counted(lambda: layer.forward(x)), counted(lambda: layer.backward(y))]
+
+
 def main() -> None:
     ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     comm = None if ranks else pdla.world()
@@ -68,6 +85,12 @@ def main() -> None:
         found = pdla.dry_run(ranks, products, layout)[0] if ranks else products(comm, layout)
         if comm is None or comm.rank == 0:
             print(f"{name:32}{found[0]:8}{found[1]:8}{found[2]:12}")
+    if comm is None or comm.rank == 0:
+        print(f"{'A linear, its second pass':32}{'forward':>8}{'backward':>9}")
+    for scheme in SCHEMES:
+        found = pdla.dry_run(ranks, passes, scheme)[0] if ranks else passes(comm, scheme)
+        if comm is None or comm.rank == 0:
+            print(f"{scheme.__name__:32}{found[0]:8}{found[1]:9}")
 
 
 if __name__ == "__main__":

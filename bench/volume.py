@@ -1,29 +1,43 @@
 """Words that a rank receives, over the lower bound, for every number P of ranks: pdla's boxes, and boxes of exactly P ranks.
 
 python bench/volume.py [--shapes MxNxK,...] [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot FILE] [--json FILE]
+python bench/volume.py --large
 
 --convert N also plans products from and to 2-D blocks on the near-square grid, conversions counted, for every N-th number of ranks.
 --least N computes for every N-th the fewest words with which any box can do, from and to these blocks, whichever rank is put where:
 see `least`. There are no messages and no data: figures are by the plans' formulas, which tests compare with counted bytes.
+--large is about 4096 to a million ranks: of the box that is taken its words over the bound, its messages, and its seconds on two
+machines as multiples of those of the box of fewest words, of boxes that leave at most 11% of ranks idle. These are of dry runs.
 """
 
 import argparse
 import json
+from functools import lru_cache
 from math import inf
 
 import numpy as np
 
 import pdla
 from pdla.bench.arguments import natural, positive, to_draw, to_write
-from pdla.matmul import boxes
+from pdla.comm.dry import DryComm
+from pdla.matmul import boxes, planner
+from pdla.matmul.algorithms import BOX
 from pdla.matmul.boxes import Box
+from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose.candidates import ways
 from pdla.matmul.choose.mapping import Kept, Place, Side
-from pdla.matmul.choose.problem import PlacedOperand, Problem
+from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem, Sizes
+from pdla.matmul.options import Options
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
 SHAPES = ((32768, 32768, 32768), (100000, 100000, 5000), (6000, 6000, 1200000), (10007, 20011, 4999))
+LARGE = (
+    (1048576, 2048, 2048), (2048, 1048576, 2048), (2048, 2048, 1048576), (16384, 16384, 16384), (131072, 131072, 131072),
+    (16384, 16384, 64), (512, 512, 1048576), (512, 512, 64), *SHAPES, (10**6, 1000, 1000), (1000, 10**6, 1000), (1000, 1000, 10**6),
+)
+MANY = 4096, 8191, 65536, 65537, 262144, 999983, 10**6
+MACHINES = "laptop", "a100x4"
 
 
 def ours(mnk, ranks):
@@ -78,6 +92,48 @@ def _boxes(mnk, ranks):
     sides = ((pm, pn, ranks // (pm * pn)) for pm in range(1, ranks + 1) for pn in range(1, ranks // pm + 1))
     found = (Box(*(min(side, size) for side, size in zip(box, mnk, strict=True))) for box in sides)
     return {box for box in found if box.ranks >= 0.89 * ranks}
+
+
+def far_out(mnk, ranks):
+    """The box that is taken, its words over the bound, its messages, and its seconds over those of the box of fewest words, on each
+    of MACHINES."""
+    taken, fewest = boxes.cheapest(*mnk, ranks, Machine(), rows_first=True)[0], fewest_words(mnk, ranks)
+    ratios = [planned(mnk, ranks, taken, one).seconds / planned(mnk, ranks, fewest, one).seconds for one in MACHINES]
+    cost = planned(mnk, ranks, taken, MACHINES[0])
+    return taken, cost.bytes_received / 8 / received_lower_bound(*mnk, ranks), cost.messages, ratios
+
+
+def fewest_words(mnk, ranks):
+    pm, pn = boxes._sides(*mnk, ranks)
+    pm, pn = np.minimum(pm, mnk[0]), np.minimum(pn, mnk[1])
+    pk = np.minimum(ranks // (pm * pn), mnk[2])
+    words = np.where(pm * pn * pk >= 0.89 * ranks, boxes.Boxes.of(*mnk, pm, pn, pk).words, np.inf)
+    best = int(np.argmin(words))
+    return Box(int(pm[best]), int(pn[best]), int(pk[best]))
+
+
+@lru_cache(maxsize=64)
+def planned(mnk, ranks, box, machine):
+    """The predicted cost of a product by a box, by the schedule that suits it, in the box's own layouts."""
+    (m, n, k), machine = mnk, Machine.load(machine)
+    asked, tables = Sizes(mnk, ranks, 8, machine, 0, ()), [*BOX.tables(tuple(box))]
+    suits = asked.schedule(tables[0].layouts, tables[0].roles, tables[0].sizes)
+    table = next(table for table in tables if table.schedule == suits).evened(m, n, k)
+    grid = pdla.ProcessGrid.trusted(table.shape, DryComm(0, ranks), None, table.axes)
+    A, B, C = (Operand(*each, grid) for each in (((m, k), table.A), ((k, n), table.B), ((m, n), table.C)))
+    options = Options(table.algorithm, table.asked, table.schedule)
+    return planner.make(PlanBuilder(A, B, C, np.dtype(float), options, machine)).predicted
+
+
+def large_table():
+    seconds = f"s/fewest words: {', '.join(MACHINES)}"
+    print(f"{'m x n x k':26}{'ranks':>8}  {'box':20}{'words/bound':>12}{'messages':>10}{seconds:>34}")
+    for mnk in LARGE:
+        for ranks in MANY:
+            box, over, messages, ratios = far_out(mnk, ranks)
+            shapes = (" x ".join(map(str, sides)) for sides in (mnk, box))
+            times = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"{next(shapes):26}{ranks:8}  {next(shapes):20}{over:12.3f}{messages:10}{times:>34}", flush=True)
 
 
 def quantiles(values):
@@ -158,7 +214,11 @@ def main():
     parser.add_argument("--least", type=natural, default=0, metavar="N", help="the fewest words of any box, every N-th number")
     parser.add_argument("--plot", type=to_draw, metavar="FILE", help="draw the picture of docs/choosing.md into FILE")
     parser.add_argument("--json", type=to_write, metavar="FILE", help="write all figures to FILE")
+    parser.add_argument("--large", action="store_true", help="the table of many ranks of docs/choosing.md, and nothing else")
     wanted = parser.parse_args()
+    if wanted.large:
+        large_table()
+        return
     results = study(wanted.shapes, wanted.to, wanted.every, wanted.convert, wanted.least)
     table(results)
     if wanted.plot:

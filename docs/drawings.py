@@ -156,8 +156,8 @@ def draw_scheme(name, kind, shape, axes, here, **options):
     coords, sizes = scheme.grid.coords, scheme.grid.sizes
     figure, every = plt.subplots(1, 6, figsize=(10.5, 2.0), gridspec_kw={"wspace": 0.25})
     for pair, table in enumerate((scheme.first, scheme.second)):
-        meeting = scheme.meeting(table, 1, (1, 1))
-        faces = (("X", meeting.X, meeting.x), ("W", meeting.W, meeting.w), ("Y", meeting.Y, meeting.y.summed))
+        layouts = scheme.linear(table, 1, (1, 1))
+        faces = (("X", layouts.X, layouts.x), ("W", layouts.W, layouts.w), ("Y", layouts.Y, layouts.dy))
         for axes_, (title, held, met) in zip(every[3 * pair :], faces, strict=False):
             own, needed = ([part.indices() for part in at.indices((n, n), sizes, coords)] for at in (held, met))
             for i, j in product(range(n), range(n)):

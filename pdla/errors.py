@@ -4,6 +4,10 @@ Unless the call's documentation says otherwise, or one rank has given no valid g
 which alone it could reach the others.
 """
 
+from __future__ import annotations
+
+import numpy as np
+
 
 class PdlaError(Exception):
     """Base of pdla's own exceptions.
@@ -44,6 +48,13 @@ class RemoteError(PdlaError, RuntimeError):
 
 class DeadlockError(PdlaError, RuntimeError):
     """Every rank waits for another one; the text names each rank's call."""
+
+
+class LinAlgError(PdlaError, np.linalg.LinAlgError):
+    """A matrix that is singular, or not positive definite.
+
+    Or NaN or infinity where numbers are needed. Also NumPy's and SciPy's LinAlgError.
+    """
 
 
 class FileError(PdlaError, OSError):

@@ -13,6 +13,9 @@ combine(target, beta, source)   target = beta * target + source; beta = 0 never 
 scale(target, beta)        target *= beta; beta = 0 never reads target
 gemm(a, b, c, alpha, beta) c = alpha a b + beta c, in place
 squares(a, c)              whether square(a, c, alpha) can compute the lower triangle of c = alpha a a^T; it writes nothing above it
+potrf(a), trtri(a), getrf(a), trsm(t, b, lower, unit, conjugate)   LAPACK's, in place (lapack.py)
+known(x, unknown)          x as NumPy's array, to decide by; `unknown` where arrays have no data
+finite(x)                  whether no element is infinite or NaN
 take(x, rows, cols)        x[rows][:, cols]: a view where both are slices, else a copy
 takes(x, places)           many of these at once, for pairs (rows, cols)
 put(x, rows, cols, source) the reverse of take
@@ -22,6 +25,7 @@ uniform(rows, cols, key)   random numbers that depend on row, column and key alo
 drawn(rows, cols, draw)    a new array of these rows and columns (index sets) of a random matrix, which draw.py describes
 finish()                   wait until all work that was asked for is done
 lane()                     a number that tells the stream on which work is asked for from others
+AT_ONCE                    elements of a piece where work goes piece by piece: few for a cache, many for few launches
 joining()                  a function; a thread that calls it then uses the same device as the thread that called joining()
 
 and the work of neural networks' layers, each function one pass over memory where there is a kernel for it (composed.py has the

@@ -1,4 +1,4 @@
-"""BLAS by pointer: SciPy's BLAS routines, called on NumPy arrays without a copy.
+"""BLAS by pointer: SciPy's BLAS routines (and LAPACK's, for lapack.py), called on NumPy arrays without a copy.
 
 `numpy.matmul` can neither accumulate nor scale; `scipy.linalg.blas` copies what is not in Fortran order. SciPy exports
 its routines as C pointers, which take leading dimensions and beta and run without the interpreter's lock. They are loaded
@@ -27,7 +27,8 @@ from pdla.errors import DeviceError
 
 ROUTINES = {"f": "sgemm", "d": "dgemm", "F": "cgemm", "D": "zgemm"}
 SQUARES = {"f": "ssyrk", "d": "dsyrk", "F": "csyrk", "D": "zsyrk"}
-ARGUMENTS = {"gemm": 13, "syrk": 10}
+ARGUMENTS = {"gemm": 13, "syrk": 10, "trsm": 11, "potrf": 5, "trtri": 6, "getrf": 6}
+LAPACK = ("potrf", "trtri", "getrf")  # SciPy has these in another module; a library that is named may lack them
 LIMIT = 2**31 - 1  # BLAS takes 32-bit sizes and leading dimensions
 _threads: int | None = None  # the number of threads to which a library is limited when it is loaded; None: unlimited
 
@@ -36,7 +37,8 @@ _threads: int | None = None  # the number of threads to which a library is limit
 def _routine(name: str, library: str = "") -> Any:
     """A routine as a C function, from the library of this name, or from SciPy."""
     made = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * ARGUMENTS[name[1:]])
-    function = made(_exported(named(library), name)) if library else made(_carried(name))
+    given = library and (name[1:] not in LAPACK or hasattr(named(library), f"{name}_"))
+    function = made(_exported(named(library), name) if given else _carried(name))
     if _threads is not None:
         _hold(_threads)
     return function
@@ -44,7 +46,7 @@ def _routine(name: str, library: str = "") -> Any:
 
 def _carried(name: str) -> int:
     """The address of SciPy's routine of this name."""
-    capsule = _module("cython_blas").__pyx_capi__[name]
+    capsule = _module("cython_lapack" if name[1:] in LAPACK else "cython_blas").__pyx_capi__[name]
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer

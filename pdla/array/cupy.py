@@ -20,6 +20,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, numpy
+from pdla.array.cusolver import getrf, potrf, trsm, trtri
 from pdla.array.fused import (
     add_at,
     column_sums,
@@ -41,6 +42,8 @@ from pdla.errors import DeviceError
 from pdla.indices import Selection
 
 name = "cupy"
+
+AT_ONCE = 1 << 26  # elements: a launch for each of the small pieces that a processor likes would take longer than its work
 
 _NOT_READY = 600  # cudaErrorNotReady
 _WIDE = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
@@ -89,6 +92,14 @@ def asarray(x: Any) -> Any:
 
 def host(x: Any) -> np.ndarray:
     return cupy.asnumpy(x)
+
+
+def known(x: Any, unknown: np.ndarray) -> np.ndarray:
+    return cupy.asnumpy(x)
+
+
+def finite(x: Any) -> bool:
+    return bool(cupy.isfinite(x).all())
 
 
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pdla import config
-from pdla.array import blas, composed
+from pdla.array import blas, composed, numpy
 from pdla.array.composed import (
     column_sums,
     exponentials,
@@ -27,6 +27,8 @@ from pdla.array.draw import Draw
 from pdla.indices import IndexSet, Selection
 
 name = "meta"
+
+AT_ONCE = numpy.AT_ONCE
 
 
 class Meter(Protocol):
@@ -200,6 +202,14 @@ def host(x: Meta) -> Meta:
     return x
 
 
+def known(x: Meta, unknown: np.ndarray) -> np.ndarray:
+    return unknown
+
+
+def finite(x: Meta) -> bool:
+    return True
+
+
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[Any], None]) -> Meta:
     return Meta(shape, dtype)
 
@@ -309,6 +319,33 @@ def square(a: Meta, c: Meta, alpha: complex) -> None:
     meter = metered.get()
     if meter is not None:
         meter.gemm(c.shape[0], (c.shape[1] + 1) // 2, a.shape[1], a.dtype, 1, c.dtype)
+
+
+def _solve(m: int, n: int, k: int, dtype: Any) -> None:
+    """Work of m n k operations or about so many, which takes the time of a product of twice as many: its inner sizes are short."""
+    meter = metered.get()
+    if meter is not None and m and n and k:
+        meter.gemm(m, n, k, dtype)
+
+
+def potrf(a: Meta) -> tuple[int, float]:
+    _solve(len(a), len(a), -(-len(a) // 3), a.dtype)
+    return 0, 0.0
+
+
+def trtri(a: Meta) -> None:
+    _solve(len(a), len(a), -(-len(a) // 3), a.dtype)
+
+
+def getrf(a: Meta) -> tuple[np.ndarray, int]:
+    """Pivots as of random elements, most of which are in rows below the square on top."""
+    m, n = a.shape
+    _solve(m, n, n, a.dtype)
+    return np.minimum(np.arange(min(m, n)) + n, max(0, m - 1)), 0
+
+
+def trsm(t: Meta, b: Meta, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
+    _solve(len(t), b.shape[1], len(t), b.dtype)
 
 
 def erf(x: Meta) -> Meta:

@@ -25,9 +25,12 @@ from pdla.array.composed import (
     softmax_gradient,
 )
 from pdla.array.draw import Draw
+from pdla.array.lapack import getrf, potrf, trsm, trtri
 from pdla.indices import IndexSet, Selection
 
 name = "numpy"
+
+AT_ONCE = 1 << 18  # elements: what is made of one piece is in a cache when it is used
 STRIP = 2**16  # elements that are converted at a time where numbers are added up in another dtype
 
 
@@ -74,6 +77,16 @@ def asarray(x: Any) -> np.ndarray:
 def host(x: np.ndarray) -> np.ndarray:
     """`x` as NumPy's array."""
     return x
+
+
+def known(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+    """`x` as NumPy's array, for an algorithm that decides by what is in it; of arrays without data `unknown` instead."""
+    return x
+
+
+def finite(x: np.ndarray) -> bool:
+    """Whether no element is infinite or NaN."""
+    return bool(np.isfinite(x).all())
 
 
 def filled(shape: tuple[int, ...], dtype: Any, fill: Callable[[np.ndarray], None]) -> np.ndarray:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pdla
 from pdla import config
-from pdla.bench import calibrate, compare, measure, predict, report, scale
+from pdla.bench import calibrate, compare, hpl, measure, predict, report, scale
 from pdla.bench.arguments import Parser, add_machine, add_ranks, machine
 from pdla.bench.leave import apart
 from pdla.bench.stop import Stop, refuse
@@ -25,6 +25,7 @@ examples:
   mpirun -n 6 python -m pdla.bench gemm -m 3000 -n 2000 -k 500 --grid 2x3 --algorithm summa --panel 128
   mpirun -n 4 python -m pdla.bench gemm --transa T --dtype complex128 --json result.json
   mpirun -n 4 python -m pdla.bench gemm --a A.npy --b B.npy --out C.npy        matrices from files
+  mpirun -n 4 python -m pdla.bench hpl -n 20000             a system of 20,000 equations by HPL's rules
   mpirun -n 64 python -m pdla.bench info                    which MPI and BLAS, and how ranks wait
   mpirun -n 4 python -m pdla.bench --array cupy             matrices on GPUs, one a rank or shared
   python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
@@ -38,6 +39,7 @@ examples:
 """
 ON_RANKS = {
     "gemm": (measure.add_gemm, measure.program, "check and time one product C = op(A) op(B), of sizes and options of your choice"),
+    "hpl": (hpl.add, hpl.program, "solve a random system of linear equations by the rules of HPL: its residual, its GFLOP/s"),
     "info": (None, measure.program, "show machine, MPI, BLAS, threads and cores as the ranks see them, and how ranks wait"),
     "calibrate": (calibrate.add, calibrate.program, "measure this job's machine, so that times can be predicted on it"),
 }  # a command that all ranks run: what adds its arguments, what each rank runs, and its help
@@ -52,8 +54,8 @@ COMMON = {
 }  # options that may stand before a command
 # Those of COMMON that a command has, and those that it reads only to say why it has no use for them. Others have all.
 MEANT = {"predict": ("ranks", "json", "machine"), "scale": ("json", "machine"), "compare": (), "report": ()}
-REFUSES = {"info": ("dry_run", "ranks"), "calibrate": ("dry_run", "ranks", "json")}
-MEANT |= dict.fromkeys(("info", "calibrate"), tuple(name for name in COMMON if name != "machine"))
+REFUSES = {"hpl": ("dry_run", "ranks", "json"), "info": ("dry_run", "ranks"), "calibrate": ("dry_run", "ranks", "json")}
+MEANT |= dict.fromkeys(REFUSES, tuple(name for name in COMMON if name != "machine"))
 
 
 def parser() -> Parser:
@@ -104,6 +106,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise refuse("calibrate measures processors, not GPUs: give --array numpy, and leave out PDLA_ARRAY")
     if arguments.command == "calibrate" and arguments.json:
         raise refuse(f"--json {arguments.json}: calibrate writes a machine, as TOML: give --out FILE")
+    if arguments.command == "hpl" and arguments.json:
+        raise refuse(f"--json {arguments.json}: hpl prints HPL's own table")
     if arguments.command == "gemm":
         measure.check_files(arguments)
     machine(None)  # refuses a PDLA_MACHINE, for which plans are made, that cannot be read

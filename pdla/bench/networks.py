@@ -18,7 +18,7 @@ from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout, axes_of
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
-from pdla.nn.scheme import Meeting, cut_over
+from pdla.nn.scheme import LinearLayouts, cut_over
 
 SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
 STATES = 4  # arrays of the weights' size: weights, gradients, and AdamW's two moments
@@ -181,9 +181,9 @@ def _uncut(name: str, options: tuple[tuple[str, Any], ...]) -> nn.Scheme:
 
 
 @lru_cache(maxsize=1024)
-def _linears(name: str, options: tuple[tuple[str, Any], ...], net: Net) -> list[tuple[Meeting, int, int]]:
+def _linears(name: str, options: tuple[tuple[str, Any], ...], net: Net) -> list[tuple[LinearLayouts, int, int]]:
     scheme = _uncut(name, options)
-    return [(scheme.meeting(scheme.table(kind), net.sequence, units), k, n) for kind, k, n, units in net.linears]
+    return [(scheme.linear(scheme.table(kind), net.sequence, units), k, n) for kind, k, n, units in net.linears]
 
 
 def moves(choice: Choice, net: Net) -> Iterator[Move]:
@@ -228,7 +228,7 @@ def guess(choice: Choice, net: Net, machine: Machine) -> Candidate[Choice]:
     return Candidate(choice.placed(sizes), whole, net.layers * _held(choice, net))
 
 
-def _work(at: Meeting, k: int, n: int, choice: Choice, net: Net, machine: Machine) -> float:
+def _work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Net, machine: Machine) -> float:
     """Seconds of a linear's three products."""
     sizes = choice.sizes
     tokens, outputs = length(net.tokens, at.y.rows, sizes), length(n, at.y.cols, sizes)

@@ -36,7 +36,7 @@ class Event:
     Parameters
     ----------
     what : str
-        The verb; "gemm"; or another piece of local work.
+        The verb; "gemm"; a LAPACK routine; or another piece of local work.
     axis : str
         The grid axis it ran along, or axes, comma-separated; "" for local work.
     bytes : int
@@ -122,7 +122,7 @@ class Ledger:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of this rank's local GEMMs, in real arithmetic."""
+        """Floating-point operations of this rank's local GEMMs and factorizations, in real arithmetic."""
         return sum(event.flops for event in self.events)
 
     def by_axis(self) -> dict[str, int]:

@@ -1,13 +1,21 @@
-"""More of level 3 on the engine of pdla.matmul: triangles, stacks, chains, and matrix times vector."""
+"""More of level 3 on the engine of pdla.matmul: triangles, stacks, chains, matrix times vector; and systems of equations."""
 
 from pdla.linalg.chain import einsum, multi_dot
+from pdla.linalg.cholesky import cho_factor, cho_solve, cholesky, cholesky_words
+from pdla.linalg.condition import cond, norm
+from pdla.linalg.determinant import det, slogdet
 from pdla.linalg.difference_cover import syrk_words
+from pdla.linalg.inverse import inv, matrix_power
+from pdla.linalg.lu import lu_factor, lu_solve, lu_words
 from pdla.linalg.rank_k import herk, syrk
+from pdla.linalg.solve import solve
 from pdla.linalg.stacks import Stack, batched_matmul, stack
 from pdla.linalg.symmetric import hemm, symm
+from pdla.linalg.triangular import solve_triangular, trsm
 from pdla.linalg.vector import matvec, matvec_words
 
 __all__ = [
-    "Stack", "batched_matmul", "einsum", "hemm", "herk", "matvec", "matvec_words", "multi_dot", "stack", "symm", "syrk",
-    "syrk_words",
+    "Stack", "batched_matmul", "cho_factor", "cho_solve", "cholesky", "cholesky_words", "cond", "det", "einsum",
+    "hemm", "herk", "inv", "lu_factor", "lu_solve", "lu_words", "matrix_power", "matvec", "matvec_words", "multi_dot",
+    "norm", "slogdet", "solve", "solve_triangular", "stack", "symm", "syrk", "syrk_words", "trsm",
 ]

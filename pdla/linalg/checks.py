@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
+from pdla.array.dtypes import promoted
+from pdla.array.lapack import PREFIXES
+from pdla.array.numpy import significant
 from pdla.comm.agreement import in_words
-from pdla.errors import GridError, LayoutError, ShapeError
+from pdla.errors import GridError, LayoutError, LinAlgError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, Shape
 from pdla.matmul.checks import matrix, writeable
@@ -16,8 +21,21 @@ from pdla.matrix.core import DistMatrix
 
 def words(name: str, *arguments: Any, **named: Any) -> str:
     """The call in words that are the same on every rank."""
-    said = [X.described if isinstance(X, DistMatrix) else in_words(X) for X in arguments]
+    said = [_word(X) for X in arguments]
     return f"{name}({'; '.join([*said, *(f'{key}={value!r}' for key, value in named.items())])})"
+
+
+def _word(given: Any) -> str:
+    if isinstance(given, DistMatrix):
+        return given.described
+    return digest(given) if hasattr(given, "dtype") and bool(getattr(given, "shape", None)) else in_words(given)
+
+
+def digest(x: Any) -> str:
+    """A vector in words, equal on two ranks where its elements are equal bit by bit, NaN too."""
+    seen = namespace(x).host(x)
+    shown = hashlib.blake2b(significant(seen), digest_size=8).hexdigest() if isinstance(seen, np.ndarray) else ""
+    return f"vector of shape {x.shape}, {x.dtype}, digest {shown}"
 
 
 def flags(**named: Any) -> None:
@@ -25,6 +43,42 @@ def flags(**named: Any) -> None:
     for name, value in named.items():
         if not isinstance(value, (bool, np.bool_)):
             raise ShapeError(f"{name}={value!r}: True or False")
+
+
+def square(name: str, A: Any) -> None:
+    """ShapeError unless A is a square matrix."""
+    if matrix(A).shape[0] != A.shape[1]:
+        raise ShapeError(f"{name}: A is {A.shape[0]} x {A.shape[1]}, it must be square")
+
+
+def worked_on(name: str, *dtypes: np.dtype) -> np.dtype:
+    """The dtype in which matrices of these dtypes are factored: integers as float64. ShapeError where LAPACK has none."""
+    kind = promoted(*(np.dtype(float) if dtype.kind in "biu" else dtype for dtype in dtypes)).newbyteorder("=")
+    if kind.char not in PREFIXES:
+        raise ShapeError(
+            f"{name} of {' and '.join(dict.fromkeys(map(str, dtypes)))}: LAPACK has float32, float64, complex64 and complex128: "
+            "cast the matrix by astype first"
+        )
+    return kind
+
+
+def overwritten(name: str, X: DistMatrix, *others: DistMatrix) -> None:
+    """ShapeError unless X, which may be overwritten, can be written to, and shares no memory with the others."""
+    writeable(X)
+    if any(X.xp.overlap(X.base, Y.base) for Y in others if isinstance(Y, DistMatrix)) and X.base.size:
+        raise ShapeError(f"overwrite_{name.lower()}: {name} shares memory with the other matrix, which is not to be written to")
+
+
+def finite(*operands: Any) -> None:
+    """LinAlgError where this rank has an element that is infinite or NaN; names of the operands are A, B, ..."""
+    for name, X in zip("AB", operands, strict=False):
+        x = X.stored if isinstance(X, DistMatrix) else X.reshape(len(X), 1)
+        if x.dtype.kind not in "fcV" or namespace(x).finite(x):
+            continue
+        seen = namespace(x).host(x)
+        at = [int(i[0]) for i in np.nonzero(~np.isfinite(seen))]
+        place = [int(held.indices()[i]) for held, i in zip(X.indices, at, strict=True)] if isinstance(X, DistMatrix) else at[:1]
+        raise LinAlgError(f"{name} has {seen[tuple(at)]} at {place}: elements must be finite")
 
 
 def same_grid(A: DistMatrix, X: Any, name: str) -> None:

@@ -26,15 +26,14 @@ from pdla.model.machine import Machine
 # Of `price`:
 WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
 SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxes that are alike otherwise
-NEAR_BOUND = 1.05  # times as many words as the bound: see `lean`
+NEAR, LOPSIDED = 1.1, 10  # of MANY ranks or more, a box with more than NEAR times the least faces costs so many times as much
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
 LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
 EVERY = 4096  # ranks up to which all boxes are looked at
-CACHED = 2**14  # boxes that are priced together: a million at once take twice as long, as the numbers do not stay in a cache
 ABOUT = 1.02  # so many times the fewest words are as good, if they come in fewer messages
-GAIN, TRIED = 0.995, 8  # the price that cutting C's faces evenly has to promise, and how many boxes are tried for it
-FINE, COARSE = (513, 256), (65, 128)  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
+TRIED = 8  # boxes whose C is tried to be cut evenly
+LOOKS = 257, 128  # beyond, how many sides are: near the ideal one, which is among them, and of all sizes
 
 
 class Box(NamedTuple):
@@ -64,9 +63,9 @@ def words(m: int, n: int, k: int, box: Box) -> float:
 
 
 @lru_cache(maxsize=4096)
-def messages(m: int, n: int, k: int, box: Box, lean: float) -> tuple[float, float, float]:
-    """Messages of A, B and C that a rank receives, as they are priced. lean: see the function."""
-    A, B, C = map(float, _one(m, n, k, box).messages_of_each(lean))
+def messages(m: int, n: int, k: int, box: Box) -> tuple[float, float, float]:
+    """Messages of A, B and C that a rank receives, as they are priced."""
+    A, B, C = map(float, _one(m, n, k, box).messages)
     return A, B, C
 
 
@@ -86,8 +85,8 @@ def split(bm: int, bn: int, pk: int) -> tuple[int, int]:
     small = small[fits] if fits.any() else small
     rows = np.concatenate([small, pk // small])
     words = Boxes(float(bm), float(bn), 0, 1, 1, pk, rows).in_two(rows, pk // rows)  # floats, as NumPy's integers end at 2^63
-    messages = np.where(words <= ABOUT * words.min(), rows + pk // rows, np.inf)
-    best = int(rows[np.lexsort((words, messages))[0]])
+    each = circulant.messages(8.0 * bm * bn, np.array([rows, pk // rows])).sum(axis=0)
+    best = int(rows[np.lexsort((words, np.where(words <= ABOUT * words.min(), each, np.inf)))[0]])
     return best, pk // best
 
 
@@ -114,31 +113,21 @@ class Boxes:
     @staticmethod
     def of(m: int, n: int, k: int, pm: Any, pn: Any, pk: Any, first: Any = None) -> Boxes:
         """first=None: as nearly as many along rows as along columns."""
-        first = _roots(int(np.max(pk)).bit_length())[pk] if first is None else first
+        first = _roots(int(np.max(pk, initial=1)).bit_length())[pk] if first is None else first
         return Boxes(np.ceil(m / pm), np.ceil(n / pn), np.ceil(k / pk), pm, pn, pk, first)
 
     @property
     def words(self) -> Any:
         return self.bm * self.bk * (1 - 1 / self.pn) + self.bk * self.bn * (1 - 1 / self.pm) + self._sums[0]
 
-    def messages(self, lean: float) -> Any:
-        return sum(self.messages_of_each(lean))
-
-    def messages_of_each(self, lean: float) -> tuple[Any, Any, Any]:
-        """The messages of A, B and C, which are sent at once.
-
-        Where no more than `lean` words are received, or more ranks sum a face of C than it has elements, short faces come
-        in steps, and C may be summed twice.
-        """
-        at_once = self.pn - 1, self.pm - 1, self.pk - 1
-        worth = (self.words <= lean) | (self.pk > self.bm * self.bn)
-        _, steps, longest = self._sums
-        stepwise = worth & (longest <= LONGEST)
-        if not np.any(stepwise):
-            return at_once
-        gathered = circulant.weight(8 * self.bm * self.bk, self.pn), circulant.weight(8 * self.bk * self.bn, self.pm)
-        A, B, C = (np.where(stepwise, few, many) for few, many in zip((*gathered, steps), at_once, strict=True))
-        return A, B, C
+    @property
+    def messages(self) -> tuple[Any, Any, Any]:
+        """Of A, B and C. Short pieces of many ranks come in steps, and only from ranks that have any; C may be summed twice."""
+        if np.max(np.maximum(np.maximum(self.pm, self.pn), self.pk), initial=1) < circulant.MANY:
+            return self.pn - 1, self.pm - 1, self.pk - 1
+        faces = (self.bm * self.bk, self.pn), (self.bk * self.bn, self.pm)
+        A, B = (circulant.messages(8 * size, np.where(size, np.minimum(ranks, size), ranks)) for size, ranks in faces)
+        return A, B, self._sums[1]
 
     @property
     def summed(self) -> Any:
@@ -146,8 +135,8 @@ class Boxes:
         return self._sums[0]
 
     @cached_property
-    def _sums(self) -> tuple[Any, Any, Any]:
-        """Words and messages of C's addends, and the most ranks that add up together.
+    def _sums(self) -> tuple[Any, Any]:
+        """Words and messages of C's addends.
 
         The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks may cut it along both, with
         two sums (Table.evened).
@@ -156,13 +145,12 @@ class Boxes:
         once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))
         many = (pk >= circulant.MANY) & (size > 0)
         if not np.any(many):
-            return once, pk - 1, pk
+            return once, pk - 1
         second = pk // self.first
         twice = np.minimum(self.in_two(self.first, second), self.in_two(second, self.first))
         in_two = many & self.twice_pays(once, twice)
-        steps = circulant.weight(size, self.first) + circulant.weight(size, second)
-        longest = np.where(in_two, np.maximum(self.first, second), pk)
-        return np.where(in_two, twice, once), np.where(in_two, steps, circulant.weight(size, pk)), longest
+        steps = circulant.messages(size, self.first) + circulant.messages(size, second)
+        return np.where(in_two, twice, once), np.where(in_two, steps, circulant.messages(size, pk))
 
     def twice_pays(self, once: Any, twice: Any) -> Any:
         """Whether C is better summed along both dimensions, with so many words: if it is as even, as fewer messages come.
@@ -181,7 +169,7 @@ class Boxes:
         """Words of a sum over ranks that cut a dimension of this size; `across`: what is there of the other one."""
         ranks, size = np.broadcast_arrays(ranks, size)
         addends = np.array(ranks - 1.0)
-        crowded = (size < ranks) & (ranks >= circulant.MANY) & (8 * size * across < circulant.SHORT)
+        crowded = (size < ranks) & circulant.pays(8 * size * across, ranks)
         addends[crowded] = circulant.most_addends(ranks[crowded], size[crowded])
         return np.ceil(size / ranks) * across * addends
 
@@ -218,23 +206,23 @@ def weight(ranks: int) -> float:
 
 def cheapest(
     m: int, n: int, k: int, ranks: int, machine: Machine, count: int = 1, most: Box | None = None, rows_first: bool = False,
-    in_steps: bool = True, in_two: bool = True, looks: tuple[int, int] = FINE,
+    in_two: bool = True,
 ) -> list[Box]:
     """The `count` boxes of lowest price for at most `ranks` ranks, best first.
 
-    They have any pm and pn, and along k as many as that leaves, a half, a quarter and so on of them, or some less, where C is
-    cut more evenly so.
+    most: no box has more ranks along m, n or k than this one. Of boxes of one price the first is the one with most ranks along n;
+    rows_first: along m.  in_two: whether C's faces may be cut, and summed, along both dimensions
     """
     parts = (m, n, k) if most is None else (min(m, most.m), min(n, most.n), min(k, most.k))
-    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks, looks))
+    pm, pn = (sides[::-1] if rows_first else sides for sides in _sides(*parts, ranks))
     fits = (pm <= max(parts[0], 1)) & (pn <= max(parts[1], 1))
     pm, pn = pm[fits], pn[fits]
     sides = pm, pn, np.minimum(ranks // (pm * pn), max(parts[2], 1))
-    search = Search(m, n, k, ranks, machine, lean(m, n, k, ranks, machine) if in_steps else 0.0)
-    prices = search.all_prices(sides, in_two)
+    search = Search(m, n, k, ranks, machine, most is None or parts[2] == 1, parts[2] == 1)
+    prices = search.prices(*sides, None if in_two else sides[2])
     fewer = _fewer(*sides, search.ranks_at(np.sort(prices)[:count][-1]))
     sides = tuple(np.concatenate(both) for both in zip(sides, fewer, strict=True))  # type: ignore[assignment]
-    prices = np.append(prices, search.all_prices(fewer, in_two))
+    prices = np.append(prices, search.prices(*fewer, None if in_two else fewer[2]))
     if in_two:
         for box, price_ in search.evened(sides, prices):
             sides = tuple(np.append(side, new) for side, new in zip(sides, box, strict=True))  # type: ignore[assignment]
@@ -245,19 +233,20 @@ def cheapest(
 
 @dataclass(frozen=True)
 class Search:
-    """A search for the cheapest boxes of m x n x k on so many ranks. lean: see the function."""
+    """A search for the cheapest boxes of m x n x k on so many ranks.
+
+    near  whether many ranks' faces are to be near the least ones. Else, where messages weigh most, a lopsided box would be taken
+          for a few messages less, though ranks receive many times as much
+    flat  whether k is not cut
+    """
 
     m: int
     n: int
     k: int
     ranks: int
     machine: Machine
-    lean: float
-
-    def all_prices(self, sides: tuple[np.ndarray, np.ndarray, np.ndarray], in_two: bool) -> np.ndarray:
-        """The prices of any number of boxes: pm, pn and pk."""
-        pieces = ([side[i : i + CACHED] for side in sides] for i in range(0, len(sides[0]), CACHED))
-        return np.concatenate([[], *(self.prices(pm, pn, pk, None if in_two else pk) for pm, pn, pk in pieces)])
+    near: bool
+    flat: bool
 
     def ranks_at(self, price_: float) -> float:
         """How many ranks a box of at most this price has at least: the fewer there are, the more each has to do, if anything."""
@@ -266,12 +255,23 @@ class Search:
     def prices(self, pm: Any, pn: Any, pk: Any, first: Any) -> np.ndarray:
         """The prices of boxes; see Boxes.of."""
         boxes = Boxes.of(self.m, self.n, self.k, pm, pn, pk, first)
-        return self._priced(boxes, boxes.words, boxes.messages(self.lean))
+        return self._priced(boxes, boxes.words, sum(boxes.messages))
 
     def _priced(self, boxes: Boxes, received: Any, begun: Any) -> np.ndarray:
         work, bound = self.m * self.n * self.k / self.ranks, received_lower_bound(self.m, self.n, self.k, self.ranks)
         over = boxes.bm * boxes.bn * boxes.bk / max(work, 1 / self.ranks)
-        return price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
+        found = price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
+        return found * np.where(self._lopsided(boxes), LOPSIDED, 1) if self.near and self.ranks >= circulant.MANY else found
+
+    def _lopsided(self, boxes: Boxes) -> np.ndarray:
+        """Whether faces, not rounded, are larger than NEAR times the least of as many ranks (bounds.accessed_lower_bound)."""
+        m, n, k, ranks = float(self.m), float(self.n), float(self.k), boxes.pm * boxes.pn * boxes.pk
+        d3, d2, d1 = (k, *sorted((m, n))) if self.flat else sorted((m, n, k))
+        cut_two = 2 * np.sqrt(d1 * d2 * d3**2 / ranks) + d1 * d2 / ranks
+        cut_all = 3 * (d1 * d2 * d3 / ranks) ** (2 / 3)
+        least = np.where((ranks * d3**2 <= d1 * d2) | self.flat, cut_two, cut_all)
+        least = np.where(ranks * d2 <= d1, d1 * (d2 + d3) / ranks + d2 * d3, least)
+        return (m * k * boxes.pn + k * n * boxes.pm + m * n * boxes.pk) / ranks > NEAR * least
 
     def evened(self, sides: Sequence[np.ndarray], prices: np.ndarray) -> Iterator[tuple[Box, float]]:
         """The few boxes that might be cheapest if C's faces were cut evenly, with some ranks less along k.
@@ -284,7 +284,7 @@ class Search:
             return
         boxes = Boxes.of(self.m, self.n, self.k, *(side[many] for side in sides))
         least = self._priced(boxes, boxes.words - boxes.summed + boxes.bm * boxes.bn, 0)  # without a message
-        for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < GAIN * prices.min()))]]:
+        for i in many[np.argsort(least)[: min(TRIED, np.count_nonzero(least < prices.min()))]]:
             pm, pn, most = (int(side[i]) for side in sides)
             rows = np.arange(1, min(most, LONGEST) + 1)
             pk = rows * (most // rows)
@@ -302,22 +302,8 @@ def by_layers(m: int, n: int, k: int, ranks: int, machine: Machine, rows_first: 
     return [
         box
         for c in layers
-        for box in cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, in_two=in_two, looks=COARSE)
+        for box in cheapest(m, n, k, ranks, machine, 1, Box(ranks, ranks, c), rows_first, in_two)
     ]
-
-
-@lru_cache(maxsize=256)
-def lean(m: int, n: int, k: int, ranks: int, machine: Machine) -> float:
-    """The most words that a rank may receive in a box that is priced as if short faces came in steps.
-
-    The steps are those of comm/collectives/circulant.py. These are the words of the cheapest box if all messages are sent at
-    once, or a little more than the bound: steps are to save words. Else a lopsided box, which needs a few steps less than a
-    cube, would be taken though it receives many times as much. With few ranks it is 0.
-    """
-    if ranks < circulant.MANY:
-        return 0.0
-    at_once = cheapest(m, n, k, ranks, machine, in_steps=False)[0]
-    return max(words(m, n, k, at_once), NEAR_BOUND * received_lower_bound(m, n, k, ranks))
 
 
 def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -328,11 +314,11 @@ def _fewer(pm: np.ndarray, pn: np.ndarray, pk: np.ndarray, least: float) -> tupl
     return pm[some], pn[some], pk[some]
 
 
-def _sides(m: int, n: int, k: int, ranks: int, looks: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _sides(m: int, n: int, k: int, ranks: int) -> tuple[np.ndarray, np.ndarray]:
     """All pairs (pm, pn) worth a look. Some are far from the ideal box's: where messages weigh most, such a box may be best."""
     if ranks <= EVERY:
         return _pairs(ranks)
-    pm, pn = (_near(ideal, min(size, ranks), *looks) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
+    pm, pn = (_near(ideal, min(size, ranks), *LOOKS) for ideal, size in zip(_ideal(m, n, k, ranks), (m, n), strict=True))
     all_m, all_n = np.repeat(pm, len(pn)), np.tile(pn, len(pm))
     fits = all_m * all_n <= ranks
     return all_m[fits], all_n[fits]

@@ -13,7 +13,7 @@ from pdla.grid import ProcessGrid
 from pdla.matmul import roles
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.choose import candidates
-from pdla.matmul.choose.candidates import Way
+from pdla.matmul.choose.price import Way
 from pdla.matmul.choose.problem import Operand, Problem
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan

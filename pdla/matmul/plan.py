@@ -23,7 +23,7 @@ from pdla.errors import PlanError
 from pdla.grid import ProcessGrid, one_communicator
 from pdla.layout import Layout, Shape
 from pdla.matmul import checks, roles
-from pdla.matmul.choose import candidates
+from pdla.matmul.choose import problem
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.schedules import SCHEDULES, shared, walk
 from pdla.matmul.schedules.base import Schedule
@@ -474,7 +474,7 @@ class Plan:
         if self.grid.comm.size <= EVERY_RANK:
             return list(range(self.grid.comm.size))
         grids = dict.fromkeys((self.grid, self.A.grid, self.B.grid, self.C.grid))
-        second = 1 if self.grid.comm.size <= candidates.LARGE else 0
+        second = 1 if self.grid.comm.size <= problem.LARGE else 0
         corners = [
             grid.ranks[corner] for grid in grids for corner in product(*({0, min(second, p - 1), p - 1} for p in grid.shape))
         ]

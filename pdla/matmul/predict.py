@@ -15,7 +15,8 @@ from pdla.matmul import checks, planner
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose.candidates import ALGORITHMS, Order, native_tables
+from pdla.matmul.choose.candidates import ALGORITHMS, native_tables
+from pdla.matmul.choose.price import Order
 from pdla.matmul.choose.problem import Operand, Sizes
 from pdla.matmul.options import Options
 from pdla.matmul.schedules import SCHEDULES

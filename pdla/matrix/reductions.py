@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator
 from math import frexp, inf, isnan
@@ -24,7 +25,12 @@ SCATTERED = 256  # elements of a scattered diagonal that are picked at once: for
 def norm(A: DistMatrix) -> float:
     """Collective: see DistMatrix.norm."""
     with agreed(A.grid.comm, f"norm of {A.described}"):
-        _check_summed(A, "norm")
+        check_summed(A, "norm")
+    return frobenius(A)
+
+
+def frobenius(A: DistMatrix) -> float:
+    """Collective: the same, unchecked."""
     with collective_section(A.grid.comm, "norm"), np.errstate(over="ignore", under="ignore"):
         squares = _sum_once(A, _squares(A))
         if A.xp.name == "meta" or isnan(squares) or TINY < squares < inf:
@@ -39,7 +45,7 @@ def norm(A: DistMatrix) -> float:
 def trace(A: DistMatrix) -> Any:
     """Collective: see DistMatrix.trace."""
     with agreed(A.grid.comm, f"trace of {A.described}"):
-        _check_summed(A, "trace")
+        check_summed(A, "trace")
         if A.shape[0] != A.shape[1]:
             raise ShapeError(f"the trace of a matrix of shape {A.shape}: it must be square")
     return _sum_of(A, "trace", _diagonal(A))
@@ -48,7 +54,7 @@ def trace(A: DistMatrix) -> Any:
 def total(A: DistMatrix) -> Any:
     """Collective: see DistMatrix.sum."""
     with agreed(A.grid.comm, f"sum of {A.described}"):
-        _check_summed(A, "sum")
+        check_summed(A, "sum")
     return _sum_of(A, "sum", _parts(A.base))
 
 
@@ -68,7 +74,31 @@ def check_copies(A: DistMatrix) -> bool:
     return all(seen.setdefault(place, digest) == digest for place, digest in pairs)
 
 
-def _check_summed(A: DistMatrix, what: str) -> None:
+def of_columns(A: DistMatrix, op: str) -> np.ndarray:
+    """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum").
+
+    NaN where there is one, on every rank; without data 0. The matrix has no partial sums. All columns' numbers are all-reduced:
+    2 n words a rank.
+    """
+    mine, comm = np.zeros(A.shape[1]), A.grid.comm
+    with collective_section(comm, "sums of columns"), np.errstate(over="ignore"):
+        if A.first and A.stored.size and A.xp.name != "meta":
+            mine[A.indices[1].indices()] = _of_columns(A, np.add if op == "add" else np.maximum)
+        found = comm.xp.asarray(mine)
+        for half in comm.halves(found.copy(), found, op) if mine.size else ():
+            half.wait()
+    return A.xp.host(comm.xp.known(found, mine))
+
+
+def _of_columns(A: DistMatrix, ufunc: np.ufunc) -> np.ndarray:
+    wide, x = np.result_type(A.dtype, np.float64), A.stored
+    height = max(1, STRIP // x.shape[1])
+    strips = (np.abs(x[top : top + height].astype(wide)) for top in range(0, x.shape[0], height))
+    return functools.reduce(ufunc, (A.xp.host(strip.sum(0) if ufunc is np.add else strip.max(0)) for strip in strips))
+
+
+def check_summed(A: DistMatrix, what: str) -> None:
+    """LayoutError where a matrix has partial sums."""
     if A.layout.partial:
         raise LayoutError(f"{what} of partial sums {A.layout!r}: redistribute to {A.layout.summed!r} first")
 

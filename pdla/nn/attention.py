@@ -10,20 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from pdla.array import namespace
 from pdla.array.composed import summing, widened
 from pdla.comm.ledger import timed
-from pdla.errors import LayoutError, ShapeError
-from pdla.layout import Layout
+from pdla.errors import ShapeError
 from pdla.matrix.core import DistMatrix
 from pdla.model.machine import operations
-from pdla.nn.activation import check_sequence
-from pdla.nn.layer import Layer, made
+from pdla.nn.blocks import like
+from pdla.nn.checks import check_sequence
+from pdla.nn.context import MicroBatch
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
-from pdla.nn.scheme import Scheme, counts, sequence_of
-from pdla.nn.steps import Steps
-from pdla.nn.trip import Shard
-
-SCORES = 1 << 18  # elements of the scores that are held at a time: few enough for a cache
+from pdla.nn.scheme import Scheme, is_count
 
 
 class SelfAttention(Layer):
@@ -37,13 +35,14 @@ class SelfAttention(Layer):
     """
 
     numbers = ("causal",)
+    units = 1, 1
 
     def __init__(
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, causal: bool = True, bias: bool = True,
         seed: int = 0, dtype: Any = np.float64, name: str = "attention",
     ) -> None:
-        with made("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}", causal=causal, bias=bias):
-            if not (counts(heads) and counts(hidden)) or hidden % heads:
+        with arguments_agreed("SelfAttention", scheme, f"{hidden}, {heads} heads, sequence={sequence}", causal=causal, bias=bias):
+            if not (is_count(heads) and is_count(hidden)) or hidden % heads:
                 raise ShapeError(f"SelfAttention: {hidden} features are not {heads} equal heads")
             check_sequence("SelfAttention", sequence)
         super().__init__(scheme)
@@ -57,33 +56,23 @@ class SelfAttention(Layer):
         self.out = Linear(
             scheme, hidden, hidden, kind="second", bias=bias, units=(size, 1), seed=seed, dtype=dtype, name=f"{name} out"
         )
+        self.dtype = self.qkv.dtype
 
     def __repr__(self) -> str:
         return f"SelfAttention({self.hidden}, {self.heads} heads, sequences of {self.sequence}) on {self.scheme!r}"
 
-    def _takes(self, x: Any) -> None:
-        self.qkv.sequence = self.sequence
-        self.qkv._takes(x)
-        if x.layout.rows and sequence_of(x.layout) % self.sequence and self.scheme.first.Y.split("|")[0].strip():
-            raise LayoutError(f"x lies as {x.layout!r}, whose cuts do not keep sequences of {self.sequence} tokens whole")
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        y = await self.qkv.forward_async(x, batch)
+        attended, normal = self._attend(y.xp, *self._heads(y.stored))
+        batch.save(self, y.stored, normal)
+        return await self.out.forward_async(like(y, attended, self.hidden, self.hidden // self.heads), batch)
 
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        y = yield from self.qkv._forward(x, at)
-        q, k, v = self._heads(y.stored)
-        mixed, normal = self._mixed(y.xp, q, k, v)
-        at.keep(self, y.stored, normal)
-        unit = self.hidden // self.heads
-        layout = Layout(y.layout.rows, self.scheme.meeting(self.out.table, sequence_of(y.layout), (unit, 1)).X.cols)
-        return (yield from self.out._forward(DistMatrix(mixed, (y.shape[0], self.hidden), y.grid, layout), at))
-
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        dmixed = yield from self.out._backward(dy, at)
-        y, normal = at.take(self)
-        dy_ = dmixed.xp.empty(y.shape, y.dtype)
-        self._unmixed(dmixed, self._heads(y), normal, self._heads(dy_))
-        units = (1, 3 * self.hidden // self.heads)
-        layout = Layout(dmixed.layout.rows, self.scheme.meeting(self.qkv.table, 1, units).Y.cols)
-        return (yield from self.qkv._backward(DistMatrix(dy_, (dmixed.shape[0], 3 * self.hidden), dmixed.grid, layout), at))
+    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        dattended = await self.out.backward_async(dy, batch)
+        y, normal = batch.saved(self)
+        dy_ = dattended.xp.empty(y.shape, y.dtype)
+        self._attend_backward(dattended, self._heads(y), normal, self._heads(dy_))
+        return await self.qkv.backward_async(like(dattended, dy_, 3 * self.hidden, 3 * self.hidden // self.heads), batch)
 
     # ------------------------------------------------------------------ this rank's sequences and heads
 
@@ -97,7 +86,7 @@ class SelfAttention(Layer):
     def _pieces(self, q: Any) -> Iterator[tuple[tuple[slice, slice], list[tuple[slice, slice]]]]:
         """Slices of sequences and heads, each with slices of their queries whose scores are held at a time, and of the keys that
         those see. Whole heads are held at a time where their scores fit."""
-        fit = SCORES // self.sequence  # so many queries
+        fit = namespace(q).AT_ONCE // self.sequence  # so many queries
         heads = max(1, min(q.shape[1], fit // self.sequence))
         queries = [(few, slice(few.stop if self.causal else None)) for few in _slices(q.shape[2], fit)]
         for some, those in product(_slices(q.shape[0], fit // (self.sequence * heads)), _slices(q.shape[1], heads)):
@@ -109,15 +98,15 @@ class SelfAttention(Layer):
         scores = _product(scaled, k.transpose(0, 1, 3, 2))
         if self.causal:
             queries, keys = scores.shape[2:]
-            scores[..., keys - queries :] += xp.asarray(_none_later(queries, scores.dtype))
+            scores[..., keys - queries :] += xp.asarray(_causal_mask(queries, scores.dtype))
         return scores
 
-    def _mixed(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
+    def _attend(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
         """The attended values as (tokens, features); and for each query its greatest score and its sum of exponentials, which are
         kept apart, since adding the logarithm of the latter to the former would lose digits."""
         sequences, heads, tokens, size = q.shape
-        mixed = xp.empty((sequences * tokens, heads * size), q.dtype)
-        out = mixed.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
+        attended = xp.empty((sequences * tokens, heads * size), q.dtype)
+        out = attended.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         tops, totals = normal = xp.empty((2, sequences, heads, tokens, 1), summing(q.dtype))
         for part, pieces in self._pieces(q):
             for queries, keys in pieces:
@@ -128,13 +117,13 @@ class SelfAttention(Layer):
                 total = weights.sum(axis=3, keepdims=True)
                 out[at_q] = _product(weights, v[at_k]) / total
                 tops[at_q], totals[at_q] = top, total
-        return mixed, normal
+        return attended, normal
 
-    def _unmixed(self, dmixed: DistMatrix, qkv: tuple[Any, Any, Any], normal: Any, into: tuple[Any, Any, Any]) -> None:
+    def _attend_backward(self, dattended: DistMatrix, qkv: tuple[Any, Any, Any], normal: Any, into: tuple[Any, Any, Any]) -> None:
         """Write the gradients of Q, K and V to the views `into`."""
-        (q, k, v), (dq, dk, dv), (tops, totals), xp = qkv, into, normal, dmixed.xp
+        (q, k, v), (dq, dk, dv), (tops, totals), xp = qkv, into, normal, dattended.xp
         sequences, heads, tokens, size = q.shape
-        d = dmixed.stored.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
+        d = dattended.stored.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
         for part, pieces in self._pieces(q):
             k_sums, v_sums = sums = xp.empty((2, *k[part].shape), summing(k.dtype))
             sums[...] = 0
@@ -159,7 +148,7 @@ def _product(x: Any, y: Any) -> Any:
 
 
 @lru_cache(maxsize=8)
-def _none_later(queries: int, dtype: np.dtype) -> np.ndarray:
+def _causal_mask(queries: int, dtype: np.dtype) -> np.ndarray:
     """The mask to add to the scores of queries and their own keys: -inf where the key comes after the query, else 0."""
     return np.triu(np.full((queries, queries), -np.inf, dtype), 1)
 

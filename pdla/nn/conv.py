@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 
 from pdla.array.composed import summing, widened
-from pdla.errors import LayoutError, ShapeError
+from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_whole, like
-from pdla.nn.layer import Layer, made
+from pdla.nn.activations import ReLU
+from pdla.nn.blocks import like
+from pdla.nn.checks import check_counts, check_whole
+from pdla.nn.context import MicroBatch
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
 from pdla.nn.norms import GroupNorm
-from pdla.nn.pointwise import Pointwise, ReLU
-from pdla.nn.scheme import Meeting, Scheme, counts, sequence_of
-from pdla.nn.steps import Steps
+from pdla.nn.scheme import LinearLayouts, Scheme, is_count, sequence_of
 from pdla.nn.transformer import Sequential
-from pdla.nn.trip import Shard
 
 
 class Conv2d(Linear):
@@ -52,9 +52,9 @@ class Conv2d(Linear):
         name: str = "conv",
     ) -> None:
         call = f"{inputs}, {outputs}, {kernel}, {height} x {width}, stride={stride}, padding={padding}"
-        with made("Conv2d", scheme, call):
+        with arguments_agreed("Conv2d", scheme, call):
             check_counts("Conv2d", inputs=inputs, outputs=outputs)
-            whole = all(map(counts, (kernel, stride, height, width))) and (padding is None or counts(padding, 0))
+            whole = all(map(is_count, (kernel, stride, height, width))) and (padding is None or is_count(padding, 0))
             around = padding if padding is not None else kernel // 2 if whole else 0
             if not whole or min(height, width) + 2 * around < kernel:
                 raise ShapeError(
@@ -71,21 +71,20 @@ class Conv2d(Linear):
         self.height_out, self.width_out = ((n + 2 * around - kernel) // stride + 1 for n in (height, width))
         self.scale = Fraction(self.height_out * self.width_out, height * width)
         self.sizes = (height, width), (self.height_out, self.width_out)
+        self._layouts: dict[int, LinearLayouts] = {}  # by the pixels that a cut keeps together
 
     def __repr__(self) -> str:
         size = f"{self.height} x {self.width} to {self.height_out} x {self.width_out}"
         return f"Conv2d({self.inputs}, {self.n}, {self.kernel}, {size}) on {self.scheme!r}"
 
-    def _takes(self, x: Any) -> None:
-        check_activation(self, x, self.inputs, self.weight.value.dtype, self.table.X)
-        check_units(self, x)
-
-    def meeting(self, x: DistMatrix) -> Meeting:
+    def layouts(self, x: DistMatrix) -> LinearLayouts:
         """The layouts for an input that lies as x: X and x as pixels x channels, W, w, y and Y as in the unfolded product."""
         pixels = max(sequence_of(x.layout), self.sequence)
-        inner = self.scheme.meeting(self.table, pixels, (1, 1))
-        outer = self.scheme.meeting(self.table, self._pixels_out(pixels), (self.kernel**2, 1))
-        return replace(outer, X=inner.X, x=inner.x)
+        if pixels not in self._layouts:
+            inner = self.scheme.linear(self.table, pixels, (1, 1))
+            outer = self.scheme.linear(self.table, self._pixels_out(pixels), (self.kernel**2, 1))
+            self._layouts[pixels] = replace(outer, X=inner.X, x=inner.x)
+        return self._layouts[pixels]
 
     def _pixels_out(self, pixels: int) -> int:
         return pixels // self.sequence * self.height_out * self.width_out
@@ -107,7 +106,7 @@ class Conv2d(Linear):
         around[...] = 0
         return around, around[:, p : p + h, p : p + w]
 
-    def _spread(self, x: DistMatrix, meeting: Meeting) -> DistMatrix:
+    def _unfolded(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """x unfolded: a row for each output pixel, a column for each channel and place in the kernel."""
         rows, channels = x.stored.shape
         samples = rows // self.sequence
@@ -117,9 +116,9 @@ class Conv2d(Linear):
         for pixels, place in self._views(around, unfolded):
             place[...] = pixels
         block = unfolded.reshape(self._pixels_out(rows), channels * self.kernel**2)
-        return DistMatrix(block, (self._pixels_out(x.shape[0]), self.k), x.grid, Layout(meeting.y.rows, meeting.w.rows))
+        return DistMatrix(block, (self._pixels_out(x.shape[0]), self.k), x.grid, Layout(layouts.y.rows, layouts.w.rows))
 
-    def _folded(self, addends: DistMatrix, meeting: Meeting) -> DistMatrix:
+    def _folded(self, addends: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """The reverse: the sum, for each input pixel, over the places in the kernel that met it."""
         rows, channels = addends.stored.shape[0], addends.stored.shape[1] // self.kernel**2
         pixels_out = self.height_out * self.width_out
@@ -131,15 +130,15 @@ class Conv2d(Linear):
         block = addends.xp.empty(inside.shape, addends.dtype)  # contiguous, since it travels
         block[...] = inside
         shape = addends.shape[0] // pixels_out * self.sequence, self.inputs
-        return DistMatrix(block.reshape(samples * self.sequence, channels), shape, addends.grid, meeting.dx)
+        return DistMatrix(block.reshape(samples * self.sequence, channels), shape, addends.grid, layouts.dx)
 
 
-class Upsample(Pointwise):
+class Upsample(Layer):
     """Each pixel repeated as `factor` x `factor` pixels; stands between pairs of layers. Nothing is sent. Collective to make."""
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
-        with made("Upsample", scheme, f"{height} x {width}, by {factor}"):
-            if not all(map(counts, (height, width, factor))):
+        with arguments_agreed("Upsample", scheme, f"{height} x {width}, by {factor}"):
+            if not all(map(is_count, (height, width, factor))):
                 raise ShapeError(f"Upsample of {height} x {width} by {factor}: height, width and factor are whole, at least 1")
         super().__init__(scheme)
         self.height, self.width, self.factor, self.sequence = height, width, factor, height * width
@@ -149,25 +148,23 @@ class Upsample(Pointwise):
     def __repr__(self) -> str:
         return f"Upsample({self.height} x {self.width}, by {self.factor}) on {self.scheme!r}"
 
-    def _takes(self, x: Any) -> None:
-        super()._takes(x)
-        check_activation(self, x, x.shape[1], x.dtype, self.scheme.first.X)
-        check_units(self, x)
+    def check_input(self, x: Any) -> None:
+        super().check_input(x)
         check_whole(self, x, self._given(x))
 
     def _given(self, x: DistMatrix) -> Layout:
         return self.scheme.residual(self.factor**2 * max(sequence_of(x.layout), self.sequence))
 
-    def _apply(self, x: DistMatrix, at: Shard) -> DistMatrix:
+    def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         layout = self._given(x)
-        at.check_whole(self, x, layout)
+        check_whole(self, x, layout)
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         (rows, channels), samples = x.stored.shape, x.stored.shape[0] // self.sequence
         block = x.xp.empty((samples, h, f, w, f, channels), x.dtype)
         block[...] = x.stored.reshape(samples, h, 1, w, 1, channels)
         return DistMatrix(block.reshape(rows * area, channels), (x.shape[0] * area, x.shape[1]), x.grid, layout)
 
-    def _gradient(self, dy: DistMatrix, at: Shard) -> DistMatrix:
+    def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
         block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
@@ -178,6 +175,8 @@ class Upsample(Pointwise):
 
 class _Block(Layer):
     """A layer that gives as many pixels and channels as it takes, laid out alike."""
+
+    units = 1, 1
 
     def __init__(self, scheme: Scheme, channels: int, height: int, width: int) -> None:
         super().__init__(scheme)
@@ -198,13 +197,13 @@ class ResidualBlock(_Block):
 
     def __init__(
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, kernel: int = 3,
-        activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
+        activation: type[Layer] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "block",
     ) -> None:
-        with made("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
+        with arguments_agreed("ResidualBlock", scheme, f"{channels}, {height} x {width}, kernel={kernel}, seed={seed}"):
             check_parts("ResidualBlock", activation, seed)
-            if not counts(kernel) or kernel % 2 == 0:
+            if not is_count(kernel) or kernel % 2 == 0:
                 raise ShapeError(f"ResidualBlock adds what it takes in to what comes out: kernel={kernel} must be an odd number")
-            if not (counts(height) and counts(width)):
+            if not (is_count(height) and is_count(width)):
                 raise ShapeError(f"ResidualBlock of samples of {height} x {width}: whole numbers, at least 1")
         super().__init__(scheme, channels, height, width)
         parts: list[Layer] = []
@@ -219,16 +218,15 @@ class ResidualBlock(_Block):
             parts += [norm, activation(scheme), conv]
         self.inner = Sequential(scheme, parts)
 
-    def _takes(self, x: Any) -> None:
-        self.inner._takes(x)
-        check_units(self, x)
+    def check_input(self, x: Any) -> None:
+        self.inner.check_input(x)
 
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        y = yield from self.inner._forward(x, at)
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        y = await self.inner.forward_async(x, batch)
         return like(x, x.stored + y.stored)
 
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        dx = yield from self.inner._backward(dy, at)
+    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        dx = await self.inner.backward_async(dy, batch)
         return like(dy, dy.stored + dx.stored)
 
 
@@ -242,11 +240,11 @@ class UNetBlock(_Block):
 
     def __init__(
         self, scheme: Scheme, channels: int, *, groups: int, height: int, width: int, levels: int = 1, kernel: int = 3,
-        activation: type[Pointwise] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
+        activation: type[Layer] = ReLU, seed: int = 0, dtype: Any = np.float64, name: str = "unet",
     ) -> None:
-        with made("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
+        with arguments_agreed("UNetBlock", scheme, f"{channels}, {height} x {width}, levels={levels}, seed={seed}"):
             check_parts("UNetBlock", activation, seed)
-            if not all(map(counts, (levels, height, width))) or height % 2 or width % 2:
+            if not all(map(is_count, (levels, height, width))) or height % 2 or width % 2:
                 raise ShapeError(f"UNetBlock of {levels} levels halves samples of {height} x {width}: give levels >= 1, even sizes")
         super().__init__(scheme, channels, height, width)
         high: dict[str, Any] = {"height": height, "width": width}
@@ -262,25 +260,25 @@ class UNetBlock(_Block):
         back = _pair(scheme, 2 * channels, channels, seed=seed + 4, name=f"{name} up", **high, **same)
         self.up = Sequential(scheme, [Upsample(scheme, **low), *back])
 
-    def _takes(self, x: Any) -> None:
-        self.block._takes(x)
+    def check_input(self, x: Any) -> None:
+        self.block.check_input(x)
 
     @property
     def below(self) -> tuple[Layer, ...]:
         """The layers on the way to half the height and width, there, and back, in order."""
         return self.down, self.inner, self.up
 
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        high = low = yield from self.block._forward(x, at)
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        high = low = await self.block.forward_async(x, batch)
         for layer in self.below:
-            low = yield from layer._forward(low, at)
+            low = await layer.forward_async(low, batch)
         return like(high, high.stored + low.stored)
 
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         low = dy
         for layer in reversed(self.below):
-            low = yield from layer._backward(low, at)
-        return (yield from self.block._backward(like(dy, dy.stored + low.stored), at))
+            low = await layer.backward_async(low, batch)
+        return await self.block.backward_async(like(dy, dy.stored + low.stored), batch)
 
 
 def _pair(
@@ -310,12 +308,3 @@ def check_parts(kind: str, activation: Any, seed: Any) -> None:
         raise ShapeError(f"{kind}: activation={activation!r}: {error}; give {taken}") from None
     if not isinstance(seed, Integral):
         raise ShapeError(f"{kind}: seed={seed!r}: a whole number, as its convolutions have this one and those after it")
-
-
-def check_units(layer: Layer, x: DistMatrix) -> None:
-    """LayoutError where x's cuts keep sequences whole that are longer than a sample, but no multiple of one."""
-    if max(sequence_of(x.layout), layer.sequence) % layer.sequence:
-        raise LayoutError(
-            f"x lies as {x.layout!r}, whose cuts do not keep samples of {layer.sequence} pixels whole: "
-            f"scheme.shard(x, sequence={layer.sequence}) deals out so"
-        )

@@ -18,12 +18,15 @@ from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.layout import Layout, axes_of
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import zeros
-from pdla.nn.activation import check_activation, check_counts, check_floats, check_number, check_sequence, like
-from pdla.nn.layer import Layer, made
-from pdla.nn.linear import Linear, normal, weights
-from pdla.nn.scheme import Meeting, Scheme
-from pdla.nn.steps import Steps, begun, gathered, settled
-from pdla.nn.trip import Parameter, Shard
+from pdla.nn.blocks import like
+from pdla.nn.checks import check_counts, check_floats, check_number, check_sequence
+from pdla.nn.context import MicroBatch, Write
+from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.linear import Linear
+from pdla.nn.parameter import Parameter
+from pdla.nn.scheme import LinearLayouts, Scheme
+from pdla.nn.transfers import Transfer, gathered, reduced
+from pdla.nn.weights import drawing, weight
 
 
 class Embedding(Layer):
@@ -34,17 +37,19 @@ class Embedding(Layer):
     The weight is hidden x vocabulary, as TiedHead multiplies by it; normal with a standard deviation of `scale`.
     """
 
+    units = 1, 1
+
     def __init__(
         self, scheme: Scheme, vocabulary: int, hidden: int, *, sequence: int = 1, scale: float = 0.02, seed: int = 0,
         dtype: Any = np.float64, name: str = "embedding",
     ) -> None:
-        with made("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
+        with arguments_agreed("Embedding", scheme, f"{vocabulary}, {hidden}, sequence={sequence}"):
             check_counts("Embedding", vocabulary=vocabulary, hidden=hidden)
             check_sequence("Embedding", sequence)
         super().__init__(scheme)
         self.vocabulary, self.hidden, self.sequence, self.name = vocabulary, hidden, sequence, name
-        self.weight = weights(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
-        self.weight.turned = False
+        self.weight = weight(self, scheme.first, (hidden, vocabulary), (1, 1), scale, seed, dtype, name)
+        self.weight.backward = False
         self.gives, self.widths = scheme.first.X, (None, hidden)
         self.positions = None
         if sequence > 1:
@@ -53,57 +58,61 @@ class Embedding(Layer):
     def __repr__(self) -> str:
         return f"Embedding({self.vocabulary}, {self.hidden}) on {self.scheme!r}"
 
-    def _takes(self, ids: Any) -> None:
+    def check_input(self, ids: Any) -> None:
         check_ids(self, ids, self.vocabulary, self.sequence)
 
-    def _meeting(self, at: Shard) -> Meeting:
+    def _layouts(self, batch: MicroBatch) -> LinearLayouts:
         """A first layer's layouts, whose cuts of tokens keep the sequences of the whole pass together."""
-        return self.scheme.meeting(self.scheme.first, at.trip.sequence, (1, 1))
+        return self.scheme.linear(self.scheme.first, batch.context.sequence, (1, 1))
 
-    def _places(self, ids: np.ndarray, meeting: Meeting, at: Shard) -> tuple[Any, Any, Any]:
+    def _places(self, ids: np.ndarray, layouts: LinearLayouts, batch: MicroBatch) -> tuple[Any, Any, Any]:
         """Which of this rank's tokens have numbers in its part of the vocabulary: where in that part, where among its tokens; and
         the numbers of all its tokens."""
         grid = self.scheme.grid
         assert grid.coords is not None
-        held = meeting.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
-        mine = ids[at.rows(meeting.x, at.tokens)].astype(np.int64)  # in 8 bits the difference to `first` may overflow
+        held = layouts.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
+        mine = ids[batch.rows_of(layouts.x, batch.tokens)].astype(np.int64)  # in 8 bits the difference to `first` may overflow
         first, last = (int(held.starts[0]), int(held.stops[-1])) if len(held) else (0, 0)
         there = (mine >= first) & (mine < last)
         return mine[there] - first, np.flatnonzero(there), mine
 
-    def _forward(self, ids: np.ndarray, at: Shard) -> Steps[DistMatrix]:
-        meeting = self._meeting(at)
-        w = at.trip.gathered(self.weight)
-        places, there, mine = self._places(ids, meeting, at)
+    async def forward_async(self, ids: np.ndarray, batch: MicroBatch) -> DistMatrix:
+        layouts = self._layouts(batch)
+        w = batch.context.gathered(self.weight)
+        places, there, mine = self._places(ids, layouts, batch)
         block = w.xp.empty((len(mine), w.stored.shape[0]), w.dtype)
         block[...] = 0
         block[there] = w.stored.T[places]
-        at.release(self.weight)
-        at.keep(self, ids)
-        addends = DistMatrix(block, (at.tokens, self.hidden), w.grid, meeting.dx)
-        x = yield from begun(settled(addends, meeting.X, w.dtype), f"{self.name} forward")
-        return x if self.positions is None else (yield from self.positions._forward(x, at))
+        batch.context.release(self.weight, batch)
+        batch.save(self, ids)
+        addends = DistMatrix(block, (batch.tokens, self.hidden), w.grid, layouts.dx)
+        with tagged(f"{self.name} forward"):
+            x = await batch.received(Transfer(reduced(addends, layouts.X, layouts.dx_summed, w.dtype)))
+        return x if self.positions is None else self.positions.forward_local(x, batch)
 
-    def _backward(self, dx: DistMatrix, at: Shard) -> Steps[None]:
-        (ids,) = at.take(self)
-        meeting = self._meeting(at)
+    async def backward_async(self, dx: DistMatrix, batch: MicroBatch) -> None:
+        (ids,) = batch.saved(self)
+        layouts = self._layouts(batch)
         if self.positions is not None:
-            dx = yield from self.positions._backward(dx, at)
-        seen = yield from begun(gathered(dx, meeting.x), f"{self.name} backward")
-        places, there, _ = self._places(ids, meeting, at)
-        rows = _add_at(places, seen.stored[there])
+            dx = self.positions.backward_local(dx, batch)
         with tagged(f"{self.name} backward"):
-            at.trip.add(self.weight, meeting.dw.partial, lambda block, first: rows(block.T, first))
+            seen = await batch.received(Transfer(gathered(dx, layouts.x, layouts.x_gathered)))
+            places, there, _ = self._places(ids, layouts, batch)
+            rows = _adding_at(places, seen.stored[there])
+            batch.context.add_gradient(self.weight, layouts.dw.partial, lambda block, first: rows(block.T, first))
 
 
 class Positions(Layer):
     """x plus a learned row for each token's position in its sequence; x lies as a first layer takes it. Collective to make."""
 
+    units = 1, 1
+
     def __init__(
         self, scheme: Scheme, features: int, *, sequence: int, scale: float = 0.02, seed: int = 0, dtype: Any = np.float64,
         name: str = "positions",
     ) -> None:
-        with made("Positions", scheme, f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"):
+        told = f"{features}, sequence={sequence}, scale={scale}, seed={seed}, {name} of {dtype!r}"
+        with arguments_agreed("Positions", scheme, told):
             check_sequence("Positions", sequence)
             check_counts("Positions", features=features)
             kind = np.dtype(dtype)
@@ -113,30 +122,25 @@ class Positions(Layer):
         super().__init__(scheme)
         self.features, self.sequence, self.name = features, sequence, name
         self.takes = self.gives = scheme.first.X
-        self.widths = features, features
+        self.widths, self.dtype = (features, features), kind
         value = zeros((sequence, features), scheme.grid, Layout(None, scheme.residual().cols), dtype=kind)
-        self.table = Parameter(value, draw=normal(self, value, scale, seed, f"{name} positions"))
+        self.table = Parameter(value, draw=drawing(self, value, scale, seed, f"{name} positions"))
 
     def __repr__(self) -> str:
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
 
-    def _takes(self, x: Any) -> None:
-        check_activation(self, x, self.features, self.table.value.dtype, self.scheme.first.X)
+    def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        return like(x, x.stored + self.table.value.stored[batch.rows(x) % self.sequence])
 
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        yield from ()
-        return like(x, x.stored + self.table.value.stored[at.rows(x.layout, x.shape[0]) % self.sequence])
-
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        yield from ()
+    def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         with tagged(f"{self.name} positions"):
-            places = at.rows(dy.layout, dy.shape[0]) % self.sequence
-            at.trip.add(self.table, axes_of(dy.layout.rows), _add_at(places, dy.stored))
+            write = _adding_at(batch.rows(dy) % self.sequence, dy.stored)
+            batch.context.add_gradient(self.table, axes_of(dy.layout.rows), write)
         return dy
 
 
-def _add_at(places: Any, rows: Any):
-    """A function that adds `rows` to a block's rows of the numbers `places`, which may repeat."""
+def _adding_at(places: Any, rows: Any) -> Write:
+    """What adds `rows` to a block's rows of the numbers `places`, which may repeat."""
 
     def write(block: Any, first: bool) -> None:
         if first:
@@ -175,5 +179,6 @@ class TiedHead(Linear):
         self.k, self.n, self.units, self.name = embedding.hidden, embedding.vocabulary, (1, 1), name
         self.table, self.weight, self.bias, self.panels = embedding.scheme.first, embedding.weight, None, None
         self.takes, self.gives, self.widths = self.table.X, self.table.Y, (self.k, self.n)
+        self.dtype = self.weight.allocated.dtype
         self.weight.layers += 1
-        self.weight.turned = True
+        self.weight.backward = True

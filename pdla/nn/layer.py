@@ -9,6 +9,7 @@ from copy import deepcopy
 from fractions import Fraction
 from functools import wraps
 from hashlib import blake2b
+from inspect import iscoroutinefunction
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,15 +18,22 @@ import numpy as np
 from pdla.array.dtypes import as_saved
 from pdla.array.meta import Meta
 from pdla.comm.agreement import agreed, collective_section
-from pdla.errors import GridError, PdlaError, ShapeError, kind_of
+from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
 from pdla.matrix.redistribute import check_root
-from pdla.nn.activation import by_rows, check_gradient, check_reals, check_sequences
+from pdla.nn.blocks import joined, part_of, parted, row_major
+from pdla.nn.checks import check_activation, check_anywhere, check_gradient, check_reals, check_sequences
+from pdla.nn.context import MicroBatch, PassContext
+from pdla.nn.coroutines import in_turn
+from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import Scheme
-from pdla.nn.steps import Steps, together
-from pdla.nn.trip import Parameter, Shard, Trip
+
+OVERRIDDEN = {  # what a subclass must not override, and what it overrides instead
+    "forward": "override forward_local(x, batch), or async forward_async(x, batch) to await other layers",
+    "backward": "override backward_local(dy, batch), or async backward_async(dy, batch) to await other layers",
+}
 
 
 class Layer:
@@ -34,18 +42,63 @@ class Layer:
     Do not write to x or to the parameters between forward and backward: where they can, layers keep these themselves rather than
     copies, and it depends on the scheme which of them are gathered copies.
 
-    Subclasses write `_forward(x, at)` and `_backward(dy, at)` as steps, and name their parameters and inner layers in
-    attributes.
+    A layer of your own that sends nothing overrides `forward_local` and `backward_local`; one that is made of other layers
+    overrides `forward_async` and `backward_async`. What it declares is in these attributes, of the class or of the layer;
+    parameters and inner layers are attributes, too, or in lists that are.
 
-    sequence      tokens of x that must lie on one rank together;  scale: tokens of y for each of x
-    takes, gives  how the scheme cuts x and y, "rows | columns" as in its tables; None: x may lie anywhere, and y lies there, too
-    passes        forward passes made in training; what Dropout drops depends on it: set it when you resume training
-    widths        features of x and of y; None: any, and y has as many as x
-    units         features of x, and of y, that cuts keep together; None as in widths
-    sizes         height and width of x's samples, and of y's; None as in widths
-    numbers       names of numbers and flags that may be set between passes, on all ranks alike, as Dropout's probability
-    place         where it is in the layers that hold it, "layers.1.mlp.": its weights begin, and Dropout drops, by it
-    drawn         whether its weights have been drawn, so that its place is settled
+    Parameters
+    ----------
+    scheme : Scheme
+        Says how activations and weights are cut, and on which grid.
+
+    Attributes
+    ----------
+    takes, gives : str or None
+        How the scheme cuts x and y, "rows | columns" as in its tables: `scheme.first.X`, say. None: x may lie anywhere, and y lies
+        there, too.
+    widths : (int or None, int or None)
+        Features of x and of y. None: any, and y has as many as x.
+    units : (int or None, int or None)
+        Features of x, and of y, that cuts keep together; None: any.
+    sequence : int
+        Tokens of x that must lie on one rank together.
+    scale : Fraction
+        Tokens of y for each of x.
+    sizes : ((int, int) or None, (int, int) or None)
+        Height and width of x's samples, and of y's. None: any, and y has those of x.
+    dtype : numpy.dtype or None
+        Of x. None: that of the parameters, and any without parameters.
+    numbers : tuple of str
+        Names of numbers and flags that may be set between passes, on all ranks alike, as Dropout's probability.
+    passes : int
+        Forward passes made in training. What Dropout drops depends on it: set it when you resume training.
+    place : str
+        Where it is in the layers that hold it, "layers.1.mlp.": its weights begin, and Dropout drops, by it.
+    drawn : bool
+        Whether its weights have been drawn, so that its place is settled.
+
+    Raises
+    ------
+    PdlaError
+        When a class is made that overrides `forward` or `backward`: it says which method to override instead.
+
+    Examples
+    --------
+    >>> import numpy as np, pdla
+    >>> from pdla import nn
+    >>> class Square(nn.Layer):
+    ...     def forward_local(self, x, batch):
+    ...         batch.save(self, x.local)
+    ...         return nn.like(x, x.local**2)
+    ...     def backward_local(self, dy, batch):
+    ...         (x,) = batch.saved(self)
+    ...         return nn.like(dy, 2 * x * dy.local)
+    >>> def program(comm):
+    ...     layer = Square(nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)))
+    ...     y = layer.forward(layer.scheme.shard(np.full((4, 2), 3.0)))
+    ...     return layer.backward(y).gather()[0].tolist()
+    >>> pdla.run(2, program)
+    [[54.0, 54.0], [54.0, 54.0]]
     """
 
     sequence = 1
@@ -53,8 +106,9 @@ class Layer:
     takes: str | None = None
     gives: str | None = None
     widths: tuple[int | None, int | None] = (None, None)
-    units: tuple[int | None, int | None] = (1, 1)
+    units: tuple[int | None, int | None] = (None, None)
     sizes: tuple[tuple[int, int] | None, tuple[int, int] | None] = (None, None)
+    dtype: np.dtype | None = None
     numbers: tuple[str, ...] = ()
     place = ""
 
@@ -62,6 +116,12 @@ class Layer:
         """Convert numbers among the arguments of __init__ to Python's: products of NumPy's short integers overflow, its short
         floats round, and of a fraction NumPy has no root. And put the layers that it has made into their places."""
         super().__init_subclass__(**named)
+        for way, instead in OVERRIDDEN.items():
+            if way in vars(cls):
+                raise PdlaError(f"{cls.__name__}.{way} begins a pass on all ranks: {instead}")
+            for name, coroutine in ((f"{way}_local", False), (f"{way}_async", True)):
+                if name in vars(cls) and iscoroutinefunction(vars(cls)[name]) != coroutine:
+                    raise PdlaError(f"{cls.__name__}.{name} is {'no' if coroutine else 'an'} async def: {instead}")
         if "__init__" in vars(cls):
             cls.__init__ = _with_plain_numbers(cls.__init__)  # type: ignore[method-assign]
 
@@ -74,10 +134,7 @@ class Layer:
 
     def _forget(self) -> None:
         """Keep nothing of any pass, which can then not be taken backward."""
-        self._trip: Trip | None = None
-        self._shards: list[Shard] = []
-        self._left: DistMatrix | None = None
-        self._sizes: list[tuple[int, int]] = []
+        self._context: PassContext | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layer:
         """A layer of its own in the same scheme, with parameters and gradients of its own, as one for averages of the weights is;
@@ -97,29 +154,108 @@ class Layer:
         """The layer, and how its scheme runs a pass, in words that are the same on every rank."""
         return f"{self!r}, {self.scheme.described}"
 
-    # ------------------------------------------------------------------ what subclasses write
+    # ------------------------------------------------------------------ what subclasses override
 
-    def _forward(self, x: Any, at: Shard) -> Steps[Any]:
-        raise NotImplementedError
+    def forward_local(self, x: Any, batch: MicroBatch) -> Any:
+        """y, of a layer that sends nothing. Not collective; called by `forward`.
 
-    def _backward(self, dy: Any, at: Shard) -> Steps[Any]:
-        raise NotImplementedError
+        Parameters
+        ----------
+        x : DistMatrix
+            A micro-batch's activation, whose block is `x.local`; not to be written to.
+        batch : MicroBatch
+            Says which rows they are, and saves what `backward_local` needs.
 
-    def _takes(self, x: Any) -> None:
-        """Raise unless the layer takes x; not collective."""
-        raise NotImplementedError
+        Returns
+        -------
+        DistMatrix
+            `nn.like(x, block)` makes one.
+
+        Raises
+        ------
+        PdlaError
+            Where a layer overrides neither this nor `forward_async`.
+        """
+        raise PdlaError(f"{self!r} has no pass forward: {OVERRIDDEN['forward']}")
+
+    def backward_local(self, dy: Any, batch: MicroBatch) -> Any:
+        """The gradient with regard to x, of a layer that sends nothing. Not collective; called by `backward`.
+
+        Parameters
+        ----------
+        dy : DistMatrix
+            The gradient with regard to y, laid out as y; not to be written to.
+        batch : MicroBatch
+            The one that `forward_local` was given; `batch.add_gradient` takes what parameters learn.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+
+        Raises
+        ------
+        PdlaError
+            Where a layer overrides neither this nor `backward_async`.
+        """
+        raise PdlaError(f"{self!r} has no pass backward: {OVERRIDDEN['backward']}")
+
+    async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
+        """y, of a layer that is made of others: `await inner.forward_async(x, batch)`. Collective; called by `forward`.
+
+        Parameters
+        ----------
+        x, batch
+            As `forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+        """
+        return self.forward_local(x, batch)
+
+    async def backward_async(self, dy: Any, batch: MicroBatch) -> Any:
+        """The gradient with regard to x, of a layer that is made of others. Collective; called by `backward`.
+
+        Parameters
+        ----------
+        dy, batch
+            As `backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+        """
+        return self.backward_local(dy, batch)
+
+    def check_input(self, x: Any) -> None:
+        """Raise unless the layer takes x. By default this follows from what it declares. Not collective: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+        """
+        if self.takes is None:
+            check_anywhere(self, x)
+        else:
+            check_activation(self, x, self.dtype or next((p.allocated.dtype for p in self.all_parameters()), None))
 
     # ------------------------------------------------------------------ parts
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if isinstance(value, _HOLDS):
-            self._put(_layers_of(name, value))
+        if isinstance(value, (Layer, list, tuple)):
+            self._place_layers()
 
-    def _put(self, named: Iterable[tuple[str, Layer]]) -> None:
-        """Give these layers, and all in them, their places in this one; those that have one here keep it."""
-        for name, layer in list(named):
-            held = vars(self).setdefault("_held", set())
+    def _place_layers(self) -> None:
+        """Give the layers in this one, and all in them, their places in it; those that have one here keep it."""
+        held = vars(self).setdefault("_held", set())
+        for name, layer in list(self.named_layers()):
             if layer not in held:
                 held.add(layer)
                 for inner in layer.all_layers():
@@ -128,8 +264,12 @@ class Layer:
     def named_layers(self) -> Iterator[tuple[str, Layer]]:
         """Inner layers, with their names, in order."""
         for name, value in vars(self).items():
-            if isinstance(value, _HOLDS):
-                yield from _layers_of(name, value)
+            if isinstance(value, Layer):
+                yield name, value
+            elif isinstance(value, (list, tuple)):
+                for i, part in enumerate(value):
+                    if isinstance(part, Layer):
+                        yield f"{name}.{i}", part
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """All parameters, with their names, in the order in which a forward pass uses them; one that is used twice comes once."""
@@ -181,7 +321,7 @@ class Layer:
     def _check_uses(self, named: list[tuple[str, Parameter]]) -> None:
         """PdlaError unless the layers here that use a parameter are as many as its `layers`: its gradient would wait for layers
         that make no pass, or not for all that do."""
-        uses = Counter(parameter for _, parameter in named)
+        uses = Counter([parameter for _, parameter in named])
         for name, parameter in named:
             if uses[parameter] < parameter.layers:
                 raise PdlaError(
@@ -205,30 +345,37 @@ class Layer:
         call = f"forward of {self.described} on {described(x)}{_told(layers)}, training={training}, passes={self.passes}"
         with agreed(self.scheme.grid.comm, call):
             checks.flags(training=training)
-            self._takes(x)
+            self.check_input(x)
             check_sequences(self, x)
             if training:
                 self._check_uses(named)
         self.passes += bool(training)
         self._forget()  # after an error in this pass, no earlier one can be taken backward
-        trip = Trip(self, x, self.passes, training, dict.fromkeys(parameter for _, parameter in named))
-        shards = trip.shards()
+        parameters = list(dict.fromkeys([parameter for _, parameter in named]))
+        context = PassContext(self.scheme, self.sequence, x, self.passes, training, parameters)
         with collective_section(self.scheme.grid.comm, "a forward pass"):
-            x = by_rows(x)
-            parts = together(self._forward(_part(x, at), at) for at in shards)
-            y = _joined(parts)
-        self._trip, self._shards = (trip if training else None), shards
-        self._left = DistMatrix(Meta(y.stored.shape, y.dtype), y.shape, y.grid, y.layout)  # its layout, without its elements
-        self._sizes = [(part.stored.shape[0], part.shape[0]) for part in parts]
+            x = row_major(x)
+            try:
+                parts = in_turn([self.forward_async(part_of(x, batch), batch) for batch in context.batches])
+            except LayoutError:  # on every rank: what layers have made lies as a later one does not take it
+                context.drop()
+                raise
+            y = joined(parts)
+        if training:
+            self._context = context
+            context.y = DistMatrix(Meta(y.stored.shape, y.dtype), y.shape, y.grid, y.layout)
+            context.sizes = [(part.stored.shape[0], part.shape[0]) for part in parts]
         return y
 
     def kept_bytes(self) -> int:
         """Bytes that this rank keeps from the last forward pass for the backward one: x where a layer keeps it, and
         gathered parameters, but no parameter that is used where it lies."""
+        context = self._context
+        if context is None:
+            return 0
         own = {id(_memory(p.value.base)) for p in self.all_parameters()}
-        gathered = [] if self._trip is None else list(self._trip.here.values())
-        kept = [value for shard in self._shards for value in shard.kept.values()]
-        found = {id(memory): memory.nbytes for memory in _arrays([*gathered, *kept])}
+        saved = [values for batch in context.batches for values in batch.all_saved()]
+        found = {id(memory): memory.nbytes for memory in _arrays([*context.arrived.values(), *saved])}
         return sum(size for memory, size in found.items() if memory not in own)
 
     def backward(self, dy: DistMatrix) -> Any:
@@ -236,21 +383,20 @@ class Layer:
 
         PdlaError, on every rank, without a forward pass before it; LayoutError or ShapeError where dy does not lie as y.
         """
-        trip, y = self._trip, self._left
+        context = self._context
         with agreed(self.scheme.grid.comm, f"backward of {self.described} on {described(dy)}"):
-            if trip is None:
+            if context is None:
                 raise PdlaError(f"backward of {self!r} without a forward pass before it, in training: each serves once")
-            assert y is not None
-            check_gradient(dy, y)
-        shards, sizes = self._shards, self._sizes
+            check_gradient(dy, context.y)
         self._forget()
-        for parameter in self.all_parameters():
+        for parameter in context.parameters:
             parameter.gradient = None  # after an error in this pass, there is none to step by
-        trip.turn()
+        context.turn()
         with collective_section(self.scheme.grid.comm, "a backward pass"):
-            dx = together(self._backward(part, at) for part, at in zip(_parted(by_rows(dy), sizes), shards, strict=True))
-            trip.settle()
-        return _joined(dx)
+            parts = zip(parted(row_major(dy), context.sizes), context.batches, strict=True)
+            dx = in_turn([self.backward_async(part, batch) for part, batch in parts])
+            context.finish_gradients()
+        return joined(dx)
 
 
 def _named(layers: Mapping[Layer, str]) -> Iterator[tuple[str, Parameter]]:
@@ -275,17 +421,6 @@ def _told(layers: Iterable[Layer]) -> str:
     return "".join(f", {each}" for each in [*words, f"digest {blake2b(' '.join(whole).encode(), digest_size=8).hexdigest()}"])
 
 
-def _layers_of(name: str, value: Any) -> Iterator[tuple[str, Layer]]:
-    """The layers of an attribute, with their names."""
-    if isinstance(value, Layer):
-        yield name, value
-    else:
-        yield from ((f"{name}.{i}", part) for i, part in enumerate(value) if isinstance(part, Layer))
-
-
-_HOLDS = (Layer, list, tuple)  # what may be a layer, or hold some
-
-
 def check_scheme(kind: str, scheme: Any) -> None:
     """GridError unless a layer of this kind has been given a Scheme."""
     if not isinstance(scheme, Scheme):
@@ -297,7 +432,9 @@ def _with_plain_numbers(init: Callable[..., None]) -> Callable[..., None]:
     def with_plain_numbers(*given: Any, **named: Any) -> None:
         init(*map(_plain, given), **{name: _plain(value) for name, value in named.items()})
         layer: Layer = given[0]
-        layer._put(layer.named_layers())  # those in lists that were empty when they became attributes
+        if "scheme" not in vars(layer):
+            raise PdlaError(f"{type(layer).__name__}.__init__ does not call super().__init__(scheme)")
+        layer._place_layers()  # those in lists that were empty when they became attributes
 
     return with_plain_numbers
 
@@ -309,7 +446,7 @@ def _plain(x: Any) -> Any:
 
 
 @contextmanager
-def made(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
+def arguments_agreed(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
     """Collective: encloses the checks of a layer's arguments; an error on one rank, or a difference between ranks, is an error on
     all. `numbers`: the arguments in words; flags must be True or False."""
     check_scheme(kind, scheme)
@@ -354,33 +491,3 @@ def described(x: Any) -> str:
     if isinstance(x, np.ndarray):  # token numbers, which every rank is to have alike
         return f"array {x.shape} {x.dtype} of digest {blake2b(x.tobytes(), digest_size=8).hexdigest()}"
     return x.described if isinstance(x, DistMatrix) else type(x).__name__
-
-
-def _part(x: Any, at: Shard) -> Any:
-    """A shard's rows of x, where they lie; token numbers go whole to every shard."""
-    if at.trip.scheme.shards == 1 or not isinstance(x, DistMatrix):
-        return x
-    start, stop = at.bounds(x.stored.shape[0], at.unit(x.layout))
-    return DistMatrix(x.stored[start:stop], (at.tokens, x.shape[1]), x.grid, x.layout)
-
-
-def _parted(x: DistMatrix, sizes: list[tuple[int, int]]) -> Iterator[DistMatrix]:
-    """The reverse of `_joined`, given the rows of each part, on this rank and on all together."""
-    at = 0
-    for here, everywhere in sizes:
-        block = x.stored if len(sizes) == 1 else x.stored[at : at + here]
-        yield DistMatrix(block, (everywhere, x.shape[1]), x.grid, x.layout)
-        at += here
-
-
-def _joined(parts: list[Any]) -> Any:
-    """One matrix of the shards' rows, one shard below the other."""
-    if len(parts) == 1 or parts[0] is None:
-        return parts[0]
-    first = parts[0]
-    block = first.xp.empty((sum(p.stored.shape[0] for p in parts), first.stored.shape[1]), first.dtype)
-    at = 0
-    for part in parts:
-        first.xp.copy(block[at : at + part.stored.shape[0]], part.stored)
-        at += part.stored.shape[0]
-    return DistMatrix(block, (sum(p.shape[0] for p in parts), first.shape[1]), first.grid, first.layout)

@@ -15,11 +15,12 @@ from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.indices import IndexSet
 from pdla.layout import axes_of
 from pdla.matrix.core import DistMatrix
-from pdla.nn.activation import by_rows, check_floats, like
+from pdla.nn.blocks import like, row_major
+from pdla.nn.checks import check_floats
 from pdla.nn.embedding import check_ids
 from pdla.nn.layer import described
-from pdla.nn.scheme import counts
-from pdla.nn.steps import finish, summed
+from pdla.nn.scheme import is_count
+from pdla.nn.transfers import Transfer, allreduced
 
 
 class CrossEntropy:
@@ -33,7 +34,7 @@ class CrossEntropy:
 
     def __init__(self, *, ignore: int = -1) -> None:
         self.ignore = int(ignore) if isinstance(ignore, Integral) else ignore
-        self._kept: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
+        self._saved: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
         """The loss, the same on every rank, a mean over the tokens that count. targets: those of all tokens, 1-D, on every rank.
@@ -52,16 +53,16 @@ class CrossEntropy:
                 )
             check_floats("CrossEntropy", logits.dtype)
             counted = self._counted(targets, *logits.shape)
-        self._kept = None  # after an error in this pass, no earlier one can be taken backward
+        self._saved = None  # after an error in this pass, no earlier one can be taken backward
         with tagged("loss"), collective_section(logits.grid.comm, "a loss"):
-            return finish(self._steps(by_rows(logits), targets, counted))
+            return self._loss(row_major(logits), targets, counted)
 
     def __repr__(self) -> str:
         return f"CrossEntropy(ignore={self.ignore!r})"
 
     def _counted(self, targets: Any, tokens: int, vocabulary: int) -> int:
         """How many tokens count; ShapeError unless at least one does, and the targets fit the logits."""
-        if not counts(self.ignore, -inf):
+        if not is_count(self.ignore, -inf):
             raise ShapeError(f"{self!r}: a whole number, the target of a token that does not count")
         check_ids("CrossEntropy", targets, vocabulary, ignore=self.ignore)
         if len(targets) != tokens:
@@ -72,7 +73,7 @@ class CrossEntropy:
             raise ShapeError(f"{none}: there is no mean loss; leave out this step, on every rank")
         return counted
 
-    def _steps(self, logits: DistMatrix, targets: np.ndarray, counted: int):
+    def _loss(self, logits: DistMatrix, targets: np.ndarray, counted: int) -> float:
         x, grid, xp, across = logits.stored, logits.grid, logits.xp, axes_of(logits.layout.cols)
         rows, cols = logits.indices
         mine = targets[rows.indices()]
@@ -80,24 +81,24 @@ class CrossEntropy:
         places = _places(cols, logits.shape[1])[mine]
         top = xp.empty((x.shape[0], 1), x.dtype)
         top[...] = x.max(axis=1, keepdims=True) if x.shape[1] else -np.inf
-        top = yield from summed(top, grid, across, "maximum")
+        top = Transfer(allreduced(top, grid, across, "maximum")).wait()
         sums = xp.empty((2, x.shape[0]), summing(x.dtype))
         powers = xp.exponentials(x, top, places, sums)
-        sums = yield from summed(sums, grid, across)
+        sums = Transfer(allreduced(sums, grid, across)).wait()
         counted_here = np.flatnonzero(mine >= 0)
         loss = xp.empty((1,), summing(x.dtype))
         loss[...] = (np.log(sums[0]) - sums[1])[counted_here].astype(loss.dtype, copy=False).sum() / counted
-        loss = yield from summed(loss, grid, axes_of(logits.layout.rows))
-        self._kept = like(logits, powers), sums[0], places, mine < 0, counted
+        loss = Transfer(allreduced(loss, grid, axes_of(logits.layout.rows))).wait()
+        self._saved = like(logits, powers), sums[0], places, mine < 0, counted
         return float(loss[0])
 
     def backward(self) -> DistMatrix:
         """The gradient with regard to the logits, laid out as they are; not collective. PdlaError without a forward before it."""
-        if self._kept is None:
+        if self._saved is None:
             raise PdlaError("backward of CrossEntropy without a forward before it: each serves once")
-        powers, *kept = self._kept
-        self._kept = None
-        powers.xp.softmax_gradient(powers.stored, *kept)
+        powers, *saved = self._saved
+        self._saved = None
+        powers.xp.softmax_gradient(powers.stored, *saved)
         return powers
 
 

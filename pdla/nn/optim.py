@@ -16,9 +16,9 @@ from pdla.comm.ledger import tagged
 from pdla.errors import PdlaError, ShapeError, kind_of
 from pdla.matrix.create import from_global
 from pdla.matrix.redistribute import check_root
-from pdla.nn.activation import like
+from pdla.nn.blocks import like
 from pdla.nn.layer import Layer, check_state
-from pdla.nn.trip import Parameter
+from pdla.nn.parameter import Parameter
 
 
 class Optimizer:

@@ -5,7 +5,6 @@ Each axis carries what it does where matrices are gathered whole (`linear.py`), 
 
 from __future__ import annotations
 
-from pdla.comm.ledger import tagged
 from pdla.comm.workspace import Workspace
 from pdla.layout import Layout, effective
 from pdla.matmul import builder
@@ -13,7 +12,7 @@ from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Plan
 from pdla.matmul.roles import Roles
 from pdla.matrix.core import DistMatrix
-from pdla.nn.scheme import Meeting, Scheme
+from pdla.nn.scheme import LinearLayouts, Scheme
 
 PLANS = 12  # that are kept for a weight: three for each number of tokens
 
@@ -21,42 +20,40 @@ PLANS = 12  # that are kept for a weight: three for each number of tokens
 class Panels:
     """The products of one weight, planned at the first pass of their kind."""
 
-    def __init__(self, scheme: Scheme, width: int, name: str) -> None:
-        self.scheme, self.width, self.name = scheme, width, name
+    def __init__(self, scheme: Scheme, width: int) -> None:
+        self.scheme, self.width = scheme, width
         self.plans: dict[tuple, Plan] = {}
 
     def __deepcopy__(self, memo: object) -> Panels:
-        return Panels(self.scheme, self.width, self.name)  # without plans, which may hold memory that ranks share
+        return Panels(self.scheme, self.width)  # without plans, which may hold memory that ranks share
 
-    def y(self, x: DistMatrix, w: DistMatrix, meeting: Meeting) -> DistMatrix:
+    def y(self, x: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """Collective: X W."""
-        with tagged(f"{self.name} forward"):
-            return self._product(x, w, meeting.Y, (meeting.x, meeting.w, meeting.y))
+        return self._product(x, w, layouts.Y, (layouts.x, layouts.w, layouts.y))
 
-    def dx(self, dy: DistMatrix, w: DistMatrix, meeting: Meeting) -> DistMatrix:
+    def dx(self, dy: DistMatrix, w: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """Collective: dY W^T."""
-        with tagged(f"{self.name} backward"):
-            return self._product(dy, w.T, meeting.X, (meeting.y.summed, meeting.w.T, meeting.dx))
+        return self._product(dy, w.T, layouts.X, (layouts.dy, layouts.w.T, layouts.dx))
 
-    def dw(self, x: DistMatrix, dy: DistMatrix, meeting: Meeting) -> DistMatrix:
+    def dw(self, x: DistMatrix, dy: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
         """Collective: X^T dY."""
-        with tagged(f"{self.name} backward"):
-            return self._product(x.T, dy, meeting.W, (meeting.x.T, meeting.y.summed, meeting.dw))
+        return self._product(x.T, dy, layouts.W, (layouts.x.T, layouts.dy, layouts.dw))
 
-    def _product(self, A: DistMatrix, B: DistMatrix, layout: Layout, met: tuple[Layout, Layout, Layout]) -> DistMatrix:
+    def _product(self, A: DistMatrix, B: DistMatrix, layout: Layout, lying: tuple[Layout, Layout, Layout]) -> DistMatrix:
         key = A.shape, B.shape, A.layout, B.layout
         if key not in self.plans:
             C = Operand((A.shape[0], B.shape[1]), layout, A.grid)
-            self.plans[key] = builder.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*met), self.width)
+            self.plans[key] = builder.in_panels(Operand.of(A), Operand.of(B), C, A.dtype, self._roles(*lying), self.width)
             while len(self.plans) > PLANS:
                 del self.plans[next(iter(self.plans))]
         return self.plans[key].run(A, B, None, 1, 0, Workspace())
 
-    def _roles(self, *met: Layout) -> Roles:
+    def _roles(self, *lying: Layout) -> Roles:
         """The roles that these layouts give the axes."""
         sizes = self.scheme.grid.sizes
         a, b, c = (
-            Layout(effective(X.rows, sizes), effective(X.cols, sizes), [axis for axis in X.partial if sizes[axis] > 1]) for X in met
+            Layout(effective(X.rows, sizes), effective(X.cols, sizes), [axis for axis in X.partial if sizes[axis] > 1])
+            for X in lying
         )
         carried = [*((cut.axis, "m") for cut in c.rows), *((cut.axis, "n") for cut in c.cols), *((axis, "k") for axis in c.partial)]
         return Roles(tuple(carried), a, b, c)

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from pdla.comm.agreement import agreed
 from pdla.cuts import Balanced, Cut
 from pdla.errors import GridError, ShapeError, kind_of
 from pdla.grid import ProcessGrid
-from pdla.layout import Layout, axes_of
+from pdla.layout import Layout, axes_of, extra_axes
 from pdla.linalg import checks
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import from_global
@@ -73,15 +74,15 @@ def cut_over(spec: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(rows.split()), tuple(cols.split())
 
 
-def kept(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
+def cuts_along(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
     """The cuts along some axes."""
     return tuple(cut for cut in cuts if cut.axis in axes)
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """A layer's layouts: X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y, dX and dW,
-    before they are summed."""
+class LinearLayouts:
+    """A linear's layouts: X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y, dX and
+    dW, before they are summed."""
 
     X: Layout
     W: Layout
@@ -89,14 +90,60 @@ class Meeting:
     x: Layout
     w: Layout
     y: Layout
+    sizes: Mapping[str, int]  # of the grid's axes
+
+    @cached_property
+    def dy(self) -> Layout:
+        """dY as gathered."""
+        return self.y.summed
 
     @cached_property
     def dx(self) -> Layout:
         return Layout(self.x.rows, self.x.cols, axes_of(self.w.cols))
 
     @cached_property
+    def dx_unfolded(self) -> Layout:
+        """Of dY W^T, before a convolution's is folded."""
+        return Layout(self.y.rows, self.w.rows, self.dx.partial)
+
+    @cached_property
     def dw(self) -> Layout:
         return Layout(self.w.rows, self.w.cols, axes_of(self.x.rows))
+
+    @cached_property
+    def x_gathered(self) -> tuple[str, ...]:
+        """The axes over which X is gathered to x."""
+        return gather_axes(self.X, self.x, self.sizes)
+
+    @cached_property
+    def dy_gathered(self) -> tuple[str, ...]:
+        """Those over which dY is."""
+        return gather_axes(self.Y, self.dy, self.sizes)
+
+    @cached_property
+    def y_summed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The axes over which Y is summed: scattered, and alike."""
+        return sum_axes(self.y, self.Y, self.sizes)
+
+    @cached_property
+    def dx_summed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Those over which dX is."""
+        return sum_axes(self.dx, self.X, self.sizes)
+
+
+def gather_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes over which an all-gather brings a matrix from a layout to one that is not cut along them."""
+    axes = extra_axes(old, new, sizes)
+    assert axes is not None, f"{old} is not {new} cut further"
+    return axes
+
+
+def sum_axes(addends: Layout, layout: Layout, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The axes of several ranks along which the sum of addends is scattered, as the layout cuts it along them; and those along
+    which it is alike on all ranks."""
+    partial = [axis for axis in addends.partial if sizes[axis] > 1]
+    scattered = tuple(axis for axis in layout.axes if axis in partial)
+    return scattered, tuple(axis for axis in partial if axis not in scattered)
 
 
 class Scheme:
@@ -104,7 +151,7 @@ class Scheme:
 
     keep    gathered operands are kept from forward to backward (True), or gathered again (False): fewer words, or memory
     panel   None: operands are gathered whole; else Linear's three products go by SUMMA, in panels of so many indices
-    shards  parts of each rank's tokens, which are worked on in turn, so that one part's messages travel while another computes
+    shards  micro-batches: parts of each rank's tokens, worked on in turn, so that the messages of one travel while another computes
 
     Each scheme names the axes of its grid, which may have one more, "data": along it tokens are cut first, and weights are
     copied. Collective over the grid's communicator. GridError, on every rank, for a grid that lacks an axis or has one too many;
@@ -136,9 +183,9 @@ class Scheme:
             if grid.size < grid.comm.size:
                 raise GridError(f"{type(self).__name__}: {grid!r} leaves ranks idle; make it over as many ranks as it has places")
             checks.flags(keep=keep, **(_flags or {}))
-            if not counts(shards):
+            if not is_count(shards):
                 raise ShapeError(f"shards={shards}: a whole number, at least 1")
-            if panel is not None and (not counts(panel) or keep or shards > 1):
+            if panel is not None and (not is_count(panel) or keep or shards > 1):
                 raise ShapeError(
                     f"panel={panel}, keep={keep}, shards={shards}: panels of a whole number, at least 1, not kept, of one shard"
                 )
@@ -147,11 +194,11 @@ class Scheme:
         data = tuple(axis for axis in grid.axes if axis == "data" and named)
         self.grid, self.keep, self.shards, self.panel = grid, keep, int(shards), None if panel is None else int(panel)
         self.first, self.second = (table.within(grid.axes, data) for table in (self.first, self.second))
-        self._meetings: dict[tuple, Meeting] = {}  # kept, as every pass asks for the same ones
+        self._layouts: dict[tuple, Any] = {}  # kept, as every pass asks for the same ones
+        self._words = f"{type(self).__name__}({', '.join([f'{axis}={n}' for axis, n in grid.sizes.items()])})"
 
     def __repr__(self) -> str:
-        words = ", ".join(f"{axis}={n}" for axis, n in self.grid.sizes.items())
-        return f"{type(self).__name__}({words})"
+        return self._words
 
     def __deepcopy__(self, memo: object) -> Scheme:
         return self  # so that a copy of a layer fits beside the original
@@ -172,27 +219,32 @@ class Scheme:
 
     def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
         """The layout of an activation: tokens in whole sequences, features in whole units."""
-        rows, cols = cut_over(spec)
-        return Layout(self._tokens(rows, sequence), tuple(cut for axis in cols for cut in Balanced(axis, unit).expand()))
+        key = spec, sequence, unit
+        if key not in self._layouts:
+            rows, cols = cut_over(spec)
+            cut = tuple(cut for axis in cols for cut in Balanced(axis, unit).expand())
+            self._layouts[key] = Layout(self._tokens(rows, sequence), cut)
+        return self._layouts[key]
 
     def residual(self, sequence: int = 1) -> Layout:
         """The layout of what a first layer takes in and a second puts out."""
         return self.activation(self.first.X, sequence)
 
-    def meeting(self, table: Table, sequence: int, units: tuple[int, int]) -> Meeting:
-        """A layer's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
+    def linear(self, table: Table, sequence: int, units: tuple[int, int]) -> LinearLayouts:
+        """A linear's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
         key = table, sequence, units
-        if key not in self._meetings:
-            self._meetings[key] = self._met(*key)
-        return self._meetings[key]
+        if key not in self._layouts:
+            self._layouts[key] = self._linear(*key)
+        return self._layouts[key]
 
-    def _met(self, table: Table, sequence: int, units: tuple[int, int]) -> Meeting:
+    def _linear(self, table: Table, sequence: int, units: tuple[int, int]) -> LinearLayouts:
         carried = {role: tuple(axis for axis, r in table.roles.items() if r == role) for role in "tio"}
         X, Y = self.activation(table.X, sequence, units[0]), self.activation(table.Y, sequence, units[1])
         rows, cols = cut_over(table.W)
         W = Layout(*(tuple(c for a in axes for c in Balanced(a, u).expand()) for axes, u in zip((rows, cols), units, strict=True)))
-        t, i, o = kept(X.rows, carried["t"]), kept(X.cols, carried["i"]), kept(W.cols, carried["o"])
-        return Meeting(X, W, Y, Layout(t, i), Layout(kept(W.rows, carried["i"]), o), Layout(t, o, carried["i"]))
+        t, i, o = cuts_along(X.rows, carried["t"]), cuts_along(X.cols, carried["i"]), cuts_along(W.cols, carried["o"])
+        w, y = Layout(cuts_along(W.rows, carried["i"]), o), Layout(t, o, carried["i"])
+        return LinearLayouts(X, W, Y, Layout(t, i), w, y, self.grid.sizes)
 
     # ------------------------------------------------------------------ activations
 
@@ -203,16 +255,17 @@ class Scheme:
         root      the rank that has x; None: every rank has it
         """
         with agreed(self.grid.comm, f"shard(sequence={sequence})"):
-            if not counts(sequence):
+            if not is_count(sequence):
                 raise ShapeError(f"sequence={sequence}: tokens of a sequence, a whole number, at least 1")
         return from_global(x, self.grid, self.residual(sequence), root)
 
 
-def counts(n: object, least: float = 1) -> bool:
+def is_count(n: object, least: float = 1) -> bool:
     """Whether n is a whole number of at least `least`."""
     return isinstance(n, Integral) and int(n) >= least
 
 
+@lru_cache(maxsize=256)
 def sequence_of(layout: Layout) -> int:
     """The tokens of a sequence that an activation's cuts keep whole; 1 where they are not cut into units."""
     return max((getattr(cut, "unit", 1) for cut in layout.rows), default=1)
@@ -221,7 +274,7 @@ def sequence_of(layout: Layout) -> int:
 # ---------------------------------------------------------------------------------------------- the schemes
 
 
-def said(flag: object) -> bool:
+def is_true(flag: object) -> bool:
     """Whether a flag is True, Python's or NumPy's. Anything but a flag is refused by Scheme.__init__, on all ranks together."""
     return isinstance(flag, (bool, np.bool_)) and bool(flag)
 
@@ -244,9 +297,9 @@ class Megatron1D(Scheme):
     second = Table("row:i", "| row", "row |", "|")
 
     def __init__(self, grid: ProcessGrid, *, sequence_parallel: bool = False, keep: bool | None = None, shards: int = 1) -> None:
-        if said(sequence_parallel):
+        if is_true(sequence_parallel):
             self.first, self.second = replace(self.first, X="row |"), replace(self.second, Y="row |")
-        kept = not said(sequence_parallel) if keep is None else keep
+        kept = not is_true(sequence_parallel) if keep is None else keep
         super().__init__(grid, keep=kept, shards=shards, _flags={"sequence_parallel": sequence_parallel})
 
 
@@ -275,7 +328,7 @@ class Tesseract(Summa2D):
     def __init__(
         self, grid: ProcessGrid, *, cut_weights: bool = False, keep: bool = False, shards: int = 1, panel: int | None = None
     ) -> None:
-        if said(cut_weights):
+        if is_true(cut_weights):
             self.first = self.second = replace(self.first, W="row depth | col")
         Scheme.__init__(self, grid, keep=keep, shards=shards, panel=panel, _flags={"cut_weights": cut_weights})
 

@@ -15,15 +15,15 @@ from pdla.cuts import Block
 from pdla.errors import GridError, LayoutError, PdlaError, ShapeError, kind_of
 from pdla.layout import Layout
 from pdla.matrix.core import DistMatrix
-from pdla.nn.activation import check_activation, check_counts, check_sequence, like
+from pdla.nn.activations import Dropout, GeLU
 from pdla.nn.attention import SelfAttention
-from pdla.nn.layer import Layer, made
+from pdla.nn.blocks import like
+from pdla.nn.checks import check_counts, check_sequence
+from pdla.nn.context import MicroBatch
+from pdla.nn.layer import Layer, arguments_agreed
 from pdla.nn.linear import Linear
 from pdla.nn.norms import LayerNorm
-from pdla.nn.pointwise import Dropout, GeLU
 from pdla.nn.scheme import Scheme, cut_over, sequence_of
-from pdla.nn.steps import Steps
-from pdla.nn.trip import Shard
 
 HANDED_ON = {  # what a layer declares of x and of y, and the words for it in an error
     "widths": "{} features",
@@ -33,7 +33,7 @@ HANDED_ON = {  # what a layer declares of x and of y, and the words for it in an
 
 
 class Sequential(Layer):
-    """Layers one after the other, which together make one pass: shards stay apart from the first to the last. Collective to make.
+    """Layers one after the other, which make one pass: micro-batches stay apart from first to last. Collective to make.
 
     LayoutError where a layer takes another layout than the one before it gives, ShapeError where it takes other features, units of
     them, sequences or samples, or where dtypes of parameters differ, GridError for layers of another scheme, PdlaError for a layer
@@ -43,7 +43,7 @@ class Sequential(Layer):
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
         super().__init__(scheme)
         self.layers = list(layers) if isinstance(layers, Iterable) else layers
-        with made("Sequential", scheme, f"{self.layers}"):
+        with arguments_agreed("Sequential", scheme, f"{self.layers}"):
             self._check_layers()
             self.takes = next((layer.takes for layer in self.layers if layer.takes), None)
             self.gives, self.units, self.scale, self.sequence = None, (None, None), Fraction(1), 1
@@ -69,7 +69,7 @@ class Sequential(Layer):
         late = [layer for layer in self.layers[1:] if layer.gives and not layer.takes]
         if late:
             raise ShapeError(f"{late[0]!r} takes token numbers, which no layer gives: it comes first in a Sequential")
-        dtypes = {parameter.made.dtype for parameter in self.all_parameters()}
+        dtypes = {parameter.allocated.dtype for parameter in self.all_parameters()}
         if len(dtypes) > 1:
             raise ShapeError(f"Sequential of layers of {' and '.join(sorted(d.name for d in dtypes))}: give all one dtype")
         self.dtype = next(iter(dtypes), None)
@@ -104,23 +104,23 @@ class Sequential(Layer):
     def __repr__(self) -> str:
         return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"
 
-    def _takes(self, x: Any) -> None:
+    def check_input(self, x: Any) -> None:
         telling = (layer for layer in self.layers if layer.takes or layer.gives)  # others leave x where it lies
-        next(telling, self.layers[0])._takes(x)
+        next(telling, self.layers[0]).check_input(x)
         if isinstance(x, DistMatrix):  # what the first layer leaves open, later ones may not
             features, _ = self.widths
             wanted = x.shape[1] if features is None else features, x.dtype if self.dtype is None else self.dtype
             if wanted != (x.shape[1], x.dtype):
                 raise ShapeError(f"{self!r} takes (tokens, {wanted[0]}) of {wanted[1]}, not {x.shape} of {x.dtype}")
 
-    def _forward(self, x: Any, at: Shard) -> Steps[Any]:
+    async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
         for layer in self.layers:
-            x = yield from layer._forward(x, at)
+            x = await layer.forward_async(x, batch)
         return x
 
-    def _backward(self, dy: Any, at: Shard) -> Steps[Any]:
+    async def backward_async(self, dy: Any, batch: MicroBatch) -> Any:
         for layer in reversed(self.layers):
-            dy = yield from layer._backward(dy, at)
+            dy = await layer.backward_async(dy, batch)
         return dy
 
 
@@ -137,30 +137,25 @@ class MeanOverSequence(Layer):
     """
 
     sizes = None, (1, 1)
+    units = 1, 1
 
     def __init__(self, scheme: Scheme, *, sequence: int) -> None:
-        with made("MeanOverSequence", scheme, f"sequence={sequence}"):
+        with arguments_agreed("MeanOverSequence", scheme, f"sequence={sequence}"):
             check_sequence("MeanOverSequence", sequence)
         super().__init__(scheme)
         self.sequence, self.scale = sequence, Fraction(1, sequence)
         self.takes = self.gives = scheme.first.Y
 
-    def _takes(self, x: Any) -> None:
-        shape, dtype = (x.shape, x.dtype) if isinstance(x, DistMatrix) else ((0, 0), np.dtype(float))
-        check_activation(self, x, shape[1], dtype, self.scheme.first.Y)
-
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        yield from ()
-        at.keep(self, x.layout)
+    def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        batch.save(self, x.layout)
         held = tuple(Block(cut.axis, sequence_of(x.layout) // self.sequence) for cut in x.layout.rows)
         rows, cols = x.stored.shape
         means = widened(x.stored.reshape(rows // self.sequence, self.sequence, cols)).sum(axis=1) / self.sequence
         means = means.astype(x.dtype, copy=False)
         return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(held, x.layout.cols))
 
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
-        yield from ()
-        (layout,) = at.take(self)
+    def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        (layout,) = batch.saved(self)
         rows, cols = dy.stored.shape
         each = dy.xp.empty((rows, self.sequence, cols), dy.dtype)
         each[...] = dy.stored.reshape(rows, 1, cols) / self.sequence
@@ -179,23 +174,23 @@ class MLP(Sequential):
         self, scheme: Scheme, hidden: int, inner: int | None = None, *, bias: bool = True, seed: int = 0,
         dtype: Any = np.float64, name: str = "mlp",
     ) -> None:
-        with made("MLP", scheme, f"{hidden}", bias=bias):
+        with arguments_agreed("MLP", scheme, f"{hidden}", bias=bias):
             check_counts("MLP", hidden=hidden)
             inner = 4 * hidden if inner is None else inner
         first = Linear(scheme, hidden, inner, kind="first", bias=bias, seed=seed, dtype=dtype, name=f"{name} first")
         second = Linear(scheme, inner, hidden, kind="second", bias=bias, seed=seed, dtype=dtype, name=f"{name} second")
         super().__init__(scheme, [first, GeLU(scheme), second])
 
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         first, gelu, second = self.layers
-        x = yield from first.without_bias(x, at)
-        x = gelu.biased(x, first.bias, at)  # x, overwritten, is held by no one else
-        return (yield from second._forward(x, at))
+        x = await first.forward_async(x, batch, biased=False)
+        x = gelu.biased(x, first.bias, batch)  # x, overwritten, is held by no one else
+        return await second.forward_async(x, batch)
 
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         first, gelu, second = self.layers
-        inner, sums = gelu.gradient_and_sums((yield from second._backward(dy, at)), at)
-        return (yield from first.passed_back(inner, sums, at))
+        inner, sums = gelu.gradient_and_sums(await second.backward_async(dy, batch), batch)
+        return await first.backward_async(inner, batch, sums=sums)
 
 
 class TransformerLayer(Layer):
@@ -208,6 +203,7 @@ class TransformerLayer(Layer):
     """
 
     numbers = ("recompute",)
+    units = 1, 1
 
     def __init__(
         self, scheme: Scheme, hidden: int, heads: int, *, sequence: int, inner: int | None = None, causal: bool = True,
@@ -215,7 +211,7 @@ class TransformerLayer(Layer):
         name: str = "layer",
     ) -> None:
         numbers = f"{hidden}, {heads} heads, sequence={sequence}"
-        with made("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
+        with arguments_agreed("TransformerLayer", scheme, numbers, causal=causal, bias=bias, recompute=recompute):
             self.hidden, self.heads, self.sequence, self.recompute = hidden, heads, sequence, recompute
         super().__init__(scheme)
         self.takes = self.gives = scheme.first.X
@@ -225,6 +221,7 @@ class TransformerLayer(Layer):
             scheme, hidden, heads, sequence=sequence, causal=causal, bias=bias, seed=seed, dtype=dtype, name=f"{name} attention"
         )
         self.dropout1 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout1")
+        self.dtype = self.norm1.dtype
         self.norm2 = LayerNorm(scheme, hidden, dtype=dtype, name=f"{name} norm2")
         self.mlp = MLP(scheme, hidden, inner, bias=bias, seed=seed, dtype=dtype, name=f"{name} mlp")
         self.dropout2 = Dropout(scheme, dropout, seed=seed, name=f"{name} dropout2")
@@ -237,32 +234,29 @@ class TransformerLayer(Layer):
         """The layers whose output is added to x, and those whose output is added to that."""
         return (self.norm1, self.attention, self.dropout1), (self.norm2, self.mlp, self.dropout2)
 
-    def _takes(self, x: Any) -> None:
-        self.attention._takes(x)
-
-    def _forward(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+    async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         if not self.recompute:
-            return (yield from self._through(x, at))
-        at.keep(self, x)
-        return (yield from self._through(x, at.draft()))
+            return await self._through(x, batch)
+        batch.save(self, x)
+        return await self._through(x, batch.without_saving())
 
-    def _through(self, x: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+    async def _through(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
         for half in self.halves:
             y = x
             for layer in half:
-                y = yield from layer._forward(y, at)
+                y = await layer.forward_async(y, batch)
             x = like(x, x.stored + y.stored)
         return x
 
-    def _backward(self, dy: DistMatrix, at: Shard) -> Steps[DistMatrix]:
+    async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
         if self.recompute:
-            (x,) = at.take(self)
-            at = at.repeated()
-            yield from self._through(x, at)
-            at.again = False
+            (x,) = batch.saved(self)
+            batch = batch.recomputation()
+            await self._through(x, batch)
+            batch.recomputing = False
         for half in reversed(self.halves):
             dx = dy
             for layer in reversed(half):
-                dx = yield from layer._backward(dx, at)
+                dx = await layer.backward_async(dx, batch)
             dy = like(dy, dy.stored + dx.stored)
         return dy

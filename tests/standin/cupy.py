@@ -12,6 +12,7 @@ import sys
 import threading
 import weakref
 from collections import deque
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -219,6 +220,22 @@ def asarray(x):
     return _up(x.astype(_known(x.dtype.newbyteorder("=")), copy=False))
 
 
+def array(x, order="K"):
+    return _up(np.array(x._x, order=order))
+
+
+def eye(n, dtype=float):
+    return _up(np.eye(n, dtype=_known(np.dtype(dtype))))
+
+
+def tril(x):
+    return _up(np.tril(x._x))
+
+
+def isfinite(x):
+    return _up(np.isfinite(x._x))
+
+
 def asnumpy(x):
     return x.get() if isinstance(x, ndarray) else np.asarray(x)
 
@@ -416,6 +433,49 @@ def _gemm_ex(handle, transa, transb, m, n, k, alpha, A, atype, lda, B, btype, ld
     current().ask(work)
 
 
+def _trsm(handle, side, uplo, trans, diag, m, n, alpha, A, lda, B, ldb, kind):
+    from scipy.linalg import solve_triangular
+
+    k = n if side else m
+    a, b, factor = _fortran(A, kind, k, k, lda), _fortran(B, kind, m, n, ldb), _fortran(alpha, kind, 1, 1, 1)[0, 0]
+
+    def work():
+        t = np.triu(a) if uplo else np.tril(a)
+        t = {0: t, 1: t.T, 2: t.conj().T}[trans]
+        lower, named = (uplo == 0) == (trans == 0), {"unit_diagonal": bool(diag), "check_finite": False}
+        if side:
+            b[...] = solve_triangular(t.T, factor * b.T, lower=not lower, **named).T
+        else:
+            b[...] = solve_triangular(t, factor * b, lower=lower, **named)
+
+    current().ask(work)
+
+
+def _potrf(handle, uplo, n, A, lda, work, size, info, kind):
+    from scipy.linalg import lapack
+
+    a, said = _fortran(A, kind, n, n, lda), _fortran(info, "i", 1, 1, 1)
+    (routine,) = lapack.get_lapack_funcs(["potrf"], dtype=kind)
+
+    def run():
+        a[...], said[...] = routine(a, lower=not uplo, clean=0)
+
+    current().ask(run)
+
+
+def _getrf(handle, m, n, A, lda, work, pivots, info, kind):
+    from scipy.linalg import lapack
+
+    a, said, rows = _fortran(A, kind, m, n, lda), _fortran(info, "i", 1, 1, 1), _fortran(pivots, "i", min(m, n), 1, min(m, n))
+    (routine,) = lapack.get_lapack_funcs(["getrf"], dtype=kind)
+
+    def run():
+        a[...], found, said[...] = routine(a)
+        rows[:, 0] = found + 1
+
+    current().ask(run)
+
+
 def _check_status(status):
     if status:
         raise CUDARuntimeError(f"status {status}")
@@ -430,12 +490,22 @@ runtime = SimpleNamespace(
 )
 cuda = SimpleNamespace(
     runtime=runtime, Device=Device, Stream=Stream, Event=Event, get_current_stream=current,
-    alloc_pinned_memory=_pinned, PinnedMemoryPointer=ctypes.Array, device=SimpleNamespace(get_cublas_handle=int),
+    alloc_pinned_memory=_pinned, PinnedMemoryPointer=ctypes.Array,
+    device=SimpleNamespace(get_cublas_handle=int, get_cusolver_handle=int),
 )
 _names = ("CUBLAS_COMPUTE_32F", "CUBLAS_COMPUTE_64F", "CUBLAS_COMPUTE_32F_FAST_TF32")
 _cublas = SimpleNamespace(
-    CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_GEMM_DEFAULT=-1, gemmEx=_gemm_ex, getMathMode=lambda handle: _modes.get(handle, 0),
+    CUBLAS_SIDE_LEFT=0, CUBLAS_SIDE_RIGHT=1, CUBLAS_FILL_MODE_LOWER=0, CUBLAS_FILL_MODE_UPPER=1, CUBLAS_DIAG_NON_UNIT=0,
+    CUBLAS_DIAG_UNIT=1, **{f"{name}trsm": partial(_trsm, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
+    CUBLAS_OP_N=0, CUBLAS_OP_T=1, CUBLAS_OP_C=2, CUBLAS_GEMM_DEFAULT=-1,
+    gemmEx=_gemm_ex, getMathMode=lambda handle: _modes.get(handle, 0),
     setMathMode=_modes.__setitem__, **{name: name for name in _names},
+)
+
+_cusolver = SimpleNamespace(
+    **{f"{name}{which}_bufferSize": lambda *given: 1 for name in "sdcz" for which in ("potrf", "getrf")},
+    **{f"{name}potrf": partial(_potrf, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
+    **{f"{name}getrf": partial(_getrf, kind=kind) for name, kind in zip("sdcz", "fdFD", strict=True)},
 )
 
 
@@ -451,7 +521,7 @@ def _erf(x):
     return _up(erf(_down(x)))
 
 
-_put_in("cupy_backends.cuda.libs", cublas=_cublas)
+_put_in("cupy_backends.cuda.libs", cublas=_cublas, cusolver=_cusolver)
 _put_in("cupyx.scipy.special", erf=_erf)
 for _name in ("cupy_backends", "cupy_backends.cuda", "cupyx", "cupyx.scipy"):
     _put_in(_name)

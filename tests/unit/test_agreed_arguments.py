@@ -25,10 +25,10 @@ ROWS, COLS, WHOLE = Layout("row"), Layout(None, "row"), Layout()
 
 # ---------------------------------------------------------------------------------------------- what is public
 
-LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), or one of its methods
+LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all of it), one of its methods, or one of any class
     "it sends nothing": """
-        Balanced Cuts Cyclic Descriptor Layout Ledger Machine Parameter algorithms balanced_shape matmul_words matvec_words
-        predict_matmul record syrk_words tagged tiled_order to_descriptor
+        Balanced Cuts Cyclic Descriptor Layout Ledger Machine algorithms balanced_shape matmul_words matvec_words
+        cholesky_words lu_words predict_matmul record syrk_words tagged tiled_order to_descriptor
         DistMatrix.__init__ DistMatrix.__add__ DistMatrix.__eq__ DistMatrix.__getitem__ DistMatrix.__iadd__ DistMatrix.__imul__
         DistMatrix.__isub__ DistMatrix.__itruediv__ DistMatrix.__mul__ DistMatrix.__neg__ DistMatrix.__rsub__
         DistMatrix.__setitem__ DistMatrix.__sub__ DistMatrix.__truediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy
@@ -37,8 +37,9 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         Plan.__init__ Plan.__eq__ Plan.explain Plan.free Plan.peak_of Stack.__init__ Stack.__eq__ Stack.conj
         CrossEntropy.__init__ CrossEntropy.backward GeLU.__init__ GeLU.biased GeLU.gradient_and_sums Layer.__init__ ReLU.__init__
         Layer.all_layers Layer.all_parameters Layer.gradients Layer.kept_bytes Layer.named_layers Layer.named_parameters
-        Layer.parameters Linear.meeting Conv2d.meeting Optimizer.step Scheme.activation Scheme.meeting Scheme.residual Scheme.table
-        TiedHead.__init__
+        Layer.parameters Linear.layouts Conv2d.layouts Optimizer.step Parameter
+        Scheme.activation Scheme.linear Scheme.residual Scheme.table
+        TiedHead.__init__ like
     """,
     "it is where ranks begin": "abort_on_exception as_communicator dry_run dry_run_all run world",
     "its verbs are the messages, by which others agree": "Communicator Group",
@@ -46,7 +47,9 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         ProcessGrid.__getitem__ ProcessGrid.close Stack.matrices
     """,
     "a plan is called without a message": "Plan.__call__ Plan.run",
-    "its callers, which are Layer's, have agreed": "Linear.passed_back Linear.without_bias",
+    "its callers, which are Layer's, have agreed": """
+        MicroBatch .forward_local .backward_local .forward_async .backward_async .check_input
+    """,
     "its subclasses are called": "Scheme.__init__",
 }
 
@@ -54,7 +57,7 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
 def public():
     """Every public function, class and method, by its qualified name; of methods that are inherited the one that is."""
     found = {}
-    for module in (pdla, nn, pdla.scalapack):
+    for module in (pdla, pdla.linalg, nn, pdla.scalapack):
         for name in module.__all__:
             thing = getattr(module, name)
             if inspect.isclass(thing) and not issubclass(thing, Exception):
@@ -73,7 +76,7 @@ def called_by_users(name):
 
 local = {name: why for why, names in LOCAL.items() for name in names.split()}
 CALLS = {
-    **{name: call for name, call in public().items() if not {name, name.split(".")[0]} & local.keys()},
+    **{name: call for name, call in public().items() if not {name, name.split(".")[0], f".{name.split('.')[-1]}"} & local.keys()},
     "matvec of a vector": pdla.matvec, "from_global of a root": pdla.from_global, "Layer.forward of numbers": nn.Layer.forward,
 }
 
@@ -102,6 +105,13 @@ class Here:
         """One, and others that lie otherwise: each in another respect."""
         others = [self.ones(COLS), self.ones(dtype="float32"), self.ones(COLS).T, self.ones(order=[1, 0])]
         return self.ones(), *others, self.ones(shape=(4, 8))[:, :4]
+
+    def eyes(self):
+        """The same, with the elements of a unit matrix."""
+        made = self.matrices()
+        for X in made:
+            X.local[...] = pdla.eye(X.shape[0], X.grid, X.layout).local
+        return made
 
     def stack(self, layout=WHOLE, **named):
         return pdla.stack(np.ones((2, 4, 4)), self.grid(), layout, **named)
@@ -167,6 +177,12 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "schedule": lambda here: (None, "gather"),
     "panel": lambda here: (None, 2),
     "memory_limit": lambda here: (None, 10**9),
+    "refine": lambda here: (None, "float32"), "p": lambda here: (1, np.inf), "ord": lambda here: (None, "fro", 1, np.inf),
+    "assume_a": lambda here: ("gen", "pos"),
+    "unit_diagonal": lambda here: (False, True), "check_finite": lambda here: both,
+    "overwrite_a": lambda here: (False, True), "overwrite_b": lambda here: (False, True),
+    "c_and_lower": lambda here: [(X, True) for X in here.eyes()] + [(here.eyes()[0], False)],
+    "lu_and_piv": lambda here: [(X, np.arange(4)) for X in here.eyes()] + [(here.eyes()[0], np.array([1, 1, 2, 3]))],
     "alpha": lambda here: (1, 2),
     "beta": lambda here: (1, 2),
     "side": lambda here: ("left", "right"),
@@ -199,6 +215,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "factor": lambda here: (2, 3), "levels": lambda here: (1, 2),
     "kind": lambda here: ("first", "second"),
     "units": lambda here: ((1, 1), (2, 1), (1, 2)),
+    "cut": lambda here: ("| row", "|"), "unit": lambda here: (1, 2), "fill": lambda here: (0, 1),
     "scale": lambda here: (0.5, 0.25),
     "eps": lambda here: (1e-5, 1e-3),
     "name": lambda here: ("one", "other"),
@@ -225,9 +242,12 @@ def layered(here):
     return here.stack(axis="row"), here.stack(axis="row").T, here.stack()
 
 
+FACTORED = ("cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm", "inv", "det", "slogdet", "cond")
 out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an error by itself
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
     **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk"), out),
+    **{name: {"A": Here.eyes} for name in FACTORED},
+    "matrix_power": {"n": lambda here: (3, 2, -1)},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),
     **dict.fromkeys(("Tesseract.__init__", "Cube3D.__init__"), scheme_on((1, 2, 1))),
     "DistMatrix.__rmatmul__": {"other": lambda here: (None, 1, "x")},
@@ -327,7 +347,7 @@ def test_all_arguments_have_values():
 
 
 def test_nothing_is_listed_that_is_not_there():
-    classes = {name.split(".")[0] for name in public()}
+    classes = {part for name in public() for part in (name.split(".")[0], f".{name.split('.')[-1]}")}
     assert set(local) <= public().keys() | classes
     assert {f"{name}({argument})" for name, argument in ALL} >= {*OWN, *(f"{n}({x})" for n, some in SPECIAL.items() for x in some)}
 

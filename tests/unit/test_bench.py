@@ -135,7 +135,7 @@ def test_help_leaves_out_what_a_command_refuses(capsys):
     options = "--dry-run", "-P RANKS", "--json FILE"
     told = {command: run(capsys, command, "--help")[1] for command in ON_RANKS}
     shown = {command: [option for option in options if option in text] for command, text in told.items()}
-    assert shown == {"gemm": ["--dry-run", "-P RANKS", "--json FILE"], "info": ["--json FILE"], "calibrate": []}
+    assert shown == {"gemm": ["--dry-run", "-P RANKS", "--json FILE"], "hpl": [], "info": ["--json FILE"], "calibrate": []}
 
 
 @pytest.mark.parametrize("where", [["--threads", "4"], ["--dry-run", "-P", "4"]])

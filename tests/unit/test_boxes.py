@@ -1,12 +1,13 @@
 """Algorithms with grids of their own, and the choice among them, against NumPy bit by bit; words by formula; the lower bound."""
 
+import importlib.util
 import itertools
 import json
 import subprocess
 import sys
 from copy import copy
 from dataclasses import fields
-from math import inf, prod
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +17,21 @@ from unit.test_harness import LONGEST
 
 import pdla
 from pdla import Balanced, Cyclic, Layout, ProcessGrid
+from pdla.comm.collectives import circulant
 from pdla.layout import shares
 from pdla.matmul import boxes, planner
 from pdla.matmul.algorithms import NAMED as BY_NAME
 from pdla.matmul.algorithms.table import boxed
 from pdla.matmul.boxes import Box
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose import candidates
+from pdla.matmul.choose import candidates, price
 from pdla.matmul.choose.mapping import Place
 from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem, Sizes
 from pdla.matmul.options import Options
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import cannon
 from pdla.matmul.schedules.walk import choose
-from pdla.model.bounds import received_lower_bound
+from pdla.model.bounds import accessed_lower_bound, received_lower_bound
 from pdla.model.machine import Machine
 
 NAMED = ("3d", "2.5d", "tesseract", "a-stationary", "b-stationary", "c-stationary")
@@ -291,6 +293,15 @@ def test_the_study_of_volumes_plans_conversions_too(tmp_path):
         assert all(words >= moved >= 0 and words > 0.99 for words, moved in shape["converted"].values())
 
 
+def test_the_study_of_many_ranks_compares_the_box_that_is_taken_with_the_one_of_fewest_words():
+    spec = importlib.util.spec_from_file_location("volume", Path(__file__).parents[2] / "bench/volume.py")
+    volume = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(volume)
+    assert volume.fewest_words((64, 64, 64), 64) == (4, 4, 4)
+    box, over, messages, seconds = volume.far_out((512, 512, 64), 4096)
+    assert box.ranks < 4096 and over > 1.15 and messages < 13 and max(seconds) < 0.9
+
+
 def test_a_study_of_few_ranks_has_no_heading_for_many_and_tells_each_ratio():
     """docs/choosing.md had a column that the command did not print: from and to 2-D blocks, over the least of any box."""
     script = Path(__file__).parents[2] / "bench/volume.py"
@@ -323,9 +334,12 @@ def test_search_is_exhaustive():
         bound = received_lower_bound(*mnk, ranks)
 
         def price(box, mnk=mnk, ranks=ranks, bound=bound):
-            begun = sum(boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine)))
+            begun, (m, n, k) = sum(boxes.messages(*mnk, box)), mnk
             over, words = boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box)
-            return boxes.price(ranks, over, words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
+            faces = (m * k * box.n + k * n * box.m + m * n * box.k) / box.ranks
+            far = ranks >= circulant.MANY and faces > boxes.NEAR * accessed_lower_bound(*mnk, box.ranks)
+            found = boxes.price(ranks, over, words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
+            return found * (boxes.LOPSIDED if far else 1)
 
         pairs = [(pm, pn) for pm in range(1, min(ranks, mnk[0]) + 1) for pn in range(1, min(ranks // pm, mnk[1]) + 1)]
         most = [Box(pm, pn, min(ranks // (pm * pn), mnk[2])) for pm, pn in pairs]
@@ -334,11 +348,20 @@ def test_search_is_exhaustive():
         assert price(boxes.cheapest(*mnk, ranks, machine)[0]) == pytest.approx(best), (mnk, ranks)
 
 
-def test_sums_in_steps_count_as_such_in_a_box_with_fewer_words_than_the_best_by_messages_alone():
-    mnk, ranks, machine = (1, 1000, 30000), 97, Machine()
-    taken, at_once = (boxes.cheapest(*mnk, ranks, machine, in_steps=some)[0] for some in (True, False))
-    assert (taken, at_once) == (Box(1, 3, 32), Box(1, 7, 13))
-    assert boxes.NEAR_BOUND * received_lower_bound(*mnk, ranks) < boxes.words(*mnk, taken) < boxes.words(*mnk, at_once)
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_far_out_a_box_has_neither_many_words_nor_many_messages(order):
+    """1048576 x 2048 x 2048 went to 502 x 13 x 10 ranks: 1.69 times the bound's words, in 29 messages. The steps of 2621 ranks that
+    gather 512 bytes each did not count as such, as these are 1.3 MB in all."""
+    mnk = [(2**20, 2**11, 2**11)[i] for i in order]
+    for ranks in (65536, 65537):
+        found = pdla.predict_matmul(*mnk, ranks)
+        assert found.bytes_received < 1.05 * found.lower_bound and found.messages <= 20
+
+
+def test_no_lopsided_box_is_taken_for_a_few_messages_less():
+    """4 x 4 x 32 boxes of a small cube need 11 messages, 8 x 8 x 8 boxes 21, and half as many words."""
+    box = boxes.cheapest(400, 400, 400, 512, Machine())[0]
+    assert boxes.words(400, 400, 400, box) < 1.1 * received_lower_bound(400, 400, 400, 512)
 
 
 @pytest.mark.parametrize("face", [(1, 4099, 8192), (4099, 1, 8192), (64, 1, 16386)])
@@ -388,9 +411,11 @@ def test_no_rank_is_idle_for_messages_that_take_no_time_beside_the_work():
 
 @pytest.mark.parametrize(("ranks", "mnk"), [(107, (32, 32, 560233)), (16661, (1016, 8183, 10**8)), (67, (117, 155, 524530))])
 def test_of_a_prime_number_of_ranks_along_k_a_few_are_idle_so_that_the_others_sum_c_twice(ranks, mnk):
-    """The first received 2.7 times the bound's words, as 107 ranks share 32 rows unevenly, the second twice the bound's."""
+    """The first received 2.7 times the bound's words, as 107 ranks share 32 rows unevenly, the second twice the bound's. Of the
+    first, 2 x 53 ranks receive 7 messages and 1.041 times the bound, 8 x 13 ranks 19 messages and 1.025 times the bound."""
     found = pdla.predict_matmul(*mnk, ranks)
-    assert found.ranks_used > 0.95 * ranks and found.bytes_received < 1.03 * found.lower_bound
+    assert found.ranks_used > 0.95 * ranks and found.bytes_received < (1.042 if ranks == 107 else 1.03) * found.lower_bound
+    assert found.messages < (8 if ranks == 107 else 25)
 
 
 def test_no_rank_is_idle_whichever_matrix_stays():
@@ -421,15 +446,16 @@ def test_within_a_limit_a_grid_of_one_layer_is_looked_at_however_many_are_cheape
 
 @pytest.mark.parametrize("ranks", [64, 5000, 720720, 10**6])
 @pytest.mark.parametrize("mnk", [(10**6, 10**6, 10**6), (10**5, 10**6, 10**4), (1000, 10**6, 1000), (300, 300, 3)], ids=str)
-def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(mnk, ranks):
+def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(monkeypatch, mnk, ranks):
     machine, bound = Machine(), received_lower_bound(*mnk, ranks)
 
     def price(box):
-        begun, words = sum(boxes.messages(*mnk, box, boxes.lean(*mnk, ranks, machine))), boxes.words(*mnk, box)
+        begun, words = sum(boxes.messages(*mnk, box)), boxes.words(*mnk, box)
         return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
 
     found = boxes.by_layers(*mnk, ranks, machine, True, True)
     assert len(found) == min(ranks, mnk[2]).bit_length()
+    monkeypatch.setattr(boxes, "LOOKS", (513, 256))
     for i, box in enumerate(found):
         finer = boxes.cheapest(*mnk, ranks, machine, most=Box(ranks, ranks, 2**i), rows_first=True)[0]
         assert box.k <= 2**i and price(box) <= 1.05 * price(finer), (box, finer)
@@ -460,7 +486,7 @@ def test_of_the_leanest_plans_most_are_run_dry_on_one_rank_and_asked_once_whethe
 
 def test_what_lies_in_a_boxs_own_layouts_is_not_compared_with_them(monkeypatch):
     """That took most of the time, and a gigabyte of memory, for 4096 ranks and a limit."""
-    monkeypatch.setattr(candidates.KeptOf, "words", lambda *args: pytest.fail("compared"))
+    monkeypatch.setattr(price.KeptOf, "words", lambda *args: pytest.fail("compared"))
     assert pdla.predict_matmul(1001, 999, 1003, 63).ranks_used > 60
 
 
@@ -472,7 +498,7 @@ def test_of_a_small_product_ranks_along_k_may_be_idle():
     untold = pdla.predict_matmul(10000, 7, 500, 6)
     assert untold.grid == (6, 1, 1) and untold.seconds is None
     found = pdla.predict_matmul(1, 1000, 1000, 1000, machine=Machine())
-    assert found.ranks_used < 20 and found.seconds < 20e-6  # 780 ranks, which receive less, take 66e-6 s
+    assert found.ranks_used < 100 and found.seconds < 15e-6  # 780 ranks, which receive less, take 66e-6 s
 
 
 def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
@@ -482,7 +508,7 @@ def test_of_many_ranks_boxes_far_from_the_ideal_one_are_looked_at_too():
     for mnk in ((10**6, 1, 1), (20, 20, 20), (10**4, 10**4, 1), (7, 10**9, 3)):
         few, many = (boxes.cheapest(*mnk, ranks, Machine())[0] for ranks in (boxes.EVERY, boxes.EVERY + 1))
         assert np.allclose(few, many, rtol=0.02), mnk
-        assert sum(boxes.messages(*mnk, boxes.cheapest(*mnk, 10**6, Machine())[0], inf)) < 10**4
+        assert sum(boxes.messages(*mnk, boxes.cheapest(*mnk, 10**6, Machine())[0])) < 10**4
 
 
 # ---------------------------------------------------------------------------------------------- plans

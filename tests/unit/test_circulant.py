@@ -171,15 +171,15 @@ def test_ranks_on_several_nodes_count_what_comes_from_others(few):
 
 def test_few_ranks_and_long_pieces_go_directly():
     assert not circulant.pays(8, circulant.MANY - 1) and circulant.pays(8, circulant.MANY)
-    assert not circulant.pays(circulant.SHORT, circulant.MANY)
+    assert not circulant.pays(circulant.SHORT * 1000, 1000) and circulant.pays(circulant.SHORT * 1000 - 1, 1000)
     ways = {events[0][-1] for _, events, _ in run(circulant.MANY, summed_everywhere, 10)}
     assert ways == {"circulant"}
 
 
-def test_a_step_weighs_so_much_that_steps_begin_to_pay_at_many_ranks():
+def test_messages_are_counted_in_steps_where_these_pay():
     many, short = circulant.MANY, circulant.SHORT
-    assert circulant.weight(short - 1, np.array([2, many - 1, many, many**2])).tolist() == [1, many - 2, many - 1, 2 * (many - 1)]
-    assert circulant.weight(np.array([short - 1, short]), many**2).tolist() == [2 * (many - 1), many**2 - 1]
+    assert circulant.messages(short, np.array([1, 2, many - 1, many, many + 1])).tolist() == [0, 1, many - 2, 5, 6]
+    assert circulant.messages(short * 1000 - np.array([1, 0]), 1000).tolist() == [10, 999]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 31, 32, 33, 1000, 10**6])
@@ -219,7 +219,7 @@ def test_small_results_on_a_million_ranks_stay_near_the_bound(mnk):
 
 THIN = {
     (3, 1000, 10**6): 1.01, (1000, 3, 10**6): 1.01, (3, 10**6, 1000): 1.01, (10**6, 3, 1000): 1.01,
-    (5, 10**5, 10**5): 1.04, (1, 100, 10**6): 1.04,
+    (5, 10**5, 10**5): 1.04, (1, 100, 10**6): 1.06,  # the last on all ranks; on 404 it would be 1.031
 }
 
 
@@ -227,7 +227,7 @@ THIN = {
 def test_thin_products_on_many_ranks_stay_near_the_bound(mnk):
     """C's face of 3 x 1000 was cut along its 3 rows by hundreds of ranks, of which 3 then received all addends."""
     found = pdla.predict_matmul(*mnk, 1000)
-    assert found.bytes_received <= THIN[mnk] * found.lower_bound and found.messages < 100
+    assert found.bytes_received <= THIN[mnk] * found.lower_bound and found.messages < 100 and found.ranks_used > 990
 
 
 @pytest.mark.parametrize("mnk", [(3, 40, 500), (40, 3, 500), (2, 2, 700), (3, 500, 40), (500, 40, 3)])

@@ -14,7 +14,7 @@ from pdla import Cuts, Cyclic, Layout, ProcessGrid
 from pdla.matmul import planner
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose import candidates
+from pdla.matmul.choose import candidates, price, problem
 from pdla.matmul.choose.problem import Operand, Problem
 from pdla.matmul.options import Options
 from pdla.matmul.schedules import fetch
@@ -136,14 +136,14 @@ def test_large_blocks_are_fetched_where_that_receives_less_than_converting():
 @pytest.mark.parametrize("large", [64, 10])
 def test_what_few_ranks_send_to_all_counts(monkeypatch, large):
     """One rank that holds A would send it to 4 places for each word, fetched, and once to the box's own layouts."""
-    monkeypatch.setattr(candidates, "LARGE", large)
+    monkeypatch.setattr(problem, "LARGE", large)
 
     def program(comm):
         lies = [Operand((64, 64), Layout(), ProcessGrid((1, 1))), *[Operand((64, 64), LAYOUT, ProcessGrid((8, 8)))] * 2]
         q = Problem.about(*lies, 8, Machine())
         first, *_, last = NAMED["3d"].tables((4, 4, 4))
         for table, copies in ((first, 1), (last, 4)):
-            way = candidates._way(q, candidates.KeptOf(q), table, np.arange(64))
+            way = price.priced_way(q, price.KeptOf(q), table, np.arange(64))
             sent = copies * 64 * 64 - 16 * 16  # but for its own face
             assert way.price >= q.priced(way.schedule, table.box, sent + way.words, 0)
             assert way.moved < sent or large < 64

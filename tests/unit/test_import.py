@@ -31,7 +31,7 @@ def test_the_public_names_are_there():
         assert hasattr(pdla, name)
 
 
-@pytest.mark.parametrize("face", [pdla, pdla.nn, pdla.scalapack], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("face", [pdla, pdla.linalg, pdla.nn, pdla.scalapack], ids=lambda module: module.__name__)
 def test_what_a_face_imports_it_exports(face):
     """Type checkers and editors take a name of a typed package for its own business where `__all__` lacks it."""
     imports = [node for node in ast.parse(inspect.getsource(face)).body if isinstance(node, ast.ImportFrom)]

@@ -15,7 +15,7 @@ from pdla.layout import shares as layout_shares
 from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.builder import PlanBuilder
-from pdla.matmul.choose import candidates, mapping
+from pdla.matmul.choose import candidates, mapping, price, problem
 from pdla.matmul.choose.candidates import ways
 from pdla.matmul.choose.mapping import Kept, Overlap, Place, Side, kept_in_all, most_kept, relabelled
 from pdla.matmul.choose.problem import Operand, PlacedOperand, Problem
@@ -65,7 +65,7 @@ WAYS = {  # what lies in the table's own layouts, or as blocks, or elsewhere; wh
 
 
 def weighed(q, table, order):
-    return candidates._table_weighed(q, table, order, table.words(*q.mnk))
+    return price.table_weighed(q, table, order, table.words(*q.mnk))
 
 
 @pytest.mark.parametrize("homes", [(), (0, 0, 0, 0, 1, 1, 1, 1), (0, 1, 0, 1, 2, 2, 0, 1)], ids=str)
@@ -88,7 +88,7 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         operands = [pdla.zeros(shape, *end) for shape, end in zip(shapes, ends, strict=False)]
         asked = [*map(Operand.of, operands), None][:3]
         q = Problem.about(*asked, 8, Machine(bandwidth=4.0, network=1.0))
-        way, brought = candidates._way(q, candidates.KeptOf(q), table, order), []
+        way, brought = price.priced_way(q, price.KeptOf(q), table, order), []
         for i, (X, layout) in enumerate(zip(operands, layouts, strict=False)):
             new = (layout, there) if i < 2 else (X.layout, X.grid)
             with pdla.record() as ledger:
@@ -108,8 +108,8 @@ def test_a_way_is_priced_by_what_a_redistribution_brings(schedule, lying, homes)
         for seen in (False, True):  # whether all ranks see A as it is
             asked = replace(q, A=replace(q.A, shared=seen))
             brought = (own[0] * (not seen) + own[1] + roles.READ * read) / 2 + moved
-            price = candidates._way(asked, candidates.KeptOf(asked), table, order).price
-            assert price == q.priced(schedule, table.box, straight + brought, max(each[2][3] for *_, each in every))
+            found = price.priced_way(asked, price.KeptOf(asked), table, order).price
+            assert found == q.priced(schedule, table.box, straight + brought, max(each[2][3] for *_, each in every))
     else:
         assert way.moved == max(sum(come for come, *_ in each) for *_, each in every)
         brought = max(sum(come + 3 * far for come, far, *_ in each) for *_, each in every)
@@ -158,7 +158,7 @@ def test_on_the_own_grid_a_rule_is_priced_by_the_messages_that_it_takes(n, layou
                 with pdla.record() as ledger:
                     builder.plan(way)(A, B, out=C)
                 more = 0 if schedule == "shared" else ledger.total(comm)["max_messages"] - (sum(used) - 3)
-                words = candidates._weighed(builder.problem, schedule, way.words, lying, way.roles, grid.sizes, None)
+                words = price.weighed(builder.problem, schedule, way.words, lying, way.roles, grid.sizes, None)
                 assert way.price == builder.problem.priced(schedule, used, words, more), (schedule, lying)
 
     pdla.run(6, program)
@@ -175,7 +175,7 @@ def test_without_a_message_the_price_counts_none_though_a_boxs_own_gather_would_
 
 def test_where_so_many_ranks_are_not_compared_all_is_brought_and_priced_by_sizes(monkeypatch):
     """An eighth of A, of B and of C moves; C whole on the way back, where all ranks hold it."""
-    monkeypatch.setattr(candidates, "LARGE", 7)
+    monkeypatch.setattr(problem, "LARGE", 7)
     forget_ways()
 
     def program(comm):
@@ -196,7 +196,7 @@ def test_what_has_to_be_summed_or_gathered_does_not_stay():
     table = next(iter(NAMED["3d"].tables((2, 2, 1)))).straight
     for layout, stays in ((Layout("row"), True), (Layout("row", partial="col"), False), (LAYOUT, False)):
         asked = replace(q, A=replace(q.A, layout=layout))
-        assert candidates._way(asked, candidates.KeptOf(asked), table, np.arange(4)).stays[0] is stays
+        assert price.priced_way(asked, price.KeptOf(asked), table, np.arange(4)).stays[0] is stays
 
 
 @pytest.mark.parametrize("mnk", [(0, 12, 8), (12, 0, 8), (12, 8, 0)], ids=str)
@@ -224,7 +224,7 @@ def test_places_that_share_a_node_share_one_again_and_keep_more_there():
     homes = q.homes
     [table] = {way.table for way in ways(q, "3d", (4, 4, 4), "summa")} - {None}
     order = np.arange(64)
-    kept = candidates.KeptOf(q)(table)
+    kept = price.KeptOf(q)(table)
     held = kept_in_all(kept)
     placed = relabelled(held, order, homes)
     assert sorted(placed) == list(range(64))
@@ -265,7 +265,7 @@ def test_conversions_inside_nodes_count_less():
     q = cluster(8, 4, 16384, 1024, 4096)
     way = ways(q, "auto", None, None)[0]
     assert way.table is not None and way.table.shape == (16, 1, 2)
-    order, [A, _, _] = way.order, candidates.KeptOf(q)(way.table)
+    order, [A, _, _] = way.order, price.KeptOf(q)(way.table)
     assert A.arriving(order).min() > 0 and not A.far(order, q.homes)[0].any()
     apart = ways(replace(q, nodes=tuple(range(32))), "auto", None, None)[0]
     assert apart.table is None or apart.table.shape != (16, 1, 2)
@@ -278,7 +278,7 @@ def test_the_third_cut_of_a_face_is_along_the_dimension_by_which_less_is_moved(b
     other = table.turned(*"ABC")
     for layout in (LAYOUT, Layout("row"), Layout(("row", "col")), Layout(cols=("row", "col")), Layout(Cyclic("col", 2)), Layout()):
         asked = replace(q, **{name: replace(getattr(q, name), layout=layout) for name in "ABC"})
-        kept = candidates.KeptOf(asked)
+        kept = price.KeptOf(asked)
         turned = kept(candidates._turned(asked, kept, table, order))
         for name, *faces in zip("ABC", turned, kept(table), kept(other), strict=True):
             chosen, *both = (int(kept.words(face, order, name == "C").max()) for face in faces)
@@ -296,9 +296,9 @@ def test_what_lies_in_a_boxs_own_layouts_stays_there_in_whichever_order_its_rank
 
 def priced(q, tables):
     """The ways by these tables, with ranks in each order that is tried."""
-    kept = candidates.KeptOf(q)
+    kept = price.KeptOf(q)
     each = [(table, order) for table in tables for order in candidates._orders(q, table)]
-    return [candidates._way(q, kept, candidates._turned(q, kept, table, order), order) for table, order in each]
+    return [price.priced_way(q, kept, candidates._turned(q, kept, table, order), order) for table, order in each]
 
 
 @pytest.mark.parametrize(("ranks", "worth"), [(64, 2**16), (256, 2**16), (512, 2**18)])
@@ -308,7 +308,7 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
     for moved in (worth - 1, worth):
         asked = []
         monkeypatch.setattr(candidates, "relabelled", lambda total, order, homes, asked=asked: asked.append(order) or order)
-        candidates._relabelled(q, candidates.KeptOf(q), [replace(way, moved=moved, price=1e9)])
+        candidates._relabelled(q, price.KeptOf(q), [replace(way, moved=moved, price=1e9)])
         assert bool(asked) is (moved >= worth)
 
 
@@ -317,12 +317,12 @@ def test_ranks_are_placed_anew_where_that_takes_less_time_than_the_words_that_st
 @pytest.mark.parametrize("mnk", [(256, 256, 256), (64, 64, 8192), (4096, 512, 32), (97, 211, 131)], ids=str)
 def test_no_table_with_ranks_placed_anew_has_a_lower_price_than_hoped(nodes, shared, mnk):
     q = replace(cluster(*nodes, *mnk), shared=shared)
-    kept, tables = candidates.KeptOf(q), list(candidates._tables(q, "auto", None, None))
+    kept, tables = price.KeptOf(q), list(candidates._tables(q, "auto", None, None))
     for way in priced(q, [*tables, *candidates._read_in_place(q, tables), *candidates._straight(tables)]):
-        one = candidates._Hoped.of(q, kept, way.table, way.order)
+        one = price.Hoped.of(q, kept, way.table, way.order)
         placed = relabelled(one.total, way.order, q.homes)
         assert one.total[placed, np.arange(len(placed))].sum() <= most_kept(one.total)
-        assert one.price <= candidates._way(q, kept, way.table, placed).price * (1 + 1e-12)
+        assert one.price <= price.priced_way(q, kept, way.table, placed).price * (1 + 1e-12)
 
 
 def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
@@ -330,9 +330,9 @@ def test_ranks_are_not_placed_anew_for_a_table_that_cannot_become_the_best():
     q = cluster(1, 343, 4096, 4096, 4096)
     tables = list(candidates._tables(q, "auto", None, None))
     found = sorted(priced(q, [*tables, *candidates._straight(tables)]), key=lambda way: way.price)
-    again = candidates._relabelled(q, candidates.KeptOf(q), found)
-    hoped = [candidates._Hoped.of(q, candidates.KeptOf(q), way.table, way.order).price for way in again]
-    assert 1 <= len(again) < sum(way.moved >= candidates.WORTH for way in found[: candidates.RELABELLED])
+    again = candidates._relabelled(q, price.KeptOf(q), found)
+    hoped = [price.Hoped.of(q, price.KeptOf(q), way.table, way.order).price for way in again]
+    assert 1 <= len(again) < sum(way.moved >= candidates.WORTH for way in found[: candidates.BOXES])
     assert hoped == sorted(hoped)
     assert all(least < min(way.price for way in (found[0], *again[:i])) for i, least in enumerate(hoped))
 
@@ -389,6 +389,6 @@ def test_ranks_that_are_placed_anew_share_their_nodes_again():
     q = cluster(6, 2, 1600, 6400, 1600)
     way = next(way for way in ways(q, "3d", (1, 12, 1), "gather") if way.table != way.table.straight)
     way = replace(way, order=np.arange(12), price=1e9)
-    [again] = candidates._relabelled(q, candidates.KeptOf(q), [way])
+    [again] = candidates._relabelled(q, price.KeptOf(q), [way])
     first, second = again.order.reshape(6, 2).T
     assert {*again.order} == {*range(12)} and (q.homes[first] == q.homes[second]).all()

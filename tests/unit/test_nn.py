@@ -26,7 +26,6 @@ from nets import (
 
 import pdla
 from pdla import nn
-from pdla.nn import attention
 
 FLOAT32 = 2e-5  # float32 on these sizes: some hundred roundings of 6e-8, relative to the largest element
 
@@ -119,7 +118,7 @@ def test_group_norm_of_a_first_layers_input(place):
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_to_some_queries_at_a_time(place, causal, scores, monkeypatch):
     """One by one, in pieces that do not divide the sequence, and sequence by sequence."""
-    monkeypatch.setattr(attention, "SCORES", scores)
+    monkeypatch.setattr("pdla.array.numpy.AT_ONCE", scores)
     check_case(attention_case(causal, 3), place)
 
 

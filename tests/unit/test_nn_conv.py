@@ -422,7 +422,7 @@ def test_what_an_input_keeps_whole_stays_whole(make):
         (tensor, lambda s: a_conv(s).forward(np.zeros((12, 4))), ShapeError, "takes a DistMatrix"),
         (tensor, lambda s: a_conv(s).forward(s.shard(np.zeros((12, 5)), sequence=6)), ShapeError, r"\(tokens, 4\)"),
         (tensor, lambda s: a_conv(s).forward(s.shard(np.zeros((12, 4)))), LayoutError, "sequence=6"),
-        (tensor, lambda s: a_conv(s).forward(s.shard(np.zeros((12, 4)), sequence=9)), LayoutError, "samples of 6 pixels whole"),
+        (tensor, lambda s: a_conv(s).forward(s.shard(np.zeros((12, 4)), sequence=9)), LayoutError, "sequences of 6 tokens whole"),
         (tensor, lambda s: a_conv(s).forward(s.shard(np.zeros((13, 4)), sequence=6)), ShapeError, "13 tokens"),
         (tensor, lambda s: a_conv(s, stride=0), ShapeError, "stride 0"),
         (tensor, lambda s: a_conv(s, padding=-1), ShapeError, "-1 around"),
@@ -448,7 +448,7 @@ def test_what_an_input_keeps_whole_stays_whole(make):
             tensor,
             lambda s: nn.Upsample(s, height=2, width=3).forward(s.shard(np.zeros((36, 4)), sequence=9)),
             LayoutError,
-            "samples of 6 pixels whole",
+            "sequences of 6 tokens whole",
         ),
     ],
 )

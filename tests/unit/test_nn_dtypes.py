@@ -10,7 +10,6 @@ from nets import SERIAL, SUMMA, P, X, check_close, everywhere, on, run
 
 import pdla
 from pdla import nn
-from pdla.nn import attention
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -214,7 +213,7 @@ def test_gelu_of_16_bit_floats_is_that_of_32_rounded(dtype):
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_values_of_16_bit_floats_that_many_queries_see(dtype, monkeypatch):
     """More than bfloat16 counts, one after the other: a value's gradient is what its token has put out."""
-    monkeypatch.setattr(attention, "SCORES", 1)
+    monkeypatch.setattr("pdla.array.numpy.AT_ONCE", 1)
     tokens = 1024
 
     def program(scheme):

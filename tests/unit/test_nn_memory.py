@@ -113,7 +113,7 @@ def test_numpy_is_asked_for_no_more(monkeypatch):
         return empty(shape, dtype)
 
     monkeypatch.setattr("pdla.array.numpy.empty", watched)
-    monkeypatch.setattr("pdla.nn.attention.SCORES", 2 * 64)
+    monkeypatch.setattr("pdla.array.numpy.AT_ONCE", 2 * 64)
 
     def program(comm):
         scheme = nn.Serial(pdla.ProcessGrid((1,), comm=comm))
@@ -130,13 +130,13 @@ def test_an_mlp_holds_no_more_between_its_linears_than_goes_on_or_is_kept():
 
     def program(comm):
         mlp = nn.MLP(nn.Serial(pdla.ProcessGrid((1,), comm=comm)), 4, 256)
-        second, seen = mlp.layers[2]._forward, []
+        second, seen = mlp.layers[2].forward_async, []
 
-        def watched(x, at):
+        def watched(x, batch):
             seen.extend(size / 8 / inner for size in tracemalloc.get_traced_memory())
-            return second(x, at)
+            return second(x, batch)
 
-        mlp.layers[2]._forward = watched
+        mlp.layers[2].forward_async = watched
         x = mlp.scheme.shard(np.ones((256, 4)))
         mlp.forward(x)
         tracemalloc.start()

@@ -9,7 +9,6 @@ from nets import CUBE, SERIAL, SUMMA, P, X, layer_of, on, refusal, run
 import pdla
 from pdla import nn
 from pdla.errors import AgreementError, DeadlockError, GridError, LayoutError, PdlaError, ShapeError
-from pdla.nn.pointwise import Pointwise
 
 
 def forward(scheme, x, layer=None):
@@ -256,16 +255,16 @@ def test_backward_passes_that_are_refused():
 # ---------------------------------------------------------------------------------------------- passes that fail
 
 
-class Failing(Pointwise):
+class Failing(nn.Layer):
     """Hands on what it is given, or fails on one way through."""
 
     way = ""
 
-    def _apply(self, x, at):
+    def forward_local(self, x, batch):
         assert self.way != "forward"
         return x
 
-    def _gradient(self, dy, at):
+    def backward_local(self, dy, batch):
         assert self.way != "backward"
         return dy
 

@@ -14,20 +14,20 @@ from nets import FEW, SERIAL, SHARDED, SUMMA, P, X, check_close, everywhere, run
 import pdla
 from pdla import nn
 from pdla.errors import PdlaError, ShapeError
-from pdla.nn.steps import together
+from pdla.nn.coroutines import TURN, in_turn
 
 
 def test_passes_take_turns_each_one_behind_the_one_before_it():
     """And give their results in their own order, though the first ends last."""
     seen = []
 
-    def steps(name, times):
+    async def work(name, times):
         for i in range(times):
             seen.append(f"{name}{i}")
-            yield
+            await TURN
         return name
 
-    assert together([steps("a", 3), steps("b", 1), steps("c", 0)]) == ["a", "b", "c"]
+    assert in_turn([work("a", 3), work("b", 1), work("c", 0)]) == ["a", "b", "c"]
     assert seen == ["a0", "a1", "b0", "a2"]
 
 

@@ -206,9 +206,9 @@ def test_each_weight_travels_while_the_one_before_it_is_used(around, forward, ba
         linears = [nn.Linear(scheme, 4, 4, bias=False, name=name) for name in "abc"]
         net = nn.Sequential(scheme, [*first, *linears, *last])
         with pdla.record() as ledger:
-            y, trip = net.forward(np.zeros(8, int) if first else scheme.shard(np.zeros((8, 4)))), net._trip
+            y, context = net.forward(np.zeros(8, int) if first else scheme.shard(np.zeros((8, 4)))), net._context
             net.backward(y)
-        assert not trip.coming, "all that was sent has been received"
+        assert not context.under_way, "all that was sent has been received"
         return [(event.what, event.tag) for event in sorted(ledger.events, key=lambda event: event.start)]
 
     events, _ = pdla.dry_run(2, program)
@@ -223,8 +223,8 @@ def test_a_weight_whose_panels_travel_does_not_travel_whole_besides():
     def program(comm):
         scheme = nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), panel=2)
         net = nn.Sequential(scheme, [nn.Embedding(scheme, 4, 4, name="e"), nn.Linear(scheme, 4, 4, bias=False, name="a")])
-        y, trip = net.forward(np.zeros(8, int)), net._trip
+        y, context = net.forward(np.zeros(8, int)), net._context
         net.backward(y)
-        return trip.order == [net.layers[0].weight] and not trip.coming
+        return context.order == [net.layers[0].weight] and not context.under_way
 
     assert pdla.dry_run(2, program)[0]

@@ -152,6 +152,14 @@ def test_the_probe(mpi, way, says):
     assert done.stderr.count(says) == 1
 
 
+@pytest.mark.skipif(GPU, reason="what is played here is another MPI than the one at hand")
+def test_the_probe_sends_a_device_s_arrays_where_a_program_has_chosen_them():
+    """As `pdla.bench --array cupy` does: the environment of the probe's process does not say so."""
+    chosen = "from pdla import config\nconfig.settings = config.replace(config.settings, array='cupy')\n"
+    done = job(2, ("-c", chosen + PROGRAM), PDLA_ARRAY="", STANDIN_MPI="crash")
+    assert (done.returncode, done.stdout) == (0, "staged\n"), done.stderr
+
+
 def test_a_process_is_sent_to_find_out_once(monkeypatch):
     ran = []
     monkeypatch.setattr(subprocess, "run", lambda *args, **how: ran.append(args) or SimpleNamespace(returncode=3, stderr="no\nway"))

@@ -20,7 +20,7 @@ from pdla.comm.group import Array
 from pdla.comm.ledger import buffer
 from pdla.comm.mpi.messages import step
 
-PIECE = 1 << 20  # bytes of a piece through pinned memory, at least: each is a launch
+PIECE = 8 << 20  # bytes of a piece through pinned memory, at least: each is a launch, and shorter ones take longer in all
 
 
 def gapless(xp: ModuleType, x: Array) -> Array:

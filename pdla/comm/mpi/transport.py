@@ -104,9 +104,10 @@ def _alone() -> str:
     Run once in a job's process, as it takes seconds.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith(config.LAUNCHERS)}
+    environ |= {"PDLA_GPU_MPI": "on", "PDLA_ARRAY": "cupy"}  # what this process was told in another way, the new one is not
     command = [sys.executable, "-m", "pdla.comm.mpi.transport"]
     try:
-        done = subprocess.run(command, env=environ | {"PDLA_GPU_MPI": "on"}, timeout=PATIENCE, text=True, capture_output=True)
+        done = subprocess.run(command, env=environ, timeout=PATIENCE, text=True, capture_output=True)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"the probe: {error}"
     return f"the probe ended with {done.returncode}: {' '.join(done.stderr.split()[-8:])}" if done.returncode else ""

@@ -19,6 +19,8 @@ from pdla.matrix.core import DistMatrix
 from pdla.model.bounds import received_lower_bound
 from pdla.model.machine import Machine
 
+LARGE = 4096  # ranks beyond which conversions are priced by sizes alone: what more ranks have in common takes seconds to count
+
 
 @dataclass(frozen=True)
 class Operand:
@@ -99,12 +101,13 @@ class Sizes:
         return (a and b) or 0 < self.readable >= (m * k * (not a) + k * n * (not b)) * self.itemsize
 
     @cached_property
-    def bound(self) -> float:
-        return received_lower_bound(*self.mnk, self.ranks)
+    def large(self) -> bool:
+        """Whether conversions are priced by sizes alone."""
+        return self.ranks > LARGE
 
     @cached_property
-    def _lean(self) -> float:
-        return boxes.lean(*self.mnk, self.ranks, self.machine)
+    def bound(self) -> float:
+        return received_lower_bound(*self.mnk, self.ranks)
 
     def schedule(self, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
         """The schedule that suits operands in the layouts `given`. What is redistributed before does not count: panels do not help
@@ -131,7 +134,7 @@ class Sizes:
     def messages(self, schedule: str, used: boxes.Box) -> tuple[float, float, float]:
         """Messages of A, B and C that a rank receives, as they are priced; what is read in place needs none."""
         in_place = SCHEDULES[schedule].reads_in_place
-        return (0, 0, used.k - 1) if in_place else boxes.messages(*self.mnk, used, self._lean)
+        return (0, 0, used.k - 1) if in_place else boxes.messages(*self.mnk, used)
 
     def priced(self, schedule: str, used: boxes.Box, words: float, more: float = 0) -> float:
         """The price of a box that receives `words`, in the messages of the product and `more`."""

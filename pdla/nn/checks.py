@@ -1,10 +1,10 @@
-"""Activations, and the checks of a layer's arguments."""
+"""The checks of a layer's arguments, and of what a pass is given."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,24 +12,20 @@ from pdla.errors import LayoutError, ShapeError, kind_of
 from pdla.grid import one_communicator
 from pdla.layout import Layout, axes_of, shares
 from pdla.matrix.core import DistMatrix
-from pdla.nn.scheme import counts, sequence_of
-
-if TYPE_CHECKING:
-    from pdla.nn.layer import Layer
+from pdla.nn.scheme import Scheme, is_count, sequence_of
 
 
-def like(x: DistMatrix, block: Any) -> DistMatrix:
-    """A matrix with x's shape, grid and layout, and another local block."""
-    return DistMatrix(block, x.shape, x.grid, x.layout)
+class Declared(Protocol):
+    """What a layer says of the activations that it takes; `Layer` has the words."""
 
+    scheme: Scheme
+    sequence: int
+    scale: Fraction
+    takes: str | None
+    widths: tuple[int | None, int | None]
 
-def by_rows(x: Any) -> Any:
-    """x, copied if its block lies by columns on some rank, which would round what it adds up otherwise than those that hold copies
-    of this block by rows."""
-    return x.copy() if isinstance(x, DistMatrix) and x.gaps > 1 else x
-
-
-# ---------------------------------------------------------------------------------------------- checks
+    @property
+    def units(self) -> tuple[int | None, int | None]: ...
 
 
 def check_gradient(dy: Any, y: DistMatrix) -> None:
@@ -45,14 +41,32 @@ def check_gradient(dy: Any, y: DistMatrix) -> None:
         raise LayoutError("dy is a transposed or conjugated view; give its copy()")
 
 
-def check_activation(layer: Layer, x: Any, features: int, dtype: np.dtype, spec: str, unit: int = 1) -> None:
-    """Raise unless x is an activation (tokens, `features`) of `dtype`, laid out as `spec`, "rows | columns", says."""
-    scheme = layer.scheme
+def check_anywhere(layer: Declared, x: Any) -> None:
+    """Raise unless x is an activation of real floats on the layer's grid, whatever its layout."""
+    if isinstance(x, DistMatrix):
+        one_communicator(x.grid, layer.scheme.grid, "the layer's scheme", "x")
+    if not isinstance(x, DistMatrix) or x.grid != layer.scheme.grid:
+        raise ShapeError(f"{layer!r} takes a DistMatrix on the scheme's grid, not {x!r}")
+    if x.layout.partial:
+        raise LayoutError(f"{layer!r} of partial sums {x.layout!r}: redistribute to {x.layout.summed!r} first")
+    check_floats(layer, x.dtype)
+    if layer.widths[0] not in (None, x.shape[1]):
+        raise ShapeError(f"{layer!r} takes (tokens, {layer.widths[0]}), not {x.shape}")
+
+
+def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
+    """Raise unless x is an activation (tokens, features) of this dtype with the features and the layout that the layer declares."""
+    scheme, takes = layer.scheme, layer.takes
     if not isinstance(x, DistMatrix):
         raise ShapeError(f"{layer!r} takes a DistMatrix (tokens, features), not {kind_of(x)}: scheme.shard(x) makes one")
-    expected = scheme.activation(spec, max(sequence_of(x.layout), layer.sequence), unit)
-    if x.shape[1] != features or x.dtype != dtype:
-        raise ShapeError(f"{layer!r} takes (tokens, {features}) of {dtype}, not {x.shape} of {x.dtype}")
+    assert takes is not None
+    expected = scheme.activation(takes, max(sequence_of(x.layout), layer.sequence), layer.units[0] or 1)
+    features = layer.widths[0]
+    if (features is not None and x.shape[1] != features) or (dtype is not None and x.dtype != dtype):
+        wanted = x.shape[1] if features is None else features
+        raise ShapeError(f"{layer!r} takes (tokens, {wanted}) of {dtype or x.dtype}, not {x.shape} of {x.dtype}")
+    if dtype is None:
+        check_floats(layer, x.dtype)
     one_communicator(x.grid, scheme.grid, "the layer's scheme", "x")
     if x.grid != scheme.grid:
         raise LayoutError(f"x is on {x.grid!r}, {layer!r} works on {scheme.grid!r}")
@@ -81,7 +95,7 @@ def check_reals(what: str, dtype: np.dtype) -> None:
 def check_counts(kind: str, **numbers: Any) -> None:
     """ShapeError unless each number (of features, say) is whole and at least 0."""
     for name, number in numbers.items():
-        if not counts(number, 0):
+        if not is_count(number, 0):
             raise ShapeError(f"{kind}: {name}={number!r}: a whole number, at least 0")
 
 
@@ -93,24 +107,25 @@ def check_number(kind: str, name: str, number: Any) -> None:
 
 def check_sequence(kind: str, sequence: int) -> None:
     """ShapeError unless `sequence`, the tokens of a sequence, is a whole number of at least 1."""
-    if not counts(sequence):
+    if not is_count(sequence):
         raise ShapeError(f"{kind}: sequence={sequence}: tokens of a sequence, a whole number, at least 1")
 
 
-def check_sequences(layer: Layer, x: Any) -> None:
+def check_sequences(layer: Declared, x: Any) -> None:
     """Raise unless x consists of whole sequences, and its cuts keep them whole along every axis where the scheme's own cuts do."""
     if x.shape[0] % layer.sequence:
         raise ShapeError(f"{x.shape[0]} tokens are not whole sequences of {layer.sequence}, as {layer!r} wants them")
-    whole = isinstance(x, DistMatrix) and layer.takes is not None
-    expected = layer.scheme.activation(layer.takes, layer.sequence) if whole else None  # type: ignore[arg-type]
-    if expected and any(cut.unit % want.unit for cut, want in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
+    if layer.sequence == 1 or layer.takes is None or not isinstance(x, DistMatrix):
+        return
+    expected = layer.scheme.activation(layer.takes, layer.sequence)
+    if any(cut.unit % want.unit for cut, want in zip(x.layout.rows, expected.rows, strict=True)):  # type: ignore[union-attr]
         raise LayoutError(
             f"x lies as {x.layout!r}, whose cuts do not keep sequences of {layer.sequence} tokens whole, as {layer!r} wants "
             f"them: scheme.shard(x, sequence={layer.sequence}) deals out so"
         )
 
 
-def check_whole(layer: Layer, x: DistMatrix, given: Layout | None = None) -> None:
+def check_whole(layer: Declared, x: DistMatrix, given: Layout | None = None) -> None:
     """LayoutError unless each rank holds whole sequences of x, though the scheme may cut sequences between the layers of a pair.
     Where `given`, the layout of y, is: also unless the tokens of y that a rank makes are as many as that layout gives it."""
 

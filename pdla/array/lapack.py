@@ -1,0 +1,114 @@
+"""LAPACK by pointer: what factorizations do with one rank's blocks, in place, on NumPy arrays of any strides.
+
+A block in C order is, to LAPACK, its transpose in Fortran order: so triangles, sides and transposes are exchanged, and nothing is
+copied. A block without a unit stride is copied, and copied back. NumPy has float32, float64, complex64 and complex128 here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from pdla import config
+from pdla.array.blas import _address, _routine, orientation, scalars
+
+PREFIXES = {"f": "s", "d": "d", "F": "c", "D": "z"}
+
+
+def potrf(a: np.ndarray) -> tuple[int, float]:
+    """The lower triangle of a Hermitian a becomes its Cholesky factor, in place; what is above the diagonal becomes 0.
+
+    Gives the order of the first leading minor that is not positive definite, and its last pivot; (0, 0) if there is none.
+    """
+    with in_place(np, a) as (x, how, ld):
+        info = _lapack("potrf", x, b"U" if how == b"N" else b"L", a.shape[:1], ld)
+    diagonal = a.diagonal().real
+    fine = diagonal > 0  # False for NaN, too, at which some LAPACKs do not stop
+    if info or not fine.all():
+        first = info - 1 if info else int(fine.argmin())
+        return first + 1, float(diagonal[first])
+    a[...] = np.tril(a)
+    return 0, 0.0
+
+
+def trtri(a: np.ndarray) -> None:
+    """A lower triangular a, which has no zeros on its diagonal, becomes its inverse, in place."""
+    with in_place(np, a) as (x, how, ld):
+        _lapack("trtri", x, (b"U" if how == b"N" else b"L") + b"N", a.shape[:1], ld)
+
+
+def getrf(a: np.ndarray) -> tuple[np.ndarray, int]:
+    """`a` (m x n) becomes L and U of P a = L U, in place, by partial pivoting; best for columns of unit stride.
+
+    Gives the pivots: row i was exchanged with row pivots[i], one after another; and the number of the first pivot that is 0 or
+    NaN, from 1 on; 0: there is none.
+    """
+    pivots = np.zeros(min(a.shape), np.int32)
+    with in_place(np, a, b"T") as (x, _, ld):
+        _lapack("getrf", x, b"", a.shape, ld, pivots)
+    fine = np.abs(a.diagonal()) > 0
+    return pivots - 1, 0 if fine.all() else int(fine.argmin()) + 1
+
+
+def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
+    """`b` = t^-1 b, in place, with the lower or the upper triangle of t, of which nothing else is read; transposes are views.
+
+    unit       t has ones on its diagonal, whatever is there
+    conjugate  b = conj(t)^-1 b
+    """
+    if not b.size:
+        return
+    with in_place(np, b) as (x, into, ldb):
+        t, ld, *flags = turned(np, t, into, lower, conjugate)
+        m, n = b.shape if into == b"T" else b.shape[::-1]
+        sizes = (ctypes.c_int * 4)(m, n, ld, ldb)
+        size, (_, one) = ctypes.addressof(sizes), scalars(1, 0, b.dtype.char)
+        _routine(PREFIXES[b.dtype.char] + "trsm", config.settings.blas)(
+            *flags, b"U" if unit else b"N", size, size + 4, one, _address(t), size + 8, _address(x), size + 12
+        )
+
+
+def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
+    """How a BLAS is given t, to solve for a block that lies as `into` says.
+
+    t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it is x^T t^T = b^T, where t^T
+    is what BLAS sees if t lies by rows, too.
+    """
+    conjugate, how = conjugate and t.dtype.kind == "c", orientation(t)
+    if how is None or (conjugate and how[0] == into):  # BLAS conjugates only what it transposes
+        t = module.ascontiguousarray(t.conj() if conjugate else t)
+        conjugate, how = False, (b"N", max(1, t.shape[1]))
+    turn = b"N" if how[0] == into else b"C" if conjugate else b"T"
+    return t, how[1], b"R" if into == b"N" else b"L", b"L" if lower == (how[0] == b"T") else b"U", turn
+
+
+def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: int, *arrays: np.ndarray) -> int:
+    """Call name(flags..., sizes..., x, ld, arrays..., info); gives info."""
+    if not x.size:
+        return 0
+    numbers = (ctypes.c_int * 4)(*shape, *[0] * (2 - len(shape)), ld, 0)
+    at = ctypes.addressof(numbers)
+    letters, sizes = [bytes([flag]) for flag in flags], [at + 4 * i for i in range(len(shape))]
+    routine = _routine(PREFIXES[x.dtype.char] + name, config.settings.blas)
+    routine(*letters, *sizes, _address(x), at + 8, *map(_address, arrays), at + 12)
+    return numbers[3]
+
+
+@contextmanager
+def in_place(module: Any, a: Any, wanted: bytes = b"") -> Iterator[tuple[Any, bytes, int]]:
+    """`a` as LAPACK takes it, its `orientation`, and its leading dimension.
+
+    A copy where it has no unit stride, or lies otherwise than wanted, which is copied back at the end. module: numpy or
+    cupy.
+    """
+    how = orientation(a)
+    if how is not None and wanted in (b"", how[0]):
+        yield a, *how
+        return
+    x = module.array(a, order="C" if wanted == b"N" else "F")
+    yield x, b"N" if wanted == b"N" else b"T", max(1, x.shape[wanted == b"N"])
+    a[...] = x

@@ -1,0 +1,146 @@
+"""Block-cyclic matrices as factorizations see them: which rank has block k of the rows or of the columns, where it begins there,
+and the communicators along which panels travel.
+
+A matrix in square blocks, cut by no more than one axis in each dimension over its whole grid, is worked on where it lies. Any other
+is brought to such a layout, and the result to the layout asked for: `working` says which.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.communicator import Communicator
+from pdla.comm.pending import Pending, done
+from pdla.cuts import Cut, Cyclic
+from pdla.grid import ProcessGrid, balanced_shape
+from pdla.layout import Layout, effective
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import converted
+
+NARROW = 4  # a grid that is more than so many times as long as it is wide moves more words than idle ranks would save time
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension: n indices in blocks of `block`, of which rank i of `parts` has each parts-th from block i on; this is `here`.
+
+    comm  these ranks; None: there is one, which has all
+    """
+
+    n: int
+    block: int
+    parts: int = 1
+    here: int = 0
+    comm: Communicator | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return -(-self.n // self.block)
+
+    def width(self, k: int) -> int:
+        """Of block k: the last one may be narrower than the others."""
+        return min(self.block, self.n - k * self.block)
+
+    def owner(self, k: int) -> int:
+        """Which rank has block k."""
+        return k % self.parts
+
+    @property
+    def mine(self) -> range:
+        """The numbers of this rank's blocks."""
+        return range(self.here, self.count, self.parts)
+
+    def after(self, k: int) -> range:
+        """Those after block k."""
+        return self.mine[max(0, -(-(k + 1 - self.here) // self.parts)) :]
+
+    def begins(self, k: int) -> int:
+        """Where this rank's blocks from number k on begin among its indices."""
+        turns, rest = divmod(min(k * self.block, self.n), self.block * self.parts)
+        return turns * self.block + min(max(rest - self.here * self.block, 0), self.block)
+
+    def bcast(self, x: Any, root: int) -> Pending:
+        """Start sending x from one of the ranks to the others."""
+        return done(x) if self.comm is None or not x.size else self.comm.bcast(x, root)
+
+
+def dimensions(X: DistMatrix) -> tuple[Dimension, Dimension]:
+    """Collective: the rows and the columns of a matrix that lies in square blocks."""
+    return _dimension(X, 0), _dimension(X, 1)
+
+
+def _dimension(X: DistMatrix, number: int) -> Dimension:
+    n, grid, block = X.shape[number], X.grid, block_of(X)
+    cuts = effective((X.layout.rows, X.layout.cols)[number], grid.sizes)
+    if not cuts:
+        return Dimension(n, block)
+    axis, comm = cuts[0].axis, grid[cuts[0].axis]
+    return Dimension(n, block, grid.sizes[axis], 0 if grid.coords is None else grid.coords[axis], comm)
+
+
+def block_of(X: DistMatrix) -> int:
+    """The size of the blocks of a matrix that lies in square ones; all of it where nothing is cut."""
+    cuts = effective((*X.layout.rows, *X.layout.cols), X.grid.sizes)
+    return cuts[0].block if cuts else max(1, *X.shape)  # type: ignore[union-attr]
+
+
+def square_blocks(X: DistMatrix) -> bool:
+    """Whether factorizations can work on X, or a copy of it, where it lies."""
+    sizes = X.grid.sizes
+    rows, cols = effective(X.layout.rows, sizes), effective(X.layout.cols, sizes)
+    ranks = prod(sizes[cut.axis] for cut in (*rows, *cols))
+    plain = all(map(_plain, (*rows, *cols))) and len(rows) < 2 and len(cols) < 2
+    return plain and not X.layout.partial and ranks == X.grid.size and len({cut.block for cut in (*rows, *cols)}) < 2  # type: ignore[union-attr]
+
+
+def _plain(cut: Cut) -> bool:
+    return isinstance(cut, Cyclic) and cut.source == 0 and not cut.first
+
+
+def near_square(ranks: int) -> tuple[int, int]:
+    """The shape of a grid for a factorization of so many ranks; of a large prime number of them some are left idle."""
+    short = balanced_shape(ranks)[0]
+    if ranks > 8 and ranks > NARROW * short * short:
+        short = isqrt(ranks)
+    return short, ranks // short
+
+
+def working(X: DistMatrix, shape: tuple[int, int], block: int) -> tuple[Layout, ProcessGrid]:
+    """A block-cyclic layout and a grid of this shape, to which X is brought."""
+    return Layout(Cyclic("row", block), Cyclic("col", block)), ProcessGrid.trusted(shape, X.grid.comm, None)
+
+
+def block_size(n: int, ranks: int) -> int:
+    """Blocks so large that a rank's products are, and so small that all ranks have work to the end."""
+    if ranks == 1:
+        return max(1, n)
+    return int(np.clip(n // (8 * ranks) // 32 * 32, 32, 128))
+
+
+def brought(X: DistMatrix, layout: Layout, grid: ProcessGrid, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: a new matrix in this layout and dtype; with `overwrite` X itself, if it is that."""
+    X = X if X.dtype == dtype else X.astype(dtype)
+    return laid(X, layout, grid) if overwrite else converted(X, layout, grid)
+
+
+def laid(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
+    """Collective: X itself, if it lies so, or a new matrix that does."""
+    if X.grid == grid and X.lies_as(layout) and not (X.conjugated or layout.partial):
+        return X._like(X.base, layout=layout)
+    return converted(X, layout, grid)
+
+
+def told(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
+    """Collective over the grid's communicator: a few numbers that all ranks of the grid have; idle ranks get them, too."""
+    comm = grid.comm
+    if grid.size == comm.size:
+        return numbers
+    x, first = comm.xp.asarray(numbers), grid.order[0]
+    idle = set(range(comm.size)).difference(grid.order)
+    comm.alltoall(dict.fromkeys(idle, x) if comm.rank == first else {}, {first: x} if comm.rank in idle else {}).wait()
+    return comm.xp.known(x, numbers)

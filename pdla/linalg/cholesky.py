@@ -1,0 +1,244 @@
+"""Cholesky factors of positive definite matrices in square blocks over a grid, and systems that they solve.
+
+Step k of the right-looking factorization: the rank that has diagonal block k factors it, and sends its inverse along the grid
+column; there panel k, what lies below, is multiplied by it, and sent along the grid rows; the rows of the panel that face a rank's
+columns come to it along its grid column; then the rest of the triangle is updated. Of that block column k + 1 comes first, so that
+panel k + 1 is on its way while the others are updated.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import buffer
+from pdla.comm.pending import Pending
+from pdla.comm.workspace import Workspace, within
+from pdla.errors import LinAlgError
+from pdla.layout import Layout
+from pdla.linalg import checks, kernels
+from pdla.linalg.block_cyclic import dimensions, laid, told
+from pdla.linalg.rank_k import below
+from pdla.linalg.right_side import RightSide
+from pdla.linalg.triangular import in_square_blocks, new_in_square_blocks, regular, substituted
+from pdla.matmul.checks import communicator
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+HEAD = 2  # numbers before each panel: the order of the minor at which the factorization ends, 0: none, and its pivot
+
+
+def cholesky(
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None
+) -> DistMatrix:
+    """The lower triangular L of A = L L^H, A Hermitian and positive definite; collective over A's grid, idle ranks too.
+
+    A             n x n in any layout. Only one triangle is read: the lower one or, with lower=False, the upper one;
+                  then U of A = U^H U comes
+    layout        of the result, which has zeros in the other triangle; None: A's
+    overwrite_a   A may be written to, which spares a copy where it lies as it is worked on
+    check_finite  look for NaN and infinity first
+
+    A is worked on in square blocks (Cyclic along one axis for rows, one for columns, or only one of these) where it lies so, or
+    else it is brought to a near-square grid of all ranks, and back. There `cholesky_words` tells the words that are received.
+    Raises ShapeError, LayoutError, GridError or AgreementError, and LinAlgError for a matrix that is not positive definite, with
+    the order of the first leading minor that is not, on every rank.
+    Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4), panels by the diagonal block's
+    inverse.
+    """
+    said = checks.words("cholesky", A, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
+    with agreed(communicator((A,)), said):
+        dtype = _checked("cholesky", A, lower, overwrite_a, check_finite)
+        checks.result(A, A.shape, dtype, None, layout)
+    return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
+
+
+def cho_factor(
+    A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True
+) -> tuple[DistMatrix, bool]:
+    """The factor of `cholesky` in square blocks, and `lower`: for cho_solve, which then moves no factor; collective."""
+    said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite)
+    with agreed(communicator((A,)), said):
+        dtype = _checked("cho_factor", A, lower, overwrite_a, check_finite)
+    return _factor(A, dtype, lower, overwrite_a), lower
+
+
+def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> DistMatrix:
+    """Collective: L, or U, in square blocks."""
+    return factored(A, dtype, overwrite) if lower else factored(A.H, dtype, overwrite).H
+
+
+def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
+    """X of A X = B from cho_factor(A), a pair (C, lower); B, X and layout as for solve_triangular. Collective."""
+    C, lower = c_and_lower if isinstance(c_and_lower, tuple) and len(c_and_lower) == 2 else (c_and_lower, None)
+    said = checks.words("cho_solve", C, B, lower=lower, finite=check_finite, layout=layout)
+    with agreed(communicator((C, B), "c_and_lower"), said):
+        checks.flags(lower=lower, check_finite=check_finite)
+        checks.square("cho_solve", C)
+        side = RightSide.of("cho_solve", C, B, layout)
+        if check_finite:
+            checks.finite(C, B)
+    return solved_by(C if lower else C.H, side)
+
+
+def _checked(name: str, A: DistMatrix, lower: bool, overwrite_a: bool, check_finite: bool) -> np.dtype:
+    checks.flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
+    checks.square(name, A)
+    if overwrite_a:
+        checks.overwritten("A", A)
+    if check_finite:
+        checks.finite(A)
+    return checks.worked_on(name, A.dtype)
+
+
+def solved_by(L: DistMatrix, side: RightSide) -> Any:
+    """Collective: X of L L^H X = B, as its right-hand side wants it."""
+    with collective_section(L.grid.comm, "a solution by a Cholesky factor"), within(Workspace()):
+        L = in_square_blocks(L, side.dtype)
+        regular(L)
+        Y = substituted(L, side, True, False)
+        return side.back(substituted(L.H, RightSide(Y, None, side.dtype), False, False))
+
+
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
+    with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
+        L = new_in_square_blocks(A, dtype, overwrite)
+        steps = Cholesky(L)
+        order, pivot = told(L.grid, steps.run() if L.grid.active else np.zeros(HEAD))
+    if order:
+        raise LinAlgError(f"the leading minor of order {int(order)} is not positive definite (pivot {pivot:.3g})")
+    return L
+
+
+class Cholesky:
+    """One rank's work: L in place of the lower triangle of A, in blocks."""
+
+    def __init__(self, L: DistMatrix) -> None:
+        self.xp, self.a = L.xp, L.stored
+        self.rows, self.cols = dimensions(L)
+        (height, width), block = self.a.shape, self.cols.block
+        self.lefts = [buffer(self.xp, (HEAD + height * block,), self.a.dtype) for _ in range(2)]
+        self.right = buffer(self.xp, (width * block,), self.a.dtype)
+        ends = [self.cols.begins(k + 1) for k in self.rows.mine]
+        self.counts = np.repeat(np.array(ends, np.int64), [self.rows.width(k) for k in self.rows.mine])
+
+    def run(self) -> np.ndarray:
+        """The order of the first leading minor that is not positive definite, and its pivot; zeros."""
+        last = self.cols.count - 1
+        coming = self._panel(0) if last >= 0 else None
+        for k in range(last + 1):
+            head, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            if head[0]:
+                return head
+            if k == last:
+                break
+            right = self._right(left, k)
+            self._update_next(left, right, k)
+            coming = self._panel(k + 1)
+            self._update_rest(left, right, k)
+        self._clear()
+        return np.zeros(HEAD)
+
+    def _panel(self, k: int) -> Pending:
+        """Factor block column k, and start sending it along the grid rows: the head, then this rank's rows below block k."""
+        i, j, w = self.rows.begins(k + 1), self.cols.begins(k), self.cols.width(k)
+        panel = self.lefts[k % 2][: HEAD + (len(self.a) - i) * w]
+        if self.cols.here == self.cols.owner(k):
+            under, x = self.a[i:, j : j + w], panel[HEAD:].reshape(-1, w)
+            corner = self._corner(k)
+            self.xp.copy(panel[:HEAD], corner[:HEAD])
+            if x.size:
+                inverse = self.xp.reinterpret(corner[HEAD:].reshape(w, w), True)
+                multiply(self.xp, under, inverse.T, x, 1, 0)
+                self.xp.copy(under, x)
+        return self.cols.bcast(panel, self.cols.owner(k))
+
+    def _corner(self, k: int) -> Any:
+        """Factor diagonal block k; on all ranks of the grid column the head and, where anything lies below, the inverse."""
+        w, more = self.cols.width(k), k + 1 < self.cols.count
+        corner = buffer(self.xp, (HEAD + w * w * more,), self.a.dtype)
+        if self.rows.here == self.rows.owner(k):
+            i, j = self.rows.begins(k), self.cols.begins(k)
+            block = self.a[i : i + w, j : j + w]
+            order, pivot = kernels.potrf(self.xp, block)
+            head = [k * self.cols.block + order if order else 0, pivot]
+            self.xp.copy(corner[:HEAD], self.xp.asarray(np.array(head, self.a.dtype)))
+            if more:
+                inverse = corner[HEAD:].reshape(w, w)
+                self.xp.copy(inverse, block)
+                if not order:
+                    kernels.trtri(self.xp, inverse)
+        return self.rows.bcast(corner, self.rows.owner(k)).wait()
+
+    def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
+        head = self.xp.known(panel[:HEAD], np.zeros(HEAD)).real.astype(float)
+        return head, panel[HEAD:].reshape(-1, self.cols.width(k))
+
+    def _right(self, left: Any, k: int) -> Any:
+        """The conjugated rows of panel k that face this rank's columns after block k. Each rank of the grid column that has some
+        has every `turns`-th block of them."""
+        j, w = self.cols.begins(k + 1), self.cols.width(k)
+        right = self.right[: (self.a.shape[1] - j) * w].reshape(-1, w)
+        facing = self.cols.after(k)
+        turns = lcm(self.rows.parts, self.cols.parts) // self.cols.parts
+        parts = [part for turn in range(turns) if (part := facing[turn::turns])]
+        coming = [self._part(part, right if turns == 1 else None, left, k) for part in parts]
+        for part, pending in zip(parts, coming, strict=True):
+            piece = pending.wait()
+            if piece is not right:
+                self._copies(part, right, piece, j)
+        return right
+
+    def _part(self, blocks: range, piece: Any, left: Any, k: int) -> Pending:
+        """Rows of panel k on their way from the rank of the grid column that has these blocks."""
+        root = self.rows.owner(blocks[0])
+        if piece is None:
+            piece = buffer(self.xp, (sum(map(self.rows.width, blocks)), left.shape[1]), self.a.dtype)
+        if self.rows.here == root:
+            first, at = self.rows.begins(k + 1), 0
+            for block in blocks:
+                i, w = self.rows.begins(block) - first, self.rows.width(block)
+                self.xp.copy(piece[at : at + w], left[i : i + w], True)
+                at += w
+        return self.rows.bcast(piece, root)
+
+    def _copies(self, blocks: range, right: Any, piece: Any, first: int) -> None:
+        at = 0
+        for block in blocks:
+            j, w = self.cols.begins(block) - first, self.cols.width(block)
+            self.xp.copy(right[j : j + w], piece[at : at + w])
+            at += w
+
+    def _update_next(self, left: Any, right: Any, k: int) -> None:
+        """Block column k + 1, from row k + 1 on."""
+        if self.cols.here == self.cols.owner(k + 1):
+            i, j, w = self.rows.begins(k + 1), self.cols.begins(k + 1), self.cols.width(k + 1)
+            multiply(self.xp, left, right[:w].T, self.a[i:, j : j + w], -1, 1)
+
+    def _update_rest(self, left: Any, right: Any, k: int) -> None:
+        """The block columns after k + 1, as far as each row reaches."""
+        i, j = self.rows.begins(k + 2), self.cols.begins(k + 2)
+        left, right = left[i - self.rows.begins(k + 1) :], right[j - self.cols.begins(k + 1) :]
+        below(self.xp, left, right, self.a[i:, j:], self.counts[i:] - j, -1, beta=1)
+
+    def _clear(self) -> None:
+        """Write zeros above the diagonal; in the blocks on it they are already."""
+        for k in self.rows.mine:
+            i = self.rows.begins(k)
+            self.xp.scale(self.a[i : i + self.rows.width(k), self.cols.begins(k + 1) :], 0)
+
+
+def cholesky_words(n: int, grid: tuple[int, int], block: int) -> float:
+    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid; exact where blocks divide n.
+
+    With K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1)) / P + 2 K (1 - 1/P), of which the leading
+    term is n^2 / 2 (1/pr + 1/pc - 2/P).
+    """
+    pr, pc = grid
+    ranks, steps = pr * pc, n / block
+    panels = (pr + pc - 2) * (n * n - n * block) / 2
+    return (panels + (pr - 1) * block**2 * (steps - 1) + HEAD * steps * (ranks - 1)) / ranks

@@ -1,0 +1,95 @@
+"""Determinants, from the diagonal of U and the exchanges of rows of an LU factorization."""
+
+from __future__ import annotations
+
+from math import frexp, log
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pdla.comm.agreement import agreed
+from pdla.linalg import checks
+from pdla.linalg.lu import factored
+from pdla.matmul.checks import communicator
+from pdla.matrix.core import DistMatrix
+
+
+class SlogdetResult(NamedTuple):
+    """As of numpy.linalg.slogdet: the determinant is sign * exp(logabsdet)."""
+
+    sign: Any
+    logabsdet: Any
+
+
+def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """The determinant of a square matrix in any layout, a NumPy number of its dtype (float64 for integers), on every rank;
+    collective over A's grid, idle ranks too. By LU: `lu_words` tells what a rank receives, but for n words at the end.
+
+    It is infinite, or 0, where it is too large, or too small, for the dtype: slogdet's is not. overwrite_a, check_finite: as for
+    solve. Of 0 x 0 it is 1, of a singular matrix 0; NaN where NaN is not looked for. Raises ShapeError or AgreementError, and
+    LinAlgError for NaN and infinity, on every rank.
+    """
+    dtype, value, exponent = _determinant("det", A, overwrite_a, check_finite)
+    with np.errstate(over="ignore", under="ignore"):
+        return dtype.type(_scaled(value, exponent))
+
+
+def slogdet(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> SlogdetResult:
+    """The sign of the determinant (of complex matrices a number of absolute value 1), and the natural logarithm of its absolute
+    value: 0 and -infinity for a singular matrix; see det. Collective."""
+    dtype, value, exponent = _determinant("slogdet", A, overwrite_a, check_finite)
+    size = abs(value)
+    if not size > 0:
+        return SlogdetResult(dtype.type(value), np.empty(0, dtype).real.dtype.type(-np.inf if size == 0 else np.nan))
+    return SlogdetResult(dtype.type(value / size), np.empty(0, dtype).real.dtype.type(log(size) + exponent * log(2)))
+
+
+def _determinant(name: str, A: DistMatrix, overwrite_a: bool, check_finite: bool) -> tuple[np.dtype, complex, int]:
+    """Collective: the dtype of the determinant, and itself, as a number of about 1 and the exponent of a power of 2."""
+    with agreed(communicator((A,)), checks.words(name, A, over=overwrite_a, finite=check_finite)):
+        checks.flags(overwrite_a=overwrite_a, check_finite=check_finite)
+        checks.square(name, A)
+        if overwrite_a:
+            checks.overwritten("A", A)
+        if check_finite:
+            checks.finite(A)
+        dtype = checks.worked_on(name, A.dtype)
+    X, pivots, _ = factored(A, dtype, overwrite_a)
+    value, exponent = _product(_diagonal(X))
+    odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2
+    return dtype, -value if odd else value, exponent
+
+
+def _diagonal(X: DistMatrix) -> list[complex]:
+    """Collective: the diagonal, on every rank."""
+    rows, cols = X.indices
+    in_rows, in_cols, count = rows.overlay(cols)
+    i, j = np.arange(len(rows))[in_rows], np.arange(len(cols))[in_cols]
+    mine = X.xp.known(X.xp.picked(X.stored, i, j), np.ones(count))
+    whole = np.ones(X.shape[0], X.dtype)
+    for places, values in X.grid.comm.share((rows.indices()[i], mine)):
+        whole[places] = values
+    return whole.tolist()
+
+
+def _product(numbers: list[complex]) -> tuple[complex, int]:
+    """As a number of about 1, and the exponent of a power of 2."""
+    value: complex = 1.0
+    exponent = 0
+    for number in numbers:
+        mantissa, power = _split(number)
+        value, more = _split(value * mantissa)
+        exponent += power + more
+    return value, exponent
+
+
+def _split(number: complex) -> tuple[complex, int]:
+    power = frexp(max(abs(number.real), abs(number.imag)))[1]
+    return _scaled(number, -power), power
+
+
+def _scaled(number: complex, power: int) -> complex:
+    """number 2^power."""
+    if isinstance(number, complex):
+        return complex(*np.ldexp([number.real, number.imag], power).tolist())
+    return float(np.ldexp(number, power))

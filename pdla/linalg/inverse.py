@@ -1,0 +1,161 @@
+"""The inverse of a matrix, from its LU or Cholesky factor; and powers.
+
+Column c of L^-1 P has zeros above the row in which column c of P has its 1. So each rank sorts its columns by these rows, and works
+at each block of L on the first of them alone, which spares two thirds of the work. The columns lie in turns, as L's do, so that
+ranks have like shares of that. A positive definite matrix has a Hermitian inverse: of L^-H (L^-1) the lower triangle is worked out
+in the same way, and is then made symmetric.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.workspace import Workspace, within
+from pdla.errors import LinAlgError, PlanError, ShapeError
+from pdla.layout import Layout
+from pdla.linalg import checks, lu
+from pdla.linalg.block_cyclic import dimensions, laid
+from pdla.linalg.cholesky import factored
+from pdla.linalg.solve import ASSUMED
+from pdla.linalg.symmetrize import make_real, symmetrize
+from pdla.linalg.triangular import Substitution, in_square_blocks, regular
+from pdla.matmul import matmul
+from pdla.matmul.checks import communicator, one_of
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import eye
+from pdla.matrix.redistribute import converted
+
+ALL = slice(None)
+
+
+def inv(
+    A: DistMatrix, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> DistMatrix:
+    """The inverse of A; collective over A's grid, idle ranks too. To solve A X = B, `solve` is faster and more accurate.
+
+    A             n x n in any layout
+    assume_a, lower, overwrite_a   as for solve; for "pos" the inverse is Hermitian, bit for bit
+    check_finite  look for NaN and infinity first
+    layout        of the inverse; None: A's
+
+    After the factorization a rank receives, in the mean, (1 - 1/P) (n^2 + n block) words for the general inverse, and about
+    n^2 (1/pr + 1/pc - 2/P) on a pr x pc grid for a positive definite one, besides what brings A to the layout of its factor, and
+    the inverse back. Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError,
+    GridError, PlanError or AgreementError, on every rank.
+    LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
+    """
+    said = checks.words("inv", A, assume_a=assume_a, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
+    with agreed(communicator((A,)), said):
+        if not one_of(assume_a, ASSUMED):
+            raise PlanError(f"inv: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
+        checks.flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
+        checks.square("inv", A)
+        if overwrite_a:
+            checks.overwritten("A", A)
+        if check_finite:
+            checks.finite(A)
+        dtype = checks.worked_on("inv", A.dtype)
+        checks.result(A, A.shape, dtype, None, layout)
+    return laid(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
+
+
+def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool = True, overwrite: bool = False) -> DistMatrix:
+    """Collective: the inverse, where the factor lies."""
+    if assume_a in ("gen", "sym", "her"):
+        return _by_lu(A, dtype, overwrite)
+    if assume_a == "pos":
+        return _by_cholesky(A if lower else A.H, dtype, overwrite)
+    return _of_lower(A, dtype) if assume_a == "lower triangular" else _of_lower(A.T, dtype).T
+
+
+def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
+    """Collective: U^-1 (L^-1 P)."""
+    X, pivots, singular = lu.factored(A, dtype, overwrite)
+    if singular:
+        raise LinAlgError(f"the matrix is singular: {lu.zero(singular)}")
+    places = np.argsort(lu.order(pivots))
+    with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
+        order = np.argsort(places[X.indices[1].indices()])
+        Y = _forward(X, places, order, True)
+        _substitute(X, Y, False, None)
+        if Y.stored.size:
+            Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(order)))
+    return Y
+
+
+def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
+    """Collective: the lower triangle of L^-H L^-1, made symmetric."""
+    L = factored(A, dtype, overwrite)
+    with collective_section(A.grid.comm, "an inverse by Cholesky"), within(Workspace()):
+        Y = _forward(L, np.arange(L.shape[0]), ALL, False)
+        T = L.H
+        Y = laid(Y, T.layout, T.grid)
+        _substitute(T, Y, False, _filled(T, Y.indices[1].indices()))
+        symmetrize(Y, True)
+        if dtype.kind == "c":
+            make_real(Y.stored, *Y.indices)
+    return Y
+
+
+def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: the inverse of a lower triangle."""
+    with collective_section(A.grid.comm, "an inverse of a triangle"), within(Workspace()):
+        T = in_square_blocks(A, dtype)
+        regular(T)
+        return _forward(T, np.arange(T.shape[0]), ALL, False)
+
+
+def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:
+    """Collective: T^-1 times the matrix with a 1 in row places[c] of each column c; each rank has its columns in this order, in
+    which the rows ascend. It lies as T, which is in square blocks and lower triangular."""
+    Y = DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout)
+    T.xp.scale(Y.stored, 0)
+    rows, cols = (held.indices() for held in T.indices)
+    wanted = places[cols][order]
+    there = np.searchsorted(rows, wanted)
+    mine = np.flatnonzero(np.append(rows, -1)[there] == wanted)
+    T.xp.place(Y.stored, there[mine], mine, 1)
+    _substitute(T, Y, True, _filled(T, wanted), unit)
+    return Y
+
+
+def _filled(T: DistMatrix, rows: np.ndarray) -> list[int]:
+    """For each block of T how many of this rank's columns, which begin in these ascending rows, begin in it or before."""
+    ends = dimensions(T)[0]
+    return np.searchsorted(rows, [(k + 1) * ends.block for k in range(ends.count)]).tolist()
+
+
+def _substitute(T: DistMatrix, Y: DistMatrix, lower: bool, filled: list[int] | None, unit: bool = False) -> None:
+    """Collective: Y becomes T^-1 Y, as far as it is filled."""
+    steps = Substitution(T, Y, lower, unit)
+    if T.grid.active and T.shape[0]:
+        steps.many(filled)
+
+
+def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
+    """A^n in A's layout, for any integer n, as numpy.linalg.matrix_power: by repeated squaring, of the inverse where n is negative.
+    Collective over A's grid, idle ranks too; at most 2 log2 |n| products.
+
+    Integers stay integers, but for a negative n. Raises LinAlgError for a negative power of a singular matrix, ShapeError or
+    AgreementError, on every rank.
+    """
+    with agreed(communicator((A,)), checks.words("matrix_power", A, n)):
+        checks.square("matrix_power", A)
+        if not isinstance(n, (int, np.integer)) or isinstance(n, bool):
+            raise ShapeError(f"matrix_power: n={n!r}: an integer")
+        dtype = checks.worked_on("inv", A.dtype) if n < 0 else A.dtype
+    layout = A.layout.summed
+    if n == 0:
+        return eye(A.shape[0], A.grid, layout, dtype=dtype)
+    X = converted(A, layout, A.grid) if n > 0 else laid(_inverse(A, dtype), layout, A.grid)
+    return reduce(lambda power, bit: _next(power, X, bit == "1"), bin(abs(n))[3:], X)
+
+
+def _next(power: DistMatrix, X: DistMatrix, times: bool) -> DistMatrix:
+    square = matmul(power, power, layout=X.layout)
+    return matmul(square, X, layout=X.layout) if times else square

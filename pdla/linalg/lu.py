@@ -1,0 +1,231 @@
+"""LU with partial pivoting, P A = L U, and systems that it solves.
+
+A is worked on in block columns over a row of ranks, so that a panel lies on one rank, and its pivots are LAPACK's, on any number of
+ranks. Step k: the rank that has block column k factors it, and sends it with its pivots to the others; each exchanges rows of its
+columns, solves for its part of U, and updates what lies below, block column k + 1 first, so that panel k + 1 is on its way while
+the others are updated.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import buffer
+from pdla.comm.pending import Pending
+from pdla.comm.workspace import Workspace, within
+from pdla.cuts import Block
+from pdla.errors import LinAlgError, ShapeError
+from pdla.layout import Layout, axes_of, effective
+from pdla.linalg import checks, kernels
+from pdla.linalg.block_cyclic import block_size, brought, dimensions, square_blocks, told, working
+from pdla.linalg.right_side import RightSide
+from pdla.linalg.triangular import in_square_blocks, regular, substituted
+from pdla.matmul.checks import communicator, matrix
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+ALL = slice(None)
+
+
+def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> tuple[DistMatrix, np.ndarray]:
+    """L and U of P A = L U in one matrix, and the pivots, as scipy.linalg.lu_factor; collective over A's grid, idle ranks too.
+
+    A       m x n in any layout; with overwrite_a it may be written to, which spares a copy where it lies as it is worked on
+    LU      L below the diagonal, whose ones are not stored, and U above it, in block columns over a row of ranks
+    pivots  for i below min(m, n) the row pivots[i] with which row i was exchanged: a NumPy array, on every rank
+
+    Columns that lie Cyclic along one axis of the grid, rows whole, are worked on where they are; else A is brought there:
+    `lu_words` tells what a rank receives there. Warns where U is singular, and goes on, as SciPy does. Raises ShapeError or
+    AgreementError, and LinAlgError for NaN and infinity, on every rank. Right-looking with lookahead, as HPL (Petitet et al.,
+    netlib.org/benchmark/hpl).
+    """
+    with agreed(communicator((A,)), checks.words("lu_factor", A, over=overwrite_a, finite=check_finite)):
+        checks.flags(overwrite_a=overwrite_a, check_finite=check_finite)
+        matrix(A)
+        if overwrite_a:
+            checks.overwritten("A", A)
+        if check_finite:
+            checks.finite(A)
+        dtype = checks.worked_on("lu_factor", A.dtype)
+    X, pivots, singular = factored(A, dtype, overwrite_a)
+    if singular:
+        warnings.warn(f"lu_factor: {zero(singular)}", RuntimeWarning, stacklevel=2)
+    return X, pivots
+
+
+def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
+    """X of A X = B from lu_factor(A), a pair (LU, pivots); B, X and layout as for solve_triangular. Collective.
+
+    Raises LinAlgError, on every rank, where U is singular.
+    """
+    X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
+    said = checks.words("lu_solve", X, pivots, B, finite=check_finite, layout=layout)
+    with agreed(communicator((X, B), "lu_and_piv"), said):
+        checks.flags(check_finite=check_finite)
+        checks.square("lu_solve", X)
+        _pivots(X, pivots)
+        side = RightSide.of("lu_solve", X, B, layout)
+        if check_finite:
+            checks.finite(X, B)
+    return solved_by_lu(X, np.asarray(pivots), side)
+
+
+def _pivots(X: DistMatrix, pivots: Any) -> None:
+    n = X.shape[0]
+    kept = isinstance(pivots, np.ndarray) and pivots.dtype.kind in "iu" and pivots.shape == (n,)
+    if not kept or not (0 <= pivots.min(initial=0) <= pivots.max(initial=0) < max(1, n)):
+        raise ShapeError(f"lu_solve: pivots={pivots!r}: {n} numbers of rows, as lu_factor gives them")
+
+
+def zero(singular: int) -> str:
+    return f"element ({singular - 1}, {singular - 1}) of U is 0 or NaN"
+
+
+def solved_by_lu(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
+    """Collective: X of L U X = P B, as its right-hand side wants it."""
+    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        X = in_square_blocks(X, side.dtype)
+        regular(X)
+        Y = RightSide(_exchanged(X, pivots, side), None, side.dtype)
+        Y = RightSide(substituted(X, Y, True, True), None, side.dtype)
+        return side.back(substituted(X, Y, False, False))
+
+
+def solved_by_adjoint(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> Any:
+    """Collective: x of A^H x = b from the factors of A, b a vector."""
+    with collective_section(X.grid.comm, "a solution by LU"), within(Workspace()):
+        T = in_square_blocks(X, side.dtype).H
+        Y = RightSide(substituted(T, side, True, False), None, side.dtype)
+        x = side.back(substituted(T, Y, False, True))
+    return x[np.argsort(order(pivots))]
+
+
+def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix:
+    """Collective: B with its rows exchanged, whole columns over the ranks that have X's columns."""
+    columns = tuple(map(Block, axes_of(effective(X.layout.cols, X.grid.sizes))))
+    Y = side.brought(Layout.trusted((), columns), X.grid)
+    if Y.stored.size:
+        _exchange(Y.xp, Y.stored, *moves(pivots, 0))
+    return Y
+
+
+def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
+    """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
+    X, pivots, singular = factored(A, side.dtype, overwrite)
+    if singular:
+        raise LinAlgError(f"the matrix is singular: {zero(singular)}")
+    return solved_by_lu(X, pivots, side)
+
+
+def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:
+    """Collective: L and U in one matrix, the pivots, and the number of the first that is 0 or NaN, from 1 on; 0: none is."""
+    with collective_section(A.grid.comm, "an LU factorization"), within(Workspace()):
+        X = _in_block_columns(A, dtype, overwrite)
+        steps = LU(X)
+        numbers = told(X.grid, steps.run() if X.grid.active else np.zeros(1 + min(A.shape)))
+    return X, numbers[1:].astype(np.int64), int(numbers[0])
+
+
+def _in_block_columns(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
+    if square_blocks(A) and not effective(A.layout.rows, A.grid.sizes):
+        return brought(A, A.layout, A.grid, dtype, overwrite)
+    ranks = A.grid.comm.size
+    return brought(A, *working(A, (1, ranks), block_size(min(A.shape), ranks)), dtype)
+
+
+class LU:
+    """One rank's work: L and U in place of its block columns of A."""
+
+    def __init__(self, X: DistMatrix) -> None:
+        self.xp, self.a = X.xp, X.stored
+        self.rows, self.cols = dimensions(X)
+        (self.m, _), self.order = X.shape, min(X.shape)
+        block = self.cols.block
+        self.count = -(-self.order // block)
+        self.panels = [buffer(self.xp, (1 + block + self.m * block,), self.a.dtype) for _ in range(2)]
+
+    def run(self) -> np.ndarray:
+        """The number of the first pivot that is 0 or NaN, 0 for none; and the pivots."""
+        numbers = np.zeros(1 + self.order)
+        coming = self._panel(0) if self.count else None
+        for k in range(self.count):
+            head, panel = self._split(coming.wait(), k)  # type: ignore[union-attr]
+            i, w = k * self.cols.block, self._width(k)
+            numbers[0], numbers[1 + i : 1 + i + w] = numbers[0] or head[0], head[1:]
+            exchanges, after = moves(head[1:].astype(np.int64), i), self._after(k)
+            ahead = after + self.cols.width(k + 1) if self.cols.here == self.cols.owner(k + 1) and k + 1 < self.count else after
+            self._advance(panel, exchanges, i, slice(after, ahead))
+            coming = self._panel(k + 1) if k + 1 < self.count else None
+            self._advance(panel, exchanges, i, slice(ahead, None))
+            _exchange(self.xp, self.a[:, : self.cols.begins(k)], *exchanges)
+        return numbers
+
+    def _width(self, k: int) -> int:
+        """The columns of panel k: of a matrix with fewer rows than columns the last may be narrower than its block."""
+        return min(self.cols.block, self.order - k * self.cols.block)
+
+    def _after(self, k: int) -> int:
+        """Where this rank's columns after panel k begin."""
+        return self.cols.begins(k) + (self._width(k) if self.cols.here == self.cols.owner(k) else 0)
+
+    def _panel(self, k: int) -> Pending:
+        """Factor block column k, and start sending it to the others: the head, then the panel by columns."""
+        i, j, w = k * self.cols.block, self.cols.begins(k), self._width(k)
+        panel = self.panels[k % 2][: 1 + w + (self.m - i) * w]
+        if self.cols.here == self.cols.owner(k):
+            block, mine = panel[1 + w :].reshape(w, self.m - i).T, self.a[i:, j : j + w]
+            self.xp.copy(block, mine)
+            pivots, singular = kernels.getrf(self.xp, block)
+            head = np.array([i + singular if singular else 0, *(i + pivots)], self.a.dtype)
+            self.xp.copy(panel[: 1 + w], self.xp.asarray(head))
+            self.xp.copy(mine, block)
+        return self.cols.bcast(panel, self.cols.owner(k))
+
+    def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
+        """The head, and the panel; of arrays without data pivots as of random elements, all in rows further down."""
+        i, w = k * self.cols.block, self._width(k)
+        unknown = np.array([0, *np.minimum(np.arange(i, i + w) + w, self.m - 1)])
+        head = self.xp.known(panel[: 1 + w], unknown).real.astype(float)
+        return head, panel[1 + w :].reshape(w, self.m - i).T
+
+    def _advance(self, panel: Any, exchanges: tuple[np.ndarray, np.ndarray], i: int, cols: slice) -> None:
+        """Exchange rows of some columns after the panel, solve for U's, and update those below."""
+        x, w = self.a[:, cols], panel.shape[1]
+        if x.size:
+            _exchange(self.xp, x, *exchanges)
+            kernels.trsm(self.xp, panel[:w], x[i : i + w], True, True)
+            multiply(self.xp, panel[w:], x[i : i + w], x[i + w :], -1, 1)
+
+
+def moves(pivots: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """Exchanges of rows first, first + 1, ... with rows `pivots`, one after another, as rows that are written, and whose contents
+    they get."""
+    lying: dict[int, int] = {}
+    for i, j in enumerate(pivots.tolist(), first):
+        if i != j:
+            lying[i], lying[j] = lying.get(j, j), lying.get(i, i)
+    return np.array([*lying], np.int64), np.array([*lying.values()], np.int64)
+
+
+def order(pivots: np.ndarray) -> np.ndarray:
+    """Which row of A is row i of P A."""
+    rows, (to, was) = np.arange(len(pivots)), moves(pivots, 0)
+    rows[to] = was
+    return rows
+
+
+def _exchange(xp: Any, x: Any, to: np.ndarray, was: np.ndarray) -> None:
+    if len(to) and x.size:
+        xp.put(x, to, ALL, xp.take(x, was, ALL))
+
+
+def lu_words(m: int, n: int, ranks: int, block: int) -> float:
+    """Words that a rank receives, in the mean, for LU of an m x n matrix, m >= n, over so many ranks; exact where blocks divide n.
+
+    With K = n / block, (1 - 1/P) (m n - (n^2 - n block) / 2 + n + K): all panels but its own, with the pivots.
+    """
+    return (1 - 1 / ranks) * (m * n - (n * n - n * block) / 2 + n + n / block)

@@ -1,0 +1,227 @@
+"""Triangular systems T X = B, T in square blocks over a grid, in place in B.
+
+Many columns: T's panels travel along the grid rows, the next one while this one is used, and the solved blocks of X along the grid
+columns (right-looking). Few columns: T stays, addends of B's blocks are summed along the grid rows instead.
+A transpose is a view, whose grid rows are T's grid columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.agreement import agreed, collective_section
+from pdla.comm.ledger import buffer
+from pdla.comm.pending import Pending, done
+from pdla.comm.workspace import Workspace, within
+from pdla.cuts import Block
+from pdla.errors import LinAlgError, ShapeError
+from pdla.layout import Layout, axes_of, effective
+from pdla.linalg import checks, kernels
+from pdla.linalg.block_cyclic import block_size, brought, dimensions, near_square, square_blocks, working
+from pdla.linalg.right_side import RightSide
+from pdla.matmul.checks import communicator, one_of, scalars
+from pdla.matmul.schedules.streams import multiply
+from pdla.matrix.core import DistMatrix
+
+FEW = 32  # columns of B up to which T is not moved: more are multiplied by one grid column at a time
+
+
+def solve_triangular(
+    A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> Any:
+    """X of A X = B, A triangular; collective over A's grid, idle ranks too. Nothing is written to A.
+
+    A              n x n in any layout; only the triangle that `lower` names is read. For A^T or A^H give A.T or A.H, views, whose
+                   other triangle it is
+    B              n x m on A's communicator, in any layout: then X is a DistMatrix in B's layout, or in `layout`; or a NumPy vector
+                   of n numbers, equal on all ranks: then X is one, too
+    unit_diagonal  take the diagonal to be ones; it is not read
+    overwrite_b    a DistMatrix B may be written to, which spares a copy where it lies as it is worked on: its rows cut as A's are
+    check_finite   look for NaN and infinity in A and B first
+
+    In square blocks (Cyclic along one axis for rows, one for columns, or only one of these) A is worked on where it lies, else it
+    is brought to such a layout. On a pr x pc grid a rank receives about n^2 / 2 pr (1 - 1/pc) + n m / pc (1 - 1/pr) words for many
+    columns, n m (1 + 1/pc) for up to 32. Raises ShapeError, LayoutError, GridError or AgreementError, LinAlgError for a zero on the
+    diagonal and for NaN, on every rank. Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3.
+    """
+    named = {"lower": lower, "unit": unit_diagonal, "over": overwrite_b, "finite": check_finite, "layout": layout}
+    with agreed(communicator((A, B)), checks.words("solve_triangular", A, B, **named)):
+        checks.flags(lower=lower, unit_diagonal=unit_diagonal, overwrite_b=overwrite_b, check_finite=check_finite)
+        checks.square("solve_triangular", A)
+        side = RightSide.of("solve_triangular", A, B, layout, overwrite_b)
+        if check_finite:
+            checks.finite(A, B)
+    return solved(A, side, lower, unit_diagonal)
+
+
+def trsm(
+    A: DistMatrix, B: DistMatrix, *, lower: bool, side: str = "left", unit_diagonal: bool = False, alpha: complex = 1,
+    layout: Layout | None = None,
+) -> DistMatrix:
+    """X of A X = alpha B (side="left") or X A = alpha B (side="right"), A triangular, B a matrix; see solve_triangular. NaN is not
+    looked for."""
+    said = checks.words("trsm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
+    with agreed(communicator((A, B)), said):
+        checks.flags(lower=lower, unit_diagonal=unit_diagonal)
+        checks.square("trsm", A)
+        if not one_of(side, ("left", "right")):
+            raise ShapeError(f"trsm: side={side!r}: 'left' for A X = alpha B, 'right' for X A = alpha B")
+        right = side == "right"
+        if not isinstance(B, DistMatrix):
+            raise ShapeError(f"trsm: B={B!r}: a DistMatrix; solve_triangular takes vectors, too")
+        turned = layout.T if right and isinstance(layout, Layout) else layout
+        over = RightSide.of("trsm", A.T if right else A, B.T if right else B, turned)
+        scalars(over.dtype, alpha, 0, B)
+    X = solved(A.T if right else A, over, lower != right, unit_diagonal, alpha)
+    return X.T if right else X
+
+
+def solved(A: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> Any:
+    """Collective: X of A X = alpha B, as its right-hand side wants it."""
+    with collective_section(A.grid.comm, "a triangular system"), within(Workspace()):
+        T = in_square_blocks(A, side.dtype)
+        if not unit:
+            regular(T)
+        X = substituted(T, side, lower, unit, alpha)
+        return side.back(X)
+
+
+def in_square_blocks(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
+    """Collective: A itself, if it lies in square blocks and is of this dtype, or a copy."""
+    return A if square_blocks(A) and A.dtype == dtype else new_in_square_blocks(A, dtype)
+
+
+def new_in_square_blocks(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
+    """Collective: a copy, where A lies if it is in square blocks; with `overwrite` A itself then, if it is of this dtype."""
+    if square_blocks(A):
+        return brought(A, A.layout, A.grid, dtype, overwrite)
+    ranks = A.grid.comm.size
+    return brought(A, *working(A, near_square(ranks), block_size(A.shape[0], ranks)), dtype)
+
+
+def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:
+    """Collective: X of T X = alpha B, T in square blocks, with no zero on its diagonal."""
+    few = side.shape[1] <= FEW
+    columns = axes_of(effective(T.layout.cols, T.grid.sizes))
+    lying = Layout.trusted(T.layout.rows, () if few else tuple(map(Block, columns)))
+    X = side.brought(lying, T.grid)
+    X.xp.scale(X.stored, alpha)
+    steps = Substitution(T, X, lower, unit)
+    if T.grid.active and T.shape[0]:
+        if few:
+            steps.few()
+        else:
+            steps.many()
+    return X._like(X.base, layout=Layout.trusted(lying.rows, (), columns)) if few and columns else X
+
+
+def regular(T: DistMatrix) -> None:
+    """Collective: LinAlgError, on every rank, where T has a zero on its diagonal."""
+    rows, cols = T.indices
+    in_rows, in_cols, count = rows.overlay(cols)
+    xp, first = T.xp, T.shape[0]
+    if count:
+        i, j = np.arange(len(rows))[in_rows], np.arange(len(cols))[in_cols]
+        zero = xp.known(xp.picked(T.stored, i, j), np.ones(count)) == 0
+        first = int(rows.indices()[i][zero].min(initial=first))
+    least = _least(T, first)
+    if least < T.shape[0]:
+        raise LinAlgError(f"the triangular matrix is singular: element ({least}, {least}) of its diagonal is 0")
+
+
+def _least(T: DistMatrix, number: int) -> int:
+    """Collective: the least of the ranks' numbers."""
+    comm = T.grid.comm
+    mine = comm.xp.asarray(np.array([-float(number)]))
+    for half in comm.halves(mine.copy(), mine, "maximum"):
+        half.wait()
+    return int(-comm.xp.known(mine, np.array([-float(T.shape[0])]))[0])
+
+
+class Substitution:
+    """One rank's work: T X = B, in place in X's block, which begins as B."""
+
+    def __init__(self, T: DistMatrix, X: DistMatrix, lower: bool, unit: bool) -> None:
+        self.xp, self.t, self.x = T.xp, T.stored, X.stored
+        self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
+        self.rows, self.cols = dimensions(T)
+        steps = range(self.rows.count)
+        self.steps = steps if lower else steps[::-1]
+
+    def _span(self, k: int) -> slice:
+        """This rank's rows of block k."""
+        return slice(self.rows.begins(k), self.rows.begins(k + 1))
+
+    def _rest(self, k: int) -> slice:
+        """Its rows that block k is still to be taken from."""
+        return slice(self.rows.begins(k + 1), None) if self.lower else slice(0, self.rows.begins(k))
+
+    def _reach(self, k: int) -> slice:
+        """Both: the rows of panel k."""
+        return slice(self.rows.begins(k), None) if self.lower else slice(0, self.rows.begins(k + 1))
+
+    def _within(self, rows: slice, k: int) -> slice:
+        """Rows as positions in panel k."""
+        start = self._reach(k).start
+        return slice(rows.start - start, None if rows.stop is None else rows.stop - start)
+
+    def many(self, filled: list[int] | None = None) -> None:
+        """filled: at each block, of how many of this rank's first columns X is worked out; None: of all."""
+        size = 0 if self.cols.comm is None else len(self.t) * self.cols.block
+        self.panels = [buffer(self.xp, (size,), self.t.dtype) for _ in range(2)]
+        coming = self._panel(self.steps[0])
+        for k, following in zip(self.steps, [*self.steps[1:], None], strict=True):
+            panel = coming.wait()
+            if following is not None:
+                coming = self._panel(following)
+            cols = slice(None if filled is None else filled[k])
+            block = self._solved(panel[self._within(self._span(k), k)], k, cols)
+            rest = self._rest(k)
+            multiply(self.xp, panel[self._within(rest, k)], block, self.x[rest, cols], -1, 1)
+
+    def _panel(self, k: int) -> Pending:
+        """Block column k of T, this rank's rows of the triangle, on its way."""
+        reach, at = self._reach(k), self.cols.begins(k)
+        width, owner = self.cols.width(k), self.cols.owner(k)
+        height = len(range(*reach.indices(len(self.t))))
+        if self.cols.comm is None:
+            return done(self.xp.reinterpret(self.t[reach, at : at + width], self.conjugated))
+        panel = self.panels[k % 2][: height * width].reshape(height, width)
+        if self.cols.here == owner:
+            self.xp.copy(panel, self.t[reach, at : at + width], self.conjugated)
+        return self.cols.bcast(panel, owner)
+
+    def _solved(self, corner: Any, k: int, cols: slice = slice(None)) -> Any:
+        """Block k of X, of these columns, on all ranks of the grid column."""
+        owner, x = self.rows.owner(k), self.x[self._span(k), cols]
+        if self.rows.here == owner:
+            kernels.trsm(self.xp, corner, x, self.lower, self.unit)
+        else:
+            x = buffer(self.xp, (self.rows.width(k), x.shape[1]), self.x.dtype)
+        return self.rows.bcast(x, owner).wait()
+
+    def few(self) -> None:
+        """The first rank of a grid row begins with B, the others with 0: of each block k the addends are summed on the rank that
+        solves it, and X is left on these ranks."""
+        if self.cols.here:
+            self.xp.scale(self.x, 0)
+        for k in self.steps:
+            self._sum(k)
+            if self.cols.here == self.cols.owner(k):
+                at = self.cols.begins(k)
+                panel = self.t[:, at : at + self.cols.width(k)]
+                corner = self.xp.reinterpret(panel[self._span(k)], self.conjugated)
+                block, rest = self._solved(corner, k), self._rest(k)
+                multiply(self.xp, self.xp.reinterpret(panel[rest], self.conjugated), block, self.x[rest], -1, 1)
+
+    def _sum(self, k: int) -> None:
+        """Sum the addends of block k on the rank that has its diagonal; the others then have 0 there."""
+        owner, x = self.cols.owner(k), self.x[self._span(k)]
+        if self.cols.comm is None or self.rows.here != self.rows.owner(k) or not x.size:
+            return
+        self.cols.comm.reduce(x, owner).wait()
+        if self.cols.here != owner:
+            self.xp.scale(x, 0)

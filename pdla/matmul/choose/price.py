@@ -1,0 +1,259 @@
+"""What a way costs, for the rank that receives most: the words of the product and of the conversions, messages, and idle ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import ceil, prod
+
+import numpy as np
+
+from pdla.grid import usual_order
+from pdla.layout import Layout, extra_axes, ranks_along
+from pdla.matmul import boxes, roles
+from pdla.matmul.algorithms.table import Table
+from pdla.matmul.choose.mapping import Kept, Side, kept_in_all, most_kept
+from pdla.matmul.choose.nodes import far
+from pdla.matmul.choose.problem import Problem, Sizes, lying_so
+from pdla.matmul.schedules import SCHEDULES
+from pdla.matrix.redistribute import sums_to
+
+Order = Sequence[int] | np.ndarray | None  # the rank at each place of a grid, flat; None: as usual
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to multiply, and its price.
+
+    table   None: by the rule on the matrices' own grid, with `roles` and `schedule`
+    order   the communicator's rank at each place of the table's grid, flat;  stays: which of A, B and C need no conversion
+    words   a rank receives for the product;  moved: for the conversions;  price: in multiples of the lower bound
+    """
+
+    algorithm: str
+    schedule: str
+    roles: roles.Roles
+    table: Table | None
+    order: np.ndarray | None = field(compare=False)
+    words: float
+    moved: float
+    price: float
+    stays: tuple[bool, bool, bool] = (True, True, True)
+
+    def in_words(self, itemsize: int) -> str:
+        """The way in words, with the bytes that a rank receives."""
+        grid = " on its own grid" if self.table is None else " on " + " x ".join(map(str, self.table.shape))
+        schedule = "" if self.schedule == self.algorithm else f" by {self.schedule}"
+        received, moved = (round(words * itemsize) for words in (self.words, self.moved))
+        return f"{self.algorithm}{schedule}{grid}: receives {received} bytes, and conversions {moved}"
+
+
+def redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> float:
+    """Messages by which A and B come where they are needed, less those of the gathers that a box's price counts: other ones, where
+    no all-gather brings them, or none, where they lie there in copies. And those by which C goes to its layout when it has been
+    summed."""
+    place, received = q.A.place, np.zeros(q.ranks)
+
+    def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
+        lies, needed = (Side(shape, layout, place.axes, place.shape) for layout in (user, native))
+        return Kept(lies, needed, place.order, q.ranks)
+
+    each = zip((q.A, q.B), given, chosen.layouts, (used.n, used.m), q.messages(how, used), strict=False)
+    for X, layout, needed, ranks, counted in each:
+        if SCHEDULES[how].reads_in_place:
+            continue
+        gathered = extra_axes(layout, needed, place.sizes)
+        if gathered is None:
+            received += kept(X.shape, layout, needed).messages(place.order, False) - counted
+        elif (parts := prod(place.sizes[axis] for axis in gathered)) != ranks:
+            received += parts - 1 - counted
+    if q.C is not None:
+        steps = sums_to(q.C.shape, chosen.C, given[2], tuple(place.sizes.items()))
+        layouts = [chosen.C.summed, *(layout for _, _, layout in steps)]
+        received += kept(q.C.shape, given[2], layouts[-1]).messages(place.order, True)
+    return float(received.max())
+
+
+def native_price(q: Sizes, table: Table, order: Order = None) -> float:
+    return q.priced(table.schedule, table.box, table_weighed(q, table, order, table.words(*q.mnk)))
+
+
+def table_weighed(q: Sizes, table: Table, order: Order, words: float) -> float:
+    """`weighed` for a table by which a rank receives so many words."""
+    if not q.readable and q.homes is None:
+        return words
+    return weighed(q, table.schedule, words, table.layouts, table.roles, table.sizes, order)
+
+
+def weighed(
+    q: Sizes, schedule: str, words: float, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int], order: Order
+) -> float:
+    """The words by which a product is priced: those that a rank receives, of which those from other nodes count more. Where ranks
+    share memory, half the words that it copies: a word in a message is copied twice, as it is sent and as it is received."""
+    if not q.readable and q.homes is None:
+        return words
+    lying, layouts = lying_so(given, sizes), chosen.layouts
+    if q.readable:
+        return roles.copied(lying, layouts, q.mnk, sizes, q.seen if SCHEDULES[schedule].reads_in_place else None) / 2
+    shape = tuple(sizes.values())
+    assert q.homes is not None
+    where = q.homes[usual_order(shape).ravel() if order is None else np.asarray(order)].reshape(shape)
+    return words + (q.machine.distance - 1) * far(roles.moves(lying, layouts, q.mnk, sizes), tuple(sizes), where)
+
+
+class KeptOf:
+    """What ranks hold already of A, B and C in a table's layouts. Each pair of layouts is compared once."""
+
+    def __init__(self, q: Problem) -> None:
+        self.q = q
+        self.sides = [Side(X.shape, X.layout.summed, X.place.axes, X.place.shape) for X in q.operands]
+        self.known: dict[tuple, Kept] = {}
+        self.found: dict[tuple, np.ndarray] = {}
+
+    @cached_property
+    def most(self) -> list[int]:
+        """The elements of the largest block of each operand."""
+        return [int(side.elements.max(initial=0)) for side in self.sides]
+
+    def __call__(self, table: Table) -> list[Kept]:
+        each = []
+        for i, (X, layout) in enumerate(zip(self.q.operands, table.layouts, strict=False)):
+            key = i, table.shape, table.axes, layout
+            if key not in self.known:
+                native = Side(X.shape, layout, table.axes, table.shape)
+                self.known[key] = Kept(self.sides[i], native, X.place.order, self.q.ranks)
+            each.append(self.known[key])
+        return each
+
+    def words(self, kept: Kept, order: np.ndarray, back: bool) -> np.ndarray:
+        """Words each rank receives on the way to the table's layout, or back from it."""
+        key = (id(kept), order.tobytes(), back)
+        if key not in self.found:
+            self.found[key] = kept.returning(order) if back else kept.arriving(order)
+        return self.found[key]
+
+
+def priced_way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+    """A table with ranks in this order, and its price."""
+    words, stay = table.words(*q.mnk), at_home(q, table, order)
+    if SCHEDULES[table.schedule].reads_in_place and not stay:
+        return _way_in_place(q, kept, table.straight, order)
+    if stay:
+        moved, brought, stays, more = 0.0, 0.0, (True, True, True), 0
+    elif q.large:
+        (moved, more), stays = _by_sizes(q, table), (False, False, q.C is None)
+        brought = q.anywhere(moved)
+    else:
+        each = kept(table)
+        arriving, returning, stays = _moves(q, kept, each, order)
+        moved, more = float((arriving + returning).max()), _messages(each, order)
+        # Where few ranks hold A or B, what these send takes longer than what any receives.
+        leaving = each[0].leaving(order) + each[1].leaving(order)
+        brought = float((np.maximum(arriving, leaving) + returning).max())
+        if q.homes is not None:
+            brought = max(brought, _by_node(q, each, order, arriving, returning))
+    price = q.priced(table.schedule, table.box, table_weighed(q, table, order, words) + brought, more)
+    return Way(table.algorithm, table.schedule, table.roles, table, order, words, moved, price, stays)
+
+
+def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
+    """The way by which A and B, in any layouts, are written to shared memory and read there: a rank copies its blocks once, unless
+    they need not move or all ranks see the matrix as it is."""
+    each, words = kept(table), table.words(*q.mnk)
+    arriving, returning, stays = _moves(q, kept, each, order)
+    read, moved = float(arriving.max()), float(returning.max())
+    written = sum([most for most, stay, seen in zip(kept.most, stays, q.seen, strict=False) if not (stay or seen)])
+    copied = (written + roles.READ * read) / 2 + moved
+    back = sum([int(matrix.messages(order, True).max()) for matrix in each[2:]])
+    price = q.priced(table.schedule, table.box, table_weighed(q, table, order, words) + copied, back)
+    return Way(table.algorithm, table.schedule, table.roles, table, order, words + read, moved, price, stays)
+
+
+def least_price(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> float:
+    """A lower bound on the price of a table, turned or not, with ranks in this order: on average ranks receive at least what they
+    need less the most that any has, and the product's words are counted without rounding."""
+    if q.large or at_home(q, table, order):
+        return native_price(q, table, order)
+    in_place = SCHEDULES[table.schedule].reads_in_place
+    table = table.straight if in_place else table
+    brought = 0.0
+    for X, layout, most, seen in zip(q.operands[:2], table.layouts, kept.most, q.seen, strict=False):
+        come = prod(X.shape) / ranks_along(layout.axes, table.sizes) - most
+        if come > 0:
+            brought += (roles.READ * come + (0 if seen else most)) / 2 if in_place else come
+    a, b, c = table.least_faces(*q.mnk)
+    words = a + b + 1.5 * c if q.readable else table_weighed(q, table, order, a + b + c)
+    return q.priced(table.schedule, table.box, words + brought) * (1 - 1e-9)
+
+
+def at_home(q: Problem, table: Table, order: np.ndarray) -> bool:
+    """Whether A, B and C lie in the table's layouts on its grid, with axes of the same names."""
+    for X, layout in zip(q.operands, table.layouts, strict=False):
+        if not (X.place.axes == table.axes and X.layout == layout and X.place.filled_so(table.axes, table.shape, order)):
+            return False
+    return True
+
+
+def _moves(
+    q: Problem, kept: KeptOf, each: Sequence[Kept], order: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, tuple[bool, bool, bool]]:
+    """Words each rank receives of A and B on the way there, words of C on the way back, and which of the three need not move."""
+    to = [kept.words(matrix, order, False) for matrix in each]
+    back = [kept.words(matrix, order, True) for matrix in each]
+    stay = [not (come.any() or gone.any() or X.layout.partial) for come, gone, X in zip(to, back, q.operands, strict=True)]
+    if q.C is None:
+        return to[0] + to[1], np.zeros(1), (stay[0], stay[1], True)
+    return to[0] + to[1], back[2], (stay[0], stay[1], stay[2])
+
+
+def _messages(each: Sequence[Kept], order: np.ndarray) -> int:
+    """The most messages that a rank receives: of A and B on the way there, of C on the way back."""
+    received = [matrix.messages(order, i == 2) for i, matrix in enumerate(each)]
+    return int(np.add.reduce(received).max())
+
+
+def _by_node(q: Problem, each: Sequence[Kept], order: np.ndarray, there: np.ndarray, back: np.ndarray) -> float:
+    """The words of conversions as they are priced: those from other nodes count machine.distance times."""
+    assert q.homes is not None
+    far = [matrix.far(order, q.homes) for matrix in each]
+    far_back = far[2][1] if q.C is not None else np.zeros(1)
+    more = q.machine.distance - 1
+    return float((there + back + more * (far[0][0] + far[1][0] + far_back)).max())
+
+
+def _by_sizes(q: Problem, table: Table) -> tuple[float, int]:
+    """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must.
+    Where the ranks that hold A or B send more words than any receives, those."""
+    words, messages = 0.0, 0
+    for i, (X, layout) in enumerate(zip(q.operands, table.layouts, strict=False)):
+        held = prod(X.place.sizes[axis] for axis in X.layout.summed.axes)
+        native = prod(table.sizes[axis] for axis in layout.axes)
+        parts, whole = (native, held) if i == 2 else (held, native)
+        sent = 0.0 if i == 2 else prod(table.shape) / native / len(X.place.order)
+        words += prod(X.shape) * max(1 / whole, sent)
+        messages += ceil(parts / whole)
+    return words, messages
+
+
+@dataclass(frozen=True)
+class Hoped:
+    """The least price that a table may have with ranks placed anew: if all elements stay that may, and all ranks receive as much.
+
+    order  the rank at each place as yet;  total: see `kept_in_all`
+    """
+
+    price: float
+    table: Table
+    order: np.ndarray
+    total: np.ndarray
+
+    @staticmethod
+    def of(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Hoped:
+        each = kept(table)
+        total, moved = kept_in_all(each), 0.0
+        if not SCHEDULES[table.schedule].reads_in_place:  # there what is read in place counts less
+            needed = sum(int((one.user if i == 2 else one.native).elements.sum()) for i, one in enumerate(each))
+            moved = (needed - most_kept(total)) / q.ranks
+        price = q.priced(table.schedule, table.box, table_weighed(q, table, order, table.words(*q.mnk)) + moved)
+        return Hoped(price, table, order, total)

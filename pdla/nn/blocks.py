@@ -1,0 +1,82 @@
+"""Activations made of blocks: one like another, and those of micro-batches, which are rows of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from pdla.cuts import Balanced
+from pdla.layout import Layout
+from pdla.matrix.core import DistMatrix
+from pdla.nn.context import MicroBatch
+
+
+def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) -> DistMatrix:
+    """An activation of x's tokens, on x's grid, with another block. Not collective.
+
+    Parameters
+    ----------
+    x : DistMatrix
+        Its rows are cut as those of the result.
+    block : array
+        This rank's block, which is not copied: as many rows as x's, and its share of the features as columns.
+    features : int, optional
+        How many features there are on all ranks together; x's, cut as x's, by default.
+    unit : int
+        Where `features` is given: how many of them the cuts keep together, as a head's.
+
+    Returns
+    -------
+    DistMatrix
+
+    Examples
+    --------
+    >>> import numpy as np, pdla
+    >>> def program(comm):
+    ...     x = pdla.ones((4, 6), pdla.ProcessGrid((2,), comm=comm), pdla.Layout(cols="row"))
+    ...     pairs = x.local.reshape(4, -1, 1).repeat(2, axis=2).reshape(4, -1)    # each feature twice
+    ...     return pdla.nn.like(x, pairs, features=12, unit=2)
+    >>> pdla.run(2, program)[0].shape
+    (4, 12)
+    """
+    if features is None:
+        return DistMatrix(block, x.shape, x.grid, x.layout)
+    cols = tuple(cut for held in x.layout.cols for cut in Balanced(held.axis, unit).expand())
+    return DistMatrix(block, (x.shape[0], features), x.grid, Layout(x.layout.rows, cols))
+
+
+def row_major(x: Any) -> Any:
+    """x, copied if its block lies by columns on some rank, which would round what it adds up otherwise than those that hold copies
+    of this block by rows."""
+    return x.copy() if isinstance(x, DistMatrix) and x.gaps > 1 else x
+
+
+def part_of(x: Any, batch: MicroBatch) -> Any:
+    """A micro-batch's rows of x, where they lie; token numbers go whole to every micro-batch."""
+    if not batch.several or not isinstance(x, DistMatrix):
+        return x
+    start, stop = batch.bounds(x.stored.shape[0], batch.unit(x.layout))
+    return DistMatrix(x.stored[start:stop], (batch.tokens, x.shape[1]), x.grid, x.layout)
+
+
+def joined(parts: list[Any]) -> Any:
+    """One matrix of the micro-batches' rows, one below the other."""
+    if len(parts) == 1 or parts[0] is None:
+        return parts[0]
+    first = parts[0]
+    block = first.xp.empty((sum(p.stored.shape[0] for p in parts), first.stored.shape[1]), first.dtype)
+    at = 0
+    for part in parts:
+        first.xp.copy(block[at : at + part.stored.shape[0]], part.stored)
+        at += part.stored.shape[0]
+    return DistMatrix(block, (sum(p.shape[0] for p in parts), first.shape[1]), first.grid, first.layout)
+
+
+def parted(x: DistMatrix, sizes: Sequence[tuple[int, int]]) -> list[DistMatrix]:
+    """The reverse of `joined`, given the rows of each part, on this rank and on all together."""
+    if len(sizes) == 1:
+        return [x]
+    ends = accumulate([here for here, _ in sizes], initial=0)
+    spans = zip(pairwise(ends), sizes, strict=True)
+    return [DistMatrix(x.stored[lo:hi], (tokens, x.shape[1]), x.grid, x.layout) for (lo, hi), (_, tokens) in spans]

@@ -1,0 +1,278 @@
+"""The context of a pass: a forward pass and the backward pass after it, what is saved between them and what is under way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pdla.comm.ledger import tag, tagged
+from pdla.cuts import block_bounds
+from pdla.indices import IndexSet
+from pdla.layout import Layout, axes_of, share, shares
+from pdla.matrix.core import DistMatrix
+from pdla.nn.coroutines import TURN
+from pdla.nn.parameter import Parameter
+from pdla.nn.scheme import Scheme, sequence_of
+from pdla.nn.transfers import T, Transfer, gathered
+
+Write = Callable[[Any, bool], None]  # write(block, first) sets a block to a part of a gradient if first, else adds it
+
+
+class PassContext:
+    """One forward pass of all micro-batches and the backward pass after it.
+
+    Each parameter is gathered once for all micro-batches, and travels while the one before it is used. Gradients are summed in
+    place over the micro-batches, and after the last of them, once, over the ranks.
+
+    y      the layer's output, without its elements;  sizes: the rows of each micro-batch's, on this rank and on all together
+    """
+
+    y: DistMatrix
+    sizes: Sequence[tuple[int, int]]
+
+    def __init__(
+        self, scheme: Scheme, sequence: int, x: Any, number: int, training: bool, parameters: Sequence[Parameter]
+    ) -> None:
+        self.scheme, self.sequence, self.tokens, self.number, self.training = scheme, sequence, x.shape[0], number, training
+        self.layout = x.layout if isinstance(x, DistMatrix) else scheme.residual(sequence)
+        self.parameters, self.order = parameters, [p for p in parameters if p.axes]
+        self.direction = 1  # through the order: forward
+        self.under_way: dict[Parameter, Transfer[DistMatrix]] = {}
+        self.arrived: dict[Parameter, DistMatrix] = {}
+        self.uses = Counter[Parameter]()
+        self.addends: dict[Parameter, tuple[DistMatrix, int]] = {}
+        self.reductions: list[tuple[Parameter, Transfer[DistMatrix], str]] = []  # and the name under which it is recorded
+        self.batches = [MicroBatch(self, number) for number in range(scheme.shards)]
+
+    def drop(self) -> None:
+        """Receive the parameters under way, which will not be used."""
+        for transfer in self.under_way.values():
+            transfer.wait()
+        self.under_way.clear()
+
+    def turn(self) -> None:
+        """End the forward pass and begin the backward one."""
+        self.direction = -1
+        self.uses.clear()
+
+    # ------------------------------------------------------------------ parameters
+
+    def prefetch(self, parameter: Parameter) -> None:
+        """Begin to gather a parameter, and the next in order."""
+        if parameter.axes:
+            self._begin(parameter)
+            after = self.order.index(parameter) + self.direction
+            if 0 <= after < len(self.order) and self._wanted(self.order[after]):
+                self._begin(self.order[after])
+
+    def _wanted(self, parameter: Parameter) -> bool:
+        return not self.uses[parameter] and (self.direction == 1 or parameter.backward)
+
+    def _begin(self, parameter: Parameter) -> None:
+        if parameter not in self.under_way and parameter not in self.arrived:
+            with tagged(f"{parameter.name} {'forward' if self.direction == 1 else 'backward'}"):
+                self.under_way[parameter] = Transfer(gathered(parameter.value, parameter.gathered_layout, parameter.axes))
+
+    def gathered(self, parameter: Parameter) -> DistMatrix:
+        """The parameter in the layout in which it is used. It has travelled while the one before it was used, so this waits for it
+        without giving others a turn."""
+        if not parameter.axes:
+            return parameter.value
+        if parameter not in self.arrived:
+            self.prefetch(parameter)
+            self.arrived[parameter] = self.under_way.pop(parameter).wait()
+        return self.arrived[parameter]
+
+    def release(self, parameter: Parameter, batch: MicroBatch) -> None:
+        """One micro-batch is done with the parameter in this direction. After the last one the gathered copy is dropped, unless it
+        is kept for the backward pass."""
+        if batch.recomputing:  # the backward pass needs it next
+            return
+        self.uses[parameter] += 1
+        keep = self.scheme.keep and self.direction == 1 and batch.saving
+        if self.uses[parameter] % self.scheme.shards == 0 and not keep:
+            self.arrived.pop(parameter, None)
+
+    # ------------------------------------------------------------------ gradients
+
+    def add_gradient(self, parameter: Parameter, partial: tuple[str, ...], write: Write) -> None:
+        """Add one micro-batch's part of a gradient. After the last part the sum over the ranks along the axes `partial` begins."""
+        addends, parts = self.addends.pop(parameter) if parameter in self.addends else (parameter.addends(partial), 0)
+        write(addends.base, parts == 0)
+        if parts + 1 < self.scheme.shards * parameter.layers:
+            self.addends[parameter] = addends, parts + 1
+            return
+        self.finish_gradients()
+        self.reductions.append((parameter, parameter.reduction(addends), tag()))
+
+    def finish_gradients(self) -> None:
+        """Wait for the sums over ranks that are under way, and set the gradients to them."""
+        for parameter, transfer, name in self.reductions:
+            with tagged(name):
+                parameter.gradient = transfer.wait()
+        self.reductions.clear()
+
+
+class MicroBatch:
+    """A part of each rank's tokens on its way through a network: all of them, or one of several micro-batches.
+
+    A layer's methods are given one beside the activation: it says which part of the whole the activation is, and holds what the
+    layer saves for its backward pass.
+
+    Attributes
+    ----------
+    training : bool
+        Whether a backward pass may follow. If not, what is saved is dropped.
+
+    Examples
+    --------
+    A layer that adds to each token its number, whatever the grid and the number of micro-batches:
+
+    >>> import numpy as np, pdla
+    >>> from pdla import nn
+    >>> class Numbered(nn.Layer):
+    ...     def forward_local(self, x, batch):
+    ...         return nn.like(x, x.local + batch.rows(x)[:, None])
+    >>> def program(comm):
+    ...     scheme = nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), shards=2)
+    ...     return Numbered(scheme).forward(scheme.shard(np.zeros((6, 1)))).gather().ravel().tolist()
+    >>> pdla.run(2, program)[0]
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    """
+
+    def __init__(self, context: PassContext, number: int, *, saving: bool = True, recomputing: bool = False) -> None:
+        """saving: not where the forward pass will be repeated;  recomputing: it is being repeated, in the backward pass."""
+        self.context, self.number, self.recomputing = context, number, recomputing
+        self.several = context.scheme.shards > 1  # others can compute while this one waits
+        self.training, self.saving = context.training, saving and context.training
+        self._saved: dict[Any, tuple[Any, ...]] = {}
+
+    # ------------------------------------------------------------------ what a layer may ask
+
+    def save(self, layer: Any, *values: Any) -> None:
+        """Save what the layer's backward pass will need.
+
+        Parameters
+        ----------
+        layer : Layer
+            The layer itself.
+        *values
+            Arrays, matrices, or anything else; the bytes of arrays count in `Layer.kept_bytes`.
+        """
+        if self.saving:
+            self._saved[layer] = values
+
+    def saved(self, layer: Any) -> tuple[Any, ...]:
+        """What the layer has saved in the forward pass; given once.
+
+        Parameters
+        ----------
+        layer : Layer
+            The layer itself.
+
+        Returns
+        -------
+        tuple
+            The values, in their order.
+        """
+        return self._saved.pop(layer)
+
+    def rows(self, x: DistMatrix) -> np.ndarray:
+        """The numbers that the rows of x's block have in the whole activation; those of its columns are `x.indices[1].indices()`.
+
+        Parameters
+        ----------
+        x : DistMatrix
+            An activation of this micro-batch.
+
+        Returns
+        -------
+        ndarray
+            As many integers as the block has rows. What depends on them alone is the same in every scheme.
+        """
+        return self.rows_of(x.layout, x.shape[0])
+
+    def add_gradient(self, parameter: Parameter, dy: DistMatrix, sums: Any) -> None:
+        """Add this micro-batch's part to the gradient of a parameter (1, features).
+
+        Begins messages after the last micro-batch, if ranks differ in the tokens that they have: all ranks make the same calls in
+        the same order.
+
+        Parameters
+        ----------
+        parameter : Parameter
+            One that `nn.vector` has made, laid out as the columns of dy.
+        dy : DistMatrix
+            The gradient over whose tokens the sums are.
+        sums : array
+            (1, columns of dy's block), summed over the block's rows.
+        """
+        self.context.add_gradient(parameter, axes_of(dy.layout.rows), adding(sums))
+
+    # ------------------------------------------------------------------ what pdla's layers ask besides
+
+    async def received(self, transfer: Transfer[T]) -> T:
+        """Wait for a transfer, and let others compute meanwhile."""
+        while transfer.under_way:
+            if self.several:
+                await TURN
+            transfer.go_on()
+        return transfer.result
+
+    def all_saved(self) -> Iterable[Any]:
+        """What the layers have saved."""
+        return self._saved.values()
+
+    def without_saving(self) -> MicroBatch:
+        """This micro-batch in a forward pass of which nothing is saved."""
+        return MicroBatch(self.context, self.number, saving=False)
+
+    def recomputation(self) -> MicroBatch:
+        """This micro-batch in a repetition of its forward pass."""
+        return MicroBatch(self.context, self.number, recomputing=True)
+
+    # ------------------------------------------------------------------ which tokens
+
+    def bounds(self, rows: int, unit: int) -> tuple[int, int]:
+        """The range of a rank's tokens, of `rows`, that are in this micro-batch: whole units."""
+        start, stop = block_bounds(-(-rows // unit), self.context.scheme.shards, self.number)
+        return min(start * unit, rows), min(stop * unit, rows)
+
+    def unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
+        """The tokens that stay together in an activation of this layout, which has `scale` tokens for each that came in."""
+        return max(int(self.context.sequence * scale), sequence_of(layout))
+
+    def rows_of(self, layout: Layout, tokens: int) -> np.ndarray:
+        """The global rows of this rank's tokens in an activation of this layout that has `tokens` in the micro-batch on all ranks:
+        layers may have made more or fewer of them than the pass began with."""
+        grid, scale = self.context.scheme.grid, Fraction(tokens, max(self.tokens, 1))
+        assert grid.coords is not None
+        held = share(int(self.context.tokens * scale), layout.rows, grid.sizes, grid.coords)
+        return held.select(IndexSet.interval(*self.bounds(len(held), self.unit(layout, scale)))).indices()
+
+    @cached_property
+    def tokens(self) -> int:
+        """The micro-batch's tokens on all ranks, where the pass begins."""
+        context, layout = self.context, self.context.layout
+        if not self.several:
+            return context.tokens
+        held = shares(context.tokens, layout.rows, context.scheme.grid.sizes, axes_of(layout.rows), {})
+        spans = [self.bounds(len(tokens), self.unit(layout)) for tokens in held]
+        return sum(stop - start for start, stop in spans)
+
+
+def adding(sums: Any) -> Write:
+    """What sets a block of a gradient to these sums over tokens, or adds them to it."""
+
+    def write(block: Any, first: bool) -> None:
+        if first:
+            block[...] = sums
+        else:
+            block[...] += sums
+
+    return write

@@ -1,0 +1,92 @@
+"""A parameter: a matrix that is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from hashlib import blake2b
+from typing import Any
+
+from pdla.array.composed import summing
+from pdla.layout import Layout, Shape
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.redistribute import local_shape
+from pdla.nn.scheme import gather_axes, sum_axes
+from pdla.nn.transfers import Axes, Transfer, reduced
+
+
+def seeded(seed: int, name: str) -> int:
+    """A seed of its own for each name, which begins with the layer's place: layers made with one seed are not alike."""
+    return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest())
+
+
+class Parameter:
+    """A matrix that is learned, and its gradient after a backward pass, in the same layout.
+
+    A Parameter that is an attribute of a layer is a parameter of the layer. `nn.feature_vector` makes one.
+
+    Parameters
+    ----------
+    value : DistMatrix
+        Its numbers.
+    gathered_layout : Layout, optional
+        In which layers compute with it: it is gathered to this layout, and its gradient is summed from this one to its own. By
+        default they compute with it where it lies.
+    name : str
+        Its messages are recorded as "name forward" and "name backward".
+    draw : callable, optional
+        Writes its first numbers, once somebody asks for them: by then the layer has been put into its place.
+
+    Attributes
+    ----------
+    value : DistMatrix
+        Its numbers; `value.local` is this rank's block.
+    gradient : DistMatrix or None
+        What the last backward pass has left, laid out as `value`, and the same on all copies.
+    allocated : DistMatrix
+        The value, of which what is to be drawn may not be there yet.
+    axes : tuple of str
+        Those over which it is gathered.
+    layers : int
+        How many layers use it.
+    backward : bool
+        Whether the backward pass needs it, too.
+    """
+
+    def __init__(
+        self, value: DistMatrix, gathered_layout: Layout | None = None, name: str = "", draw: Callable[[], None] | None = None
+    ) -> None:
+        self.allocated, self.name, self.layers, self.backward, self._draw = value, name, 1, True, draw
+        self.gathered_layout = value.layout if gathered_layout is None else gathered_layout
+        self.axes = gather_axes(value.layout, self.gathered_layout, value.grid.sizes)
+        self.gradient: DistMatrix | None = None
+        self._addends: dict[Axes, tuple[Layout, Shape, Any]] = {}
+        self._summed: dict[Axes, tuple[Axes, Axes]] = {}
+
+    @property
+    def value(self) -> DistMatrix:
+        """Its numbers, which are drawn when they are first asked for."""
+        if self._draw is not None:
+            self._draw()
+            self._draw = None
+        return self.allocated
+
+    def addends(self, partial: Axes) -> DistMatrix:
+        """A matrix for addends of the gradient along these axes, still to be written to, in the dtype in which they are summed."""
+        made = self.allocated
+        if partial not in self._addends:
+            layout = Layout(self.gathered_layout.rows, self.gathered_layout.cols, partial)
+            self._addends[partial] = layout, local_shape(made.shape, layout, made.grid), summing(made.dtype)
+            self._summed[partial] = sum_axes(layout, made.layout, made.grid.sizes)
+        layout, shape, dtype = self._addends[partial]
+        return DistMatrix(made.xp.empty(shape, dtype), made.shape, made.grid, layout)
+
+    def reduction(self, addends: DistMatrix) -> Transfer[DistMatrix]:
+        """Collective: begin to sum these addends to the gradient."""
+        axes = self._summed[addends.layout.partial]
+        return Transfer(reduced(addends, self.allocated.layout, axes, self.allocated.base.dtype))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        made = memo[id(self)] = Parameter(self.value.copy(), self.gathered_layout, self.name)
+        made.layers, made.backward, made.gradient = self.layers, self.backward, deepcopy(self.gradient, memo)
+        return made

@@ -1,0 +1,77 @@
+"""What a layer sends: a matrix gathered, addends summed.
+
+`Transfer(gathered(X, layout, axes))` is under way, collective, and is waited for later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
+
+from pdla.grid import ProcessGrid
+from pdla.layout import Layout, places_of
+from pdla.matmul.schedules.streams import gathering
+from pdla.matrix.core import DistMatrix
+
+T = TypeVar("T")
+Axes = tuple[str, ...]
+Verbs = Generator[None, None, T]  # begins a verb, yields, and waits for it when it is resumed; then the next; returns the result
+
+
+class Transfer(Generic[T]):
+    """Verbs, one after the other, of which the first is under way."""
+
+    __slots__ = ("_verbs", "result", "under_way")
+    result: T
+
+    def __init__(self, verbs: Verbs[T]) -> None:
+        self._verbs, self.under_way = verbs, True
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Wait for the verb that is under way, and begin the next."""
+        try:
+            next(self._verbs)
+        except StopIteration as end:
+            self.result, self.under_way = end.value, False
+
+    def wait(self) -> T:
+        """Collective: the result."""
+        while self.under_way:
+            self.go_on()
+        return self.result
+
+
+def gathered(X: DistMatrix, layout: Layout, axes: Axes) -> Verbs[DistMatrix]:
+    """X gathered over these axes (`scheme.gather_axes`), which brings it to this layout; X itself where there are none."""
+    if not axes:
+        return X
+    end = gathering(X, layout, axes)
+    yield
+    return end()
+
+
+def reduced(addends: DistMatrix, layout: Layout, axes: tuple[Axes, Axes], dtype: Any) -> Verbs[DistMatrix]:
+    """The addends summed in their own dtype, over these axes (`scheme.sum_axes`), then cast to `dtype`."""
+    grid, block, (scattered, alike) = addends.grid, addends.base, axes
+    if scattered:
+        communicator = grid[scattered]
+        assert grid.coords is not None and communicator is not None
+        places = places_of(addends.shape, layout, addends.layout, scattered, grid.sizes, grid.coords)
+        parts = addends.xp.takes(block, places)
+        pending = communicator.reduce_scatter(parts, addends.xp.empty(parts[communicator.rank].shape, block.dtype))
+        yield
+        block = pending.wait()
+    for half in grid[alike].halves(block, block) if alike else ():  # type: ignore[union-attr]
+        yield
+        half.wait()
+    return DistMatrix(block.astype(dtype, copy=False), addends.shape, grid, layout)
+
+
+def allreduced(x: Any, grid: ProcessGrid, axes: Axes, op: str = "add") -> Verbs[Any]:
+    """An array's sum (or maximum) over the ranks along some axes, in place, the same on all of them."""
+    axes = tuple([axis for axis in axes if grid.sizes[axis] > 1])
+    for half in grid[axes].halves(x, x, op) if axes else ():  # type: ignore[union-attr]
+        yield
+        half.wait()
+    return x

@@ -1,0 +1,112 @@
+"""How layers make their parameters: weights that are drawn, the same in every scheme, and vectors, a number for each feature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from pdla.array.draw import Draw
+from pdla.array.dtypes import check_numbers
+from pdla.comm.agreement import agreed
+from pdla.errors import LayoutError, ShapeError
+from pdla.layout import Layout
+from pdla.matrix.core import DistMatrix
+from pdla.matrix.create import zeros
+from pdla.nn.checks import check_counts, check_floats, check_number
+from pdla.nn.layer import Layer, arguments_agreed
+from pdla.nn.parameter import Parameter, seeded
+from pdla.nn.scheme import Scheme, Table, is_count
+
+
+def weight(
+    layer: Layer, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str,
+    *, whole: bool = True,
+) -> Parameter:
+    """Collective: a weight for a layer of this table, normal with a standard deviation of `scale`, the same in every scheme. whole:
+    it is gathered before use, else used where it lies."""
+    scheme = layer.scheme
+    with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
+        kind = np.dtype(dtype)
+        check_floats(name, kind)
+        check_numbers(name, kind, scheme.grid.comm.xp)
+        check_number(name, "scale", scale)
+    layouts = scheme.linear(table, 1, units)
+    value = zeros(shape, scheme.grid, layouts.W, dtype=kind)
+    return Parameter(value, layouts.w if whole else None, name, drawing(layer, value, scale, seed, name))
+
+
+def drawing(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
+    """What draws this matrix's block, normal with a standard deviation of `scale`, by the seed, the layer's place and the name. The
+    layer then keeps its place, whatever it is put into."""
+
+    def draw() -> None:
+        layer.drawn = True
+        if value.xp.name != "meta":  # which has no numbers: to draw them would count as work of the first pass
+            numbers = Draw(value.shape[1], np.dtype(np.float64), seeded(seed, layer.place + name), "normal", 0, 1)
+            value.xp.copy(value.stored, (value.xp.drawn(*value.indices, numbers) * scale).astype(value.dtype))
+
+    return draw
+
+
+def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any) -> Parameter:
+    """Collective: a parameter (1, n), cut as the features of an activation laid out as `spec`, copied where only tokens are cut."""
+    value = zeros((1, n), scheme.grid, Layout(None, scheme.activation(spec, 1, unit).cols), dtype=dtype)
+    check_floats("a parameter", value.dtype)
+    value.stored[...] += fill
+    return Parameter(value)
+
+
+def feature_vector(
+    scheme: Scheme, features: int, cut: str, *, unit: int = 1, fill: float = 0.0, dtype: Any = np.float64
+) -> Parameter:
+    """A parameter of a layer of your own, (1, features): a number for each feature. Collective.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        The layer's.
+    features : int
+        How many there are on all ranks together.
+    cut : str
+        How the scheme cuts the activations that it is used with: the layer's `takes` or `gives`.
+    unit : int
+        Features that cuts keep together.
+    fill : float
+        What each number begins as.
+    dtype : dtype-like
+        Of real floats.
+
+    Returns
+    -------
+    Parameter
+        Its block, `parameter.value.local`, fits to the columns of an activation's block; ranks that have the same columns hold
+        copies. `MicroBatch.add_gradient` takes what it learns.
+
+    Raises
+    ------
+    ShapeError, LayoutError
+        On every rank, for numbers that are out of range, and for a cut over axes that the scheme's grid does not have.
+
+    Examples
+    --------
+    >>> import pdla
+    >>> from pdla import nn
+    >>> def program(comm):
+    ...     scheme = nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     return nn.feature_vector(scheme, 6, scheme.first.X, fill=1).value.local.tolist()
+    >>> pdla.run(2, program)
+    [[[1.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]]
+    """
+    with arguments_agreed("feature_vector", scheme, f"{features}, {cut!r}, unit={unit}, fill={fill}, of {dtype!r}"):
+        check_counts("feature_vector", features=features)
+        if not is_count(unit):
+            raise ShapeError(f"feature_vector: unit={unit!r}: a whole number, at least 1")
+        if not isinstance(fill, Real):
+            raise ShapeError(f"feature_vector: fill={fill!r}: a number")
+        check_floats("feature_vector", np.dtype(dtype))
+        if not isinstance(cut, str) or cut.count("|") != 1 or not set(cut.replace("|", " ").split()) <= set(scheme.grid.axes):
+            raise LayoutError(f"feature_vector: cut={cut!r}: 'axes that cut rows | axes that cut columns' of {scheme.grid!r}")
+    return vector(scheme, features, cut, unit, fill, dtype)
