@@ -51,9 +51,9 @@ class DeadlockError(PdlaError, RuntimeError):
 
 
 class LinAlgError(PdlaError, np.linalg.LinAlgError):
-    """A matrix that is singular, or not positive definite; or NaN or infinity where numbers are needed.
+    """A matrix that is singular, or not positive definite.
 
-    Also NumPy's and SciPy's LinAlgError.
+    Or NaN or infinity where numbers are needed. Also NumPy's and SciPy's LinAlgError.
     """
 
 

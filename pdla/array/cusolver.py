@@ -34,7 +34,7 @@ def _solve(name: str, x: Any, first: tuple[int, ...], ld: int, *arrays: Any) -> 
 
 
 def _sized(name: str, size: int) -> tuple[int, ...]:
-    """What a routine is told of the size of its workspace: getrf is told nothing."""
+    """`potrf` is told the size of its workspace, getrf is not."""
     return (size,) if name == "potrf" else ()
 
 

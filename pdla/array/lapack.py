@@ -42,7 +42,7 @@ def trtri(a: np.ndarray) -> None:
 
 
 def getrf(a: np.ndarray) -> tuple[np.ndarray, int]:
-    """Matrix a (m x n) becomes L and U of P a = L U, in place, by partial pivoting; best for columns of unit stride.
+    """`a` (m x n) becomes L and U of P a = L U, in place, by partial pivoting; best for columns of unit stride.
 
     Gives the pivots: row i was exchanged with row pivots[i], one after another; and the number of the first pivot that is 0 or
     NaN, from 1 on; 0: there is none.
@@ -55,7 +55,7 @@ def getrf(a: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugate: bool = False) -> None:
-    """Solve: b = t^-1 b, in place, with the lower or the upper triangle of t, of which nothing else is read; transposes are views.
+    """`b` = t^-1 b, in place, with the lower or the upper triangle of t, of which nothing else is read; transposes are views.
 
     unit       t has ones on its diagonal, whatever is there
     conjugate  b = conj(t)^-1 b
@@ -75,8 +75,8 @@ def trsm(t: np.ndarray, b: np.ndarray, lower: bool, unit: bool = False, conjugat
 def turned(module: Any, t: Any, into: bytes, lower: bool, conjugate: bool) -> tuple[Any, int, bytes, bytes, bytes]:
     """How a BLAS is given t, to solve for a block that lies as `into` says.
 
-    Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it is x^T t^T = b^T, where t^T is
-    what BLAS sees if t lies by rows, too.
+    Gives t or a copy, its leading dimension, and the flags side, triangle and transpose. By rows it is x^T t^T = b^T, where t^T
+    is what BLAS sees if t lies by rows, too.
     """
     conjugate, how = conjugate and t.dtype.kind == "c", orientation(t)
     if how is None or (conjugate and how[0] == into):  # BLAS conjugates only what it transposes
@@ -100,9 +100,10 @@ def _lapack(name: str, x: np.ndarray, flags: bytes, shape: tuple[int, ...], ld: 
 
 @contextmanager
 def in_place(module: Any, a: Any, wanted: bytes = b"") -> Iterator[tuple[Any, bytes, int]]:
-    """The array as LAPACK takes it, its `orientation`, and its leading dimension.
+    """`a` as LAPACK takes it, its `orientation`, and its leading dimension.
 
-    It is a copy where it has no unit stride, or lies otherwise than wanted, which is copied back at the end. module: numpy or cupy.
+    A copy where it has no unit stride, or lies otherwise than wanted, which is copied back at the end. module: numpy or
+    cupy.
     """
     how = orientation(a)
     if how is not None and wanted in (b"", how[0]):

@@ -80,7 +80,7 @@ def host(x: np.ndarray) -> np.ndarray:
 
 
 def known(x: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-    """The array as NumPy's, for an algorithm that decides by what is in it; of arrays without data `unknown` instead."""
+    """`x` as NumPy's array, for an algorithm that decides by what is in it; of arrays without data `unknown` instead."""
     return x
 
 

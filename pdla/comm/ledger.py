@@ -31,12 +31,12 @@ _NAMED = 6  # verbs, axes or tags that a ledger's repr names: those with most by
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened on a rank: a verb, a local GEMM ("gemm") or LAPACK routine, or another piece of local work.
+    """One thing that happened on a rank: a verb of the communicator, or local work.
 
     Parameters
     ----------
     what : str
-        The verb; "gemm"; or another piece of local work.
+        The verb; "gemm"; a LAPACK routine; or another piece of local work.
     axis : str
         The grid axis it ran along, or axes, comma-separated; "" for local work.
     bytes : int

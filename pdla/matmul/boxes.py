@@ -138,8 +138,8 @@ class Boxes:
     def _sums(self) -> tuple[Any, Any]:
         """Words and messages of C's addends.
 
-        The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks may cut it along both, with two
-        sums (Table.evened).
+        The smaller a face of C is, the more unevenly it is cut, by rows or by columns. Many ranks may cut it along both, with
+        two sums (Table.evened).
         """
         bm, bn, pk, size = self.bm, self.bn, self.pk, 8 * self.bm * self.bn
         once = np.minimum(self._along(bm, bn, pk), self._along(bn, bm, pk))

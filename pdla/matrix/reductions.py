@@ -75,9 +75,10 @@ def check_copies(A: DistMatrix) -> bool:
 
 
 def of_columns(A: DistMatrix, op: str) -> np.ndarray:
-    """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum"), on every rank.
+    """Collective: of the absolute values of each column the sum (op="add") or the largest ("maximum").
 
-    NaN where there is one; without data 0. The matrix has no partial sums. All columns' numbers are all-reduced: 2 n words a rank.
+    NaN where there is one, on every rank; without data 0. The matrix has no partial sums. All columns' numbers are all-reduced:
+    2 n words a rank.
     """
     mine, comm = np.zeros(A.shape[1]), A.grid.comm
     with collective_section(comm, "sums of columns"), np.errstate(over="ignore"):

@@ -25,6 +25,7 @@ GIVEN = (  # not in an __all__, but what a user is given, or finds in the refere
     AllRanks, Event, Figures, IndexSet, Native, Path, Pending, Prediction, Step,
     config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
 )
+FACES = (pdla, pdla.linalg, pdla.nn, pdla.scalapack)
 NOT_YET = ("pdla.nn.", "pdla.linalg.")  # modules whose docstrings are still plain text
 CALLED = ("__call__", "__getitem__", "__setitem__")  # special methods that are described on their own
 
@@ -75,7 +76,7 @@ def members(cls):
 def public():
     """Every public function, class, method and property: its name, and the thing as its class has it."""
     found = {}
-    exported = [getattr(face, name) for face in (pdla, pdla.scalapack) for name in face.__all__]
+    exported = [getattr(face, name) for face in FACES for name in face.__all__]
     raised = [thing for thing in vars(errors).values() if inspect.isclass(thing)]
     for thing in (*exported, *GIVEN, *raised):
         if isinstance(thing, (ModuleType, tuple)) or thing.__module__.startswith(NOT_YET):
@@ -161,6 +162,6 @@ def test_the_examples_run(name):
 
 
 def test_everything_that_is_exported_has_an_example():
-    exported = [getattr(face, name) for face in (pdla, pdla.scalapack) for name in face.__all__]
+    exported = [getattr(face, name) for face in FACES for name in face.__all__]
     ours = [thing for thing in exported if callable(thing) and not thing.__module__.startswith(NOT_YET)]
     assert [thing.__qualname__ for thing in ours if "Examples" not in Docstring(thing.__doc__).sections] == []
