@@ -89,7 +89,7 @@ def test_estimates_are_lower_bounds_and_close(name):
             for p in (1, np.inf):
                 found = cond(on(grid, a, layout, comm), p)
                 assert 0.3 * exact[p] <= found <= exact[p] * (1 + 1e-5)
-                assert found == pytest.approx(lapacks(a, p), rel=1e-6)
+                assert found == pytest.approx(lapacks(a, p), rel=1e-4)
         return found
 
     found = pdla.run(5, program)
