@@ -23,7 +23,6 @@ from pdla.linalg.cholesky import factored
 from pdla.linalg.solve import ASSUMED
 from pdla.linalg.symmetrize import make_real, symmetrize
 from pdla.linalg.triangular import Substitution, in_square_blocks, regular
-from pdla.matmul import matmul
 from pdla.matmul.checks import communicator, one_of
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
@@ -153,9 +152,4 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
     if n == 0:
         return eye(A.shape[0], A.grid, layout, dtype=dtype)
     X = converted(A, layout, A.grid) if n > 0 else laid(_inverse(A, dtype), layout, A.grid)
-    return reduce(lambda power, bit: _next(power, X, bit == "1"), bin(abs(n))[3:], X)
-
-
-def _next(power: DistMatrix, X: DistMatrix, times: bool) -> DistMatrix:
-    square = matmul(power, power, layout=X.layout)
-    return matmul(square, X, layout=X.layout) if times else square
+    return reduce(lambda power, bit: power @ power @ X if bit == "1" else power @ power, bin(abs(n))[3:], X)

@@ -77,7 +77,7 @@ def _by_lu(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] |
 def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, float]:
     """Collective: X, the steps of refinement after the first solution, and the residual over what is allowed: 1 or less, or as far
     as it has come."""
-    A = A if A.dtype == side.dtype else A.astype(side.dtype)
+    A = A if A.dtype == side.dtype else A.astype(side.dtype)  # once, not a step
     A = A.redistribute(A.layout.summed) if A.layout.partial else A
     matrix = isinstance(side.B, DistMatrix)
     B = side.brought(side.B.layout.summed if matrix else Layout(A.layout.rows), side.B.grid if matrix else A.grid)

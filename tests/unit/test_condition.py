@@ -89,7 +89,7 @@ def test_estimates_are_lower_bounds_and_close(name):
             for p in (1, np.inf):
                 found = cond(on(grid, a, layout, comm), p)
                 assert 0.3 * exact[p] <= found <= exact[p] * (1 + 1e-5)
-                assert found == pytest.approx(lapacks(a, p), rel=1e-6)
+                assert found == pytest.approx(lapacks(a, p), rel=1e-4)
         return found
 
     found = pdla.run(5, program)
@@ -98,13 +98,9 @@ def test_estimates_are_lower_bounds_and_close(name):
 
 def test_an_estimate_of_signs_that_alternate_is_not_fooled():
     """The last of the products finds what the others miss."""
-    n = 12
-    b = np.zeros((n, n))
-    b[0], b[:, 0] = 0, 0
-    b[1:, 1:] = np.outer(np.ones(n - 1), (-1.0) ** np.arange(n - 1))
-    b[0, 0] = 1e-3
-    found = estimated_norm(lambda x: b @ x, lambda x: b.T @ x, np.empty(n))
-    assert 0.3 * np.linalg.norm(b, 1) < found <= np.linalg.norm(b, 1)
+    v = np.append(0, np.tile([1, -1], 6))
+    b = np.eye(13) + 1000 * np.outer(v, v)
+    assert 0.3 * np.linalg.norm(b, 1) < estimated_norm(b.__matmul__, b.T.__matmul__, np.empty(13)) <= np.linalg.norm(b, 1)
 
 
 def test_singular_matrices_nan_and_faults():

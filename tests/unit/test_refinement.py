@@ -67,12 +67,26 @@ def test_few_steps(condition, caplog):
         X = [solve(A, B, assume_a=assumed, refine="float32").gather() for assumed in ("gen", "pos")]
         return max(ratio(a, x[:, i : i + 1], b[:, i : i + 1]) for x in X for i in range(3))
 
-    with caplog.at_level(logging.INFO, "pdla"):
+    with caplog.at_level(logging.INFO, "pdla"), warnings.catch_warnings():
+        warnings.simplefilter("error")
         assert max(pdla.run(2, program)) < 3
     assert max(steps_of(caplog)) <= {1e1: 2, 1e3: 3, 1e5: 6}[condition]
 
 
+def test_each_column_is_refined():
+    """The first one, of large elements, is right at once."""
+    a = np.eye(40) * 2
+    a[1:, 1:] = positive(39, condition=1e4)
+    b = np.eye(40, 2) * [1e100, 0] + np.arange(40)[:, None] * [0, 1]
+
+    def program(comm):
+        return ratio(a, solve(on((2, 1), a, BLOCKS, comm), on((2, 1), b, BLOCKS, comm), refine="float32").gather()[:, 1:], b[:, 1:])
+
+    assert max(pdla.run(2, program)) < 3
+
+
 HARD = {
+    **{f"stalls at {condition:.0e}": positive(40, condition=condition) for condition in (1e8, 1e9)},
     "hilbert": hilbert(12), "large": 1e60 * (drawn((12, 12), "float64") + 4 * np.eye(12)), "ill": positive(40, condition=1e12),
     "rounded to singular": np.array([[1, 1], [1, 1 + 1e-12]]),
 }
