@@ -654,7 +654,7 @@ def test_products_around_nodes(placed, place):
 
 
 @pytest.fixture
-def with_halls(placed):
+def with_gather_buffers(placed):
     """The same, with memory that the ranks of a node share."""
     if config.settings.array != "numpy":
         pytest.skip("devices do not share the host's memory")
@@ -667,8 +667,8 @@ def with_halls(placed):
     return placing
 
 
-def test_ranks_on_several_nodes_have_no_memory_in_common(with_halls):
-    near, far = with_halls(lambda r: 0), with_halls(lambda r: min(r, 1))
+def test_ranks_on_several_nodes_have_no_memory_in_common(with_gather_buffers):
+    near, far = with_gather_buffers(lambda r: 0), with_gather_buffers(lambda r: min(r, 1))
     if near.size == 1:
         pytest.skip("one rank is on one node")
     assert near.shared_buffer() is not None and near.common(64) is not None
@@ -678,9 +678,9 @@ def test_ranks_on_several_nodes_have_no_memory_in_common(with_halls):
 @every_place
 @pytest.mark.parametrize("sizes", [[5, 700], [2**20], [9, 2**20, 3, 3, 2**20 + 1, 2**21, 2**19, 1]], ids=str)
 @pytest.mark.parametrize("share", [lambda r: (r * r + r) % 5, lambda r: r % 2], ids=["some empty", "some bring none"])
-def test_halls(with_halls, place, sizes, share):
+def test_gather_buffers(with_gather_buffers, place, sizes, share):
     """Turn after turn, by ranks that come early and late, nobody sees anything but this turn's pieces."""
-    comm, delays = with_halls(place), np.random.default_rng(len(sizes)).random((8, 64)) * 2e-3
+    comm, delays = with_gather_buffers(place), np.random.default_rng(len(sizes)).random((8, 64)) * 2e-3
     delays[:4, -1] = 2e-2  # the first rank reads late
     for turn, late in enumerate(delays):
         lengths = [sizes[turn % len(sizes)] * share(r) // 4 for r in range(comm.size)]
@@ -710,8 +710,8 @@ def test_halls(with_halls, place, sizes, share):
     ],
     ids=str,
 )
-def test_products_in_halls(with_halls, place, shape, layouts):
-    comm = with_halls(place)
+def test_products_in_gather_buffers(with_gather_buffers, place, shape, layouts):
+    comm = with_gather_buffers(place)
     m, n, k = shape
     grid = pdla.ProcessGrid((2, comm.size // 2) if comm.size % 2 == 0 else (comm.size, 1), comm=comm)
     plan = None

@@ -21,7 +21,7 @@ from pdla.comm.collectives import circulant
 from pdla.layout import shares
 from pdla.matmul import boxes, planner
 from pdla.matmul.algorithms import NAMED as BY_NAME
-from pdla.matmul.algorithms.table import boxed
+from pdla.matmul.algorithms.table import BOXED, Table, boxed
 from pdla.matmul.boxes import Box
 from pdla.matmul.builder import PlanBuilder
 from pdla.matmul.choose import candidates, price
@@ -772,3 +772,15 @@ def test_sixteen_bit_floats_are_summed_in_float32(algorithm):
         assert C.dtype == np.float16 and (C.gather() == 3000).all()
 
     pdla.run(6, program)
+
+
+@pytest.mark.parametrize(
+    ("A", "B", "what"), [(Layout("m"), Layout("k", "n"), "A's columns"), (Layout("m", "k"), Layout(cols="n"), "B's rows")]
+)
+def test_an_axis_that_carries_k_must_cut_it(A, B, what):
+    """Else each rank along it would add the whole product, in silence."""
+    table = Table("mine", (2, 2, 2), BOXED, A, B, Layout("m", "n"), "gather")
+    with pytest.raises(pdla.errors.LayoutError, match=rf"algorithm 'mine': axes \['k'\] carry k, and must cut {what}"):
+        table.roles  # noqa: B018
+    roles = Table("mine", (2, 2, 1), BOXED, A, B, Layout("m", "n"), "gather").roles
+    assert roles.A == Layout("m")

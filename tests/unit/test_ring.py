@@ -79,7 +79,7 @@ def test_every_piece_comes_once_to_each_rank_and_once_to_each_node(always, homes
     assert [pdla.dry_run(len(homes), gathering, homes, rank=r)[0][1] for r in range(len(homes))] == [event for _, event in told]
 
 
-def in_halls(comm, homes, turns=3):
+def in_gather_buffers(comm, homes, turns=3):
     """Gather in memory that a node's ranks share; gives of each turn where that is, the event, and bytes copied by messages."""
     comm.homes, comm.shared_limit = homes, 2**20
     real, shapes = comm.xp.name == "numpy", [shape_of(r) for r in range(comm.size)]
@@ -107,10 +107,10 @@ gather_buffers = pytest.mark.parametrize("homes", [homes for homes in HOMES.valu
 
 
 @gather_buffers
-def test_in_a_hall_only_what_comes_from_other_nodes_is_received(always, homes):
+def test_in_a_gather_buffer_only_what_comes_from_other_nodes_is_received(always, homes):
     """And all of a node see it in one place; it is counted as ever."""
     ranks = range(len(homes))
-    told, by_messages = run(len(homes), in_halls, homes), run(len(homes), gathering, homes)
+    told, by_messages = run(len(homes), in_gather_buffers, homes), run(len(homes), gathering, homes)
     for turns in zip(*told, strict=True):
         for rank, (_, copied, event, _) in enumerate(turns):
             assert event == by_messages[rank][1] and copied == event[3]
@@ -118,10 +118,11 @@ def test_in_a_hall_only_what_comes_from_other_nodes_is_received(always, homes):
         assert all(len(where) == 1 for where in places.values())
         assert len(set.union(*places.values())) == len(places)
     for r in ranks:
-        assert [turn[2:] for turn in pdla.dry_run(len(homes), in_halls, homes, rank=r)[0]] == [turn[2:] for turn in told[r]]
+        dry = pdla.dry_run(len(homes), in_gather_buffers, homes, rank=r)[0]
+        assert [turn[2:] for turn in dry] == [turn[2:] for turn in told[r]]
 
 
-def test_halls_are_for_nodes_of_several_ranks_and_long_pieces():
+def test_gather_buffers_are_for_nodes_of_several_ranks_and_long_pieces():
     def program(comm, homes, limit, nbytes):
         comm.homes, comm.shared_limit = homes, limit
         return comm.gather_buffer(nbytes, 1) is not None
@@ -138,7 +139,7 @@ def test_halls_are_for_nodes_of_several_ranks_and_long_pieces():
     assert not granted([], most, ring.LONG)
 
 
-def test_a_rank_counts_its_share_of_a_hall_until_it_leaves():
+def test_a_rank_counts_its_share_of_a_gather_buffer_until_it_leaves():
     """Each piece may take up to 64 bytes more."""
 
     def program(comm):
@@ -260,7 +261,7 @@ def test_matrices_are_dealt_out_in_tiles_of_a_node():
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (2, 4), (8,)], ids=str)
-def test_ranks_of_a_node_lay_out_their_hall_alike(shape, monkeypatch):
+def test_ranks_of_a_node_lay_out_their_gather_buffer_alike(shape, monkeypatch):
     """Though some have fewer rows or columns of C than the others, and would rather not join thin tiles. A gather buffer that
     were too small for them would be an error, however short the pieces."""
     monkeypatch.setattr(ring, "LONG", 0)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from pdla.comm.collectives import circulant
 from pdla.cuts import Block, Cut
+from pdla.errors import LayoutError
 from pdla.layout import Layout, axes_of
 from pdla.matmul import boxes
 from pdla.matmul.boxes import Box
@@ -128,7 +129,8 @@ class Table:
     def roles(self) -> Roles:
         """The roles of the axes: A, B and C are multiplied in the native layouts.
 
-        They are without the cuts along axes that carry another dimension than the one that they cut.
+        They are without the cuts along axes that carry another dimension than the one that they cut. LayoutError where an axis
+        carries k and does not cut it, of A or of B: each rank along it would add the whole product.
         """
         role = {axis: carried for axis, carried in self.carries if self.sizes[axis] > 1}
 
@@ -138,6 +140,9 @@ class Table:
         partial = tuple([axis for axis, carried in role.items() if carried == "k"])
         a = Layout.trusted(along("m", self.A.rows), along("k", self.A.cols))
         b = Layout.trusted(along("k", self.B.rows), along("n", self.B.cols))
+        for what, nest in (("A's columns", a.cols), ("B's rows", b.rows)):
+            if uncut := set(partial).difference(axes_of(nest)):
+                raise LayoutError(f"algorithm {self.algorithm!r}: axes {sorted(uncut)} carry k, and must cut {what}: {self}")
         c = Layout.trusted(along("m", self.C.rows), along("n", self.C.cols), partial)
         return Roles(tuple(role.items()), a, b, c)
 
