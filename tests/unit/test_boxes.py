@@ -783,4 +783,4 @@ def test_an_axis_that_carries_k_must_cut_it(A, B, what):
     with pytest.raises(pdla.errors.LayoutError, match=rf"algorithm 'mine': axes \['k'\] carry k, and must cut {what}"):
         table.roles  # noqa: B018
     roles = Table("mine", (2, 2, 1), BOXED, A, B, Layout("m", "n"), "gather").roles
-    assert roles.A == Layout("m")
+    assert Layout("m") == roles.A
