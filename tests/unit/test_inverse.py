@@ -134,7 +134,7 @@ def test_faults_on_every_rank():
     def of(a, **named):
         return lambda comm: inv(on((2, 1), a, BLOCKS, comm), **named)
 
-    assert raised(of(a), 3) == (LinAlgError, "the matrix is singular: element (11, 11) of U is 0")
+    assert raised(of(a), 3) == (LinAlgError, "the matrix is singular: element (11, 11) of U is 0 or NaN")
     assert "order 12 is not positive definite" in raised(of(np.diag(1.0 - (np.arange(20) == 11)), assume_a="pos"), 3)[1]
     assert "element (11, 11) of its diagonal is 0" in raised(of(np.triu(a), assume_a="upper triangular"), 3)[1]
     nan = np.where(np.arange(400).reshape(20, 20) == 31, np.nan, drawn((20, 20), "float64"))

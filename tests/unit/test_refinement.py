@@ -112,7 +112,7 @@ def test_singular_matrices_nan_and_faults():
         return lambda comm: solve(on((1, 2), a, BLOCKS, comm), np.ones(12) if b is None else b, **{"refine": "float32", **named})
 
     with pytest.warns(RuntimeWarning, match="no factor in float32"):
-        assert raised(of(zero), 3) == (LinAlgError, "the matrix is singular: element (5, 5) of U is 0")
+        assert raised(of(zero), 3) == (LinAlgError, "the matrix is singular: element (5, 5) of U is 0 or NaN")
     with pytest.warns(RuntimeWarning, match="no factor in float32"):
         assert "not positive definite" in raised(of(-np.eye(12), assume_a="pos"), 3)[1]
     with pytest.warns(RuntimeWarning, match="no factor in float32"):
