@@ -198,7 +198,7 @@ def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
 
     Notes
     -----
-    Repeated squaring: at most 2 log2 |n| products.
+    Repeated squaring: at most 2 log2(abs(n)) products.
 
     Examples
     --------

@@ -55,7 +55,7 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
     Raises
     ------
     LinAlgError
-        For NaN and infinity. A singular U is warned of, as by SciPy.
+        For NaN and infinity.
     ShapeError, AgreementError
         For what is no matrix, or of a dtype that LAPACK has not, on every rank, as all of these.
 
@@ -66,8 +66,9 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
     Notes
     -----
     Columns that lie `Cyclic` along one axis of the grid, rows whole, are worked on where they are;
-    else A is brought there. Right-looking with lookahead, as HPL (Petitet et al.,
-    netlib.org/benchmark/hpl).
+    else A is brought there. A singular U is warned of, as by SciPy.
+
+    Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl).
 
     Examples
     --------
