@@ -129,8 +129,10 @@ class BlockExchange:
         self, xp: Any, comm: Communicator, arrays: Sequence[Any], target: Any, beta: complex = 0, conjugate: bool = False,
         own: bool = True,
     ) -> None:
-        """Collective: target = beta target + what comes, where something comes. With beta != 0 elements travel in the dtype
-        in which they are added: so copies of the target, one of which may be on the rank that gives, are rounded alike.
+        """Collective: target = beta target + what comes, where something comes.
+
+        With beta != 0 elements travel in the dtype in which they are added: so copies of the target, one of which may be on the
+        rank that gives, are rounded alike.
 
         arrays     this rank's blocks, by number
         target     the array of the block that it wants

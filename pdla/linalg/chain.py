@@ -27,11 +27,42 @@ TAKEN = "it takes a chain of matrix products, such as 'ij,jk,kl->il': two letter
 
 
 def multi_dot(matrices: Sequence[DistMatrix], *, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
-    """A B C ... of matrices on one grid, in the order of fewest multiplications; collective, idle ranks too.
+    """Multiply several matrices in the order of fewest multiplications.
 
-    layout, algorithm: as for matmul; the layout is that of the last product. Of one matrix alone the result is a copy.
-    All products are in the dtype of all matrices together: in the narrower one of a pair they could overflow, or have no dtype.
-    Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
+    Collective, idle ranks included.
+
+    Parameters
+    ----------
+    matrices : sequence of DistMatrix
+        On one grid, each with as many rows as the one before has columns.
+    layout : Layout or "native", optional
+        Of the last product, as for `matmul`.
+    algorithm : str, optional
+        As for `matmul`.
+
+    Returns
+    -------
+    DistMatrix
+        A B C ...; of one matrix alone a copy.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, and for no matrices, on every rank.
+
+    Notes
+    -----
+    All products are in the dtype of all matrices together: in the narrower one of a pair they could
+    overflow, or have no dtype.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A, x = pdla.ones((4, 4), grid, layout), pdla.ones((4, 1), grid, layout)
+    ...     return pdla.multi_dot([A, A, x]).gather().ravel()
+    >>> pdla.run(2, program)[0]
+    array([16., 16., 16., 16.])
     """
     chain: list[DistMatrix] = [matrices] if isinstance(matrices, DistMatrix) else list(matrices)
     if not chain:
@@ -71,8 +102,10 @@ def _check(chain: Sequence[DistMatrix]) -> None:
 
 
 def order(sizes: Sequence[int]) -> list[int]:
-    """For matrices sizes[0] x sizes[1], sizes[1] x sizes[2], ...: by step, the number of the matrix to be multiplied by its right
-    neighbour, in the list as it is then."""
+    """By step, the number of the matrix to be multiplied by its right neighbour, in the list as it is then.
+
+    The matrices are sizes[0] x sizes[1], sizes[1] x sizes[2], ...
+    """
     import opt_einsum
 
     count = len(sizes) - 1
@@ -96,14 +129,47 @@ class Chain:
 
 
 def einsum(subscripts: str, *matrices: DistMatrix, layout: Layout | str | None = None, algorithm: str = "auto") -> DistMatrix:
-    """A chain of products in Einstein's notation: einsum("ij,kj,kl->il", A, B, C) is A B^T C; collective, idle ranks too.
+    """Multiply a chain of matrices, given in Einstein's notation.
 
-    subscripts  two letters for each matrix and for the result. Each letter is either in two matrices, and summed over, or in
-                one matrix and the result: so the matrices, in any order and transposed (as views) where needed, make one chain
-    others      as for multi_dot
+    Collective, idle ranks included.
 
-    Raises ShapeError, on every rank, for sums that are no such chain (traces, diagonals, outer and elementwise products, a
-    letter in one operand only), otherwise as multi_dot.
+    Parameters
+    ----------
+    subscripts : str
+        Two letters for each matrix and for the result. Each letter is either in two matrices, and
+        summed over, or in one matrix and the result: so the matrices, in any order and transposed
+        (as views) where needed, make one chain.
+    *matrices : DistMatrix
+        On one grid.
+    layout : Layout or "native", optional
+        Of the result, as for `matmul`.
+    algorithm : str, optional
+        As for `matmul`.
+
+    Returns
+    -------
+    DistMatrix
+        The product, as by `multi_dot`.
+
+    Raises
+    ------
+    ShapeError
+        For sums that are no such chain: traces, diagonals, outer and elementwise products, a letter
+        in one operand only.
+    LayoutError, GridError, PlanError, AgreementError
+        As by `multi_dot`. All of these are raised on every rank.
+
+    Examples
+    --------
+    A B^T C:
+
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [3, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.einsum("ij,kj,kl->il", A, A, A).gather()
+    >>> pdla.run(2, program)[0]
+    array([[ 38,  54],
+           [ 86, 122]])
     """
     if not matrices:
         raise ShapeError(f"einsum({subscripts!r}) without matrices")

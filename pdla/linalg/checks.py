@@ -89,8 +89,10 @@ def same_grid(A: DistMatrix, X: Any, name: str) -> None:
 
 
 def result(A: DistMatrix, shape: Shape, dtype: np.dtype, out: Any, layout: Any) -> None:
-    """LayoutError, GridError or ShapeError unless a result of this shape and dtype can be left in `layout` (None: the default one)
-    and written to `out` (None: a new matrix)."""
+    """LayoutError, GridError or ShapeError unless a result of this shape and dtype can be left in `layout` and written to `out`.
+
+    layout=None is the default one, out=None a new matrix.
+    """
     if layout is not None:
         if not isinstance(layout, Layout):
             raise LayoutError(f"layout={layout!r}: a Layout or None")

@@ -34,20 +34,55 @@ HEAD = 2  # numbers before each panel: the order of the minor at which the facto
 def cholesky(
     A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None
 ) -> DistMatrix:
-    """The lower triangular L of A = L L^H, A Hermitian and positive definite; collective over A's grid, idle ranks too.
+    """Factor a positive definite matrix: A = L L^H. Collective over A's grid, idle ranks included.
 
-    A             n x n in any layout. Only one triangle is read: the lower one or, with lower=False, the upper one;
-                  then U of A = U^H U comes
-    layout        of the result, which has zeros in the other triangle; None: A's
-    overwrite_a   A may be written to, which spares a copy where it lies as it is worked on
-    check_finite  look for NaN and infinity first
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian and positive definite, in any layout. Only one triangle is read.
+    lower : bool, optional
+        Whether it is the lower one, for L; else the upper one, for U of A = U^H U.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of the factor; by default A's.
 
-    A is worked on in square blocks (Cyclic along one axis for rows, one for columns, or only one of these) where it lies so, or
-    else it is brought to a near-square grid of all ranks, and back. There `cholesky_words` tells the words that are received.
-    Raises ShapeError, LayoutError, GridError or AgreementError, and LinAlgError for a matrix that is not positive definite, with
-    the order of the first leading minor that is not, on every rank.
-    Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4), panels by the diagonal block's
-    inverse.
+    Returns
+    -------
+    DistMatrix
+        L, or U, with zeros in the other triangle.
+
+    Raises
+    ------
+    LinAlgError
+        For a matrix that is not positive definite, with the order of the first leading minor that
+        is not; for NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    See Also
+    --------
+    cholesky_words : The words that a rank receives.
+
+    Notes
+    -----
+    A is worked on in square blocks (`Cyclic` along one axis for rows, one for columns, or only one
+    of these) where it lies so, or else it is brought to a near-square grid of all ranks, and back.
+
+    Right-looking with lookahead: ScaLAPACK's pdpotrf (Choi et al., Sci. Prog. 5 (1996), section 4),
+    panels by the diagonal block's inverse.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[4., 2], [2, 10]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.cholesky(A).gather()
+    >>> pdla.run(2, program)[0]
+    array([[2., 0.],
+           [1., 3.]])
     """
     said = checks.words("cholesky", A, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
     with agreed(communicator((A,)), said):
@@ -59,7 +94,40 @@ def cholesky(
 def cho_factor(
     A: DistMatrix, *, lower: bool = True, overwrite_a: bool = False, check_finite: bool = True
 ) -> tuple[DistMatrix, bool]:
-    """The factor of `cholesky` in square blocks, and `lower`: for cho_solve, which then moves no factor; collective."""
+    """Factor a positive definite matrix for `cho_solve`. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian and positive definite, in any layout. Only one triangle is read.
+    lower : bool, optional
+        Whether it is the lower one.
+    overwrite_a : bool, optional
+        Whether A may be written to.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+
+    Returns
+    -------
+    C : DistMatrix
+        The factor of `cholesky`, left in square blocks, so that `cho_solve` moves no factor.
+    lower : bool
+        As given.
+
+    Raises
+    ------
+    LinAlgError, ShapeError, AgreementError
+        As by `cholesky`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(3, pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     C, lower = pdla.linalg.cho_factor(A)
+    ...     return C.trace(), lower
+    >>> pdla.run(2, program)[0]
+    (np.float64(6.0), True)
+    """
     said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite)
     with agreed(communicator((A,)), said):
         dtype = _checked("cho_factor", A, lower, overwrite_a, check_finite)
@@ -72,7 +140,37 @@ def _factor(A: DistMatrix, dtype: np.dtype, lower: bool, overwrite: bool) -> Dis
 
 
 def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
-    """X of A X = B from cho_factor(A), a pair (C, lower); B, X and layout as for solve_triangular. Collective."""
+    """Solve A X = B by A's Cholesky factor. Collective over its grid, idle ranks included.
+
+    Parameters
+    ----------
+    c_and_lower : tuple of DistMatrix and bool
+        As `cho_factor` gives it.
+    B : DistMatrix or array
+        n x m, or a vector of n numbers; see `solve_triangular`.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, as B is.
+
+    Raises
+    ------
+    LinAlgError, ShapeError, LayoutError, GridError, AgreementError
+        As by `solve_triangular`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = 4 * pdla.eye(3, pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     return pdla.linalg.cho_solve(pdla.linalg.cho_factor(A), np.array([4., 8, 12]))
+    >>> pdla.run(2, program)[0]
+    array([1., 2., 3.])
+    """
     C, lower = c_and_lower if isinstance(c_and_lower, tuple) and len(c_and_lower) == 2 else (c_and_lower, None)
     said = checks.words("cho_solve", C, B, lower=lower, finite=check_finite, layout=layout)
     with agreed(communicator((C, B), "c_and_lower"), said):
@@ -179,8 +277,10 @@ class Cholesky:
         return head, panel[HEAD:].reshape(-1, self.cols.width(k))
 
     def _right(self, left: Any, k: int) -> Any:
-        """The conjugated rows of panel k that face this rank's columns after block k. Each rank of the grid column that has some
-        has every `turns`-th block of them."""
+        """The conjugated rows of panel k that face this rank's columns after block k.
+
+        Each rank of the grid column that has some has every `turns`-th block of them.
+        """
         j, w = self.cols.begins(k + 1), self.cols.width(k)
         right = self.right[: (self.a.shape[1] - j) * w].reshape(-1, w)
         facing = self.cols.after(k)
@@ -233,10 +333,31 @@ class Cholesky:
 
 
 def cholesky_words(n: int, grid: tuple[int, int], block: int) -> float:
-    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid; exact where blocks divide n.
+    """Words that a rank receives, in the mean, for a Cholesky factor on a pr x pc grid.
 
-    With K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1)) / P + 2 K (1 - 1/P), of which the leading
-    term is n^2 / 2 (1/pr + 1/pc - 2/P).
+    Parameters
+    ----------
+    n : int
+        Rows and columns.
+    grid : tuple of two int
+        pr and pc.
+    block : int
+        Rows of a square block.
+
+    Returns
+    -------
+    float
+        Exact where blocks divide n.
+
+    Notes
+    -----
+    With P = pr pc and K = n / block: ((pr + pc - 2) (n^2 - n block) / 2 + (pr - 1) block^2 (K - 1))
+    / P + 2 K (1 - 1/P), of which the leading term is n^2 / 2 (1/pr + 1/pc - 2/P).
+
+    Examples
+    --------
+    >>> pdla.linalg.cholesky_words(1024, (2, 2), 64)
+    261144.0
     """
     pr, pc = grid
     ranks, steps = pr * pc, n / block

@@ -22,15 +22,42 @@ MOST = 5  # steps of an estimate, as in LAPACK: most take two
 
 
 def norm(A: DistMatrix, ord: Any = None) -> float:
-    """A norm, in double precision, the same on every rank; copies count once. Collective over A's grid, idle ranks too.
+    """Measure a matrix by a norm. Collective over A's grid, idle ranks included.
 
-    A    m x n in any layout without partial sums
-    ord  None or "fro": Frobenius, as A.norm(); 1: the largest sum of a column's absolute values, numpy.inf: of a row's; "max": the
-         largest absolute value, LAPACK's 'M'
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout without partial sums.
+    ord : None, "fro", 1, numpy.inf or "max", optional
+        None and "fro": Frobenius, as ``A.norm()``; 1: the largest sum of a column's absolute
+        values, numpy.inf: of a row's; "max": the largest absolute value, LAPACK's 'M'.
 
-    NaN gives NaN, a matrix without elements 0. A rank receives one number from each other rank for Frobenius, else about 2 n words
-    (2 m for inf). The 2-norm and others take singular values, which are not there yet: PlanError. Raises ShapeError, LayoutError
-    or AgreementError, on every rank.
+    Returns
+    -------
+    float
+        In double precision, the same on every rank; copies count once. NaN gives NaN, a matrix
+        without elements 0.
+
+    Raises
+    ------
+    PlanError
+        For the 2-norm and others, which take singular values: these are not there yet.
+    ShapeError, LayoutError, AgreementError
+        For a matrix or layout that does not fit, on every rank, as all of these.
+
+    Notes
+    -----
+    A rank receives one number from each other rank for Frobenius, else about 2 n words (2 m for
+    inf).
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[3, 0], [0, -4]]), grid, pdla.Layout("row"))
+    ...     return [pdla.linalg.norm(A, ord) for ord in (None, 1, np.inf, "max")]
+    >>> pdla.run(2, program)[0]
+    [5.0, 4.0, 4.0, 4.0]
     """
     with agreed(communicator((A,)), checks.words("norm", A, ord=ord)):
         check_summed(matrix(A), "norm")
@@ -52,17 +79,48 @@ def _norm(A: DistMatrix, ord: Any) -> float:
 
 
 def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True) -> float:
-    """An estimate of the condition number in the 1-norm, or that of p=numpy.inf: the norm of A times that of its inverse, the same
-    on every rank; collective over A's grid, idle ranks too.
+    """Estimate the condition number: the norm of A times that of its inverse.
 
-    A             n x n in any layout
-    check_finite  look for NaN and infinity first; without, NaN gives NaN
+    Collective over A's grid, idle ranks included.
 
-    It is a lower bound, hardly ever less than a third of the condition number, and infinite for a singular matrix. It costs an LU
-    factorization and, as a rule, four or five solutions with a vector. numpy.linalg.cond's default, the 2-norm, differs from it by
-    a factor of n at most. Raises ShapeError, PlanError or AgreementError, and LinAlgError for NaN, infinity and a 0 x 0 matrix, on
-    every rank.
-    Hager's method as in Higham, ACM Trans. Math. Softw. 14 (1988), 381-396, algorithm 4.1: LAPACK's xLACN2 and xGECON.
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout.
+    p : 1 or numpy.inf, optional
+        Which norm.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first; without, NaN gives NaN.
+
+    Returns
+    -------
+    float
+        A lower bound, hardly ever less than a third of the condition number, and infinite for a
+        singular matrix; the same on every rank.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN, infinity and a 0 x 0 matrix.
+    ShapeError, PlanError, AgreementError
+        For a matrix that is not square, or another p, on every rank, as all of these.
+
+    Notes
+    -----
+    It costs an LU factorization and, as a rule, four or five solutions with a vector. The default
+    of numpy.linalg.cond, the 2-norm, differs from it by a factor of n at most.
+
+    Hager's method as in Higham, ACM Trans. Math. Softw. 14 (1988), 381-396, algorithm 4.1: LAPACK's
+    xLACN2 and xGECON.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.diag([1., 2, 8]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.cond(A)
+    >>> pdla.run(2, program)[0]
+    8.0
     """
     with agreed(communicator((A,)), checks.words("cond", A, p=p, finite=check_finite)):
         checks.flags(check_finite=check_finite)
@@ -89,8 +147,10 @@ def cond(A: DistMatrix, p: float = 1, *, check_finite: bool = True) -> float:
 
 
 def estimated_norm(times: Callable, adjoint: Callable, like: np.ndarray) -> float:
-    """A lower bound of the 1-norm of a matrix B, from a few products B x and B^H x with vectors like the one given; infinite where
-    they are not finite."""
+    """A lower bound of the 1-norm of a matrix B, from a few products B x and B^H x with vectors like the one given.
+
+    It is infinite where they are not finite.
+    """
     n = len(like)
     y = times(np.full_like(like, 1 / n))
     largest, at = _size(y), -1

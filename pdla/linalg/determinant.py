@@ -22,12 +22,47 @@ class SlogdetResult(NamedTuple):
 
 
 def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> Any:
-    """The determinant of a square matrix in any layout, a NumPy number of its dtype (float64 for integers), on every rank;
-    collective over A's grid, idle ranks too. By LU: `lu_words` tells what a rank receives, but for n words at the end.
+    """Compute the determinant. Collective over A's grid, idle ranks included.
 
-    It is infinite, or 0, where it is too large, or too small, for the dtype: slogdet's is not. overwrite_a, check_finite: as for
-    solve. Of 0 x 0 it is 1, of a singular matrix 0; NaN where NaN is not looked for. Raises ShapeError or AgreementError, and
-    LinAlgError for NaN and infinity, on every rank.
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+
+    Returns
+    -------
+    number
+        NumPy's, of A's dtype (float64 for integers), on every rank: 1 for 0 x 0, 0 for a singular
+        matrix; NaN where NaN is not looked for; infinite, or 0, where it is too large, or too
+        small, for the dtype.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, AgreementError
+        For a matrix that is not square, on every rank, as all of these.
+
+    See Also
+    --------
+    slogdet : Its logarithm, which is not too large.
+
+    Notes
+    -----
+    By LU: a rank receives `lu_words`, and n words at the end.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[0, 2], [3, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.det(A)
+    >>> pdla.run(2, program)[0]
+    np.float64(-6.0)
     """
     dtype, value, exponent = _determinant("det", A, overwrite_a, check_finite)
     with np.errstate(over="ignore", under="ignore"):
@@ -35,8 +70,44 @@ def det(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) 
 
 
 def slogdet(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> SlogdetResult:
-    """The sign of the determinant (of complex matrices a number of absolute value 1), and the natural logarithm of its absolute
-    value: 0 and -infinity for a singular matrix; see det. Collective."""
+    """Compute the sign of the determinant, and the logarithm of its absolute value.
+
+    Collective over A's grid, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+
+    Returns
+    -------
+    sign : number
+        Of complex matrices of absolute value 1; 0 for a singular matrix.
+    logabsdet : float
+        The natural logarithm; -infinity for a singular matrix.
+
+    Raises
+    ------
+    LinAlgError, ShapeError, AgreementError
+        As by `det`, on every rank.
+
+    Notes
+    -----
+    The determinant is sign exp(logabsdet), as by numpy.linalg.slogdet.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     A = -1000 * pdla.eye(1001, pdla.ProcessGrid((2,)), pdla.Layout("row"))
+    ...     sign, logabsdet = pdla.linalg.slogdet(A)
+    ...     return sign, round(float(logabsdet), 3)
+    >>> pdla.run(2, program)[0]
+    (np.float64(-1.0), 6914.663)
+    """
     dtype, value, exponent = _determinant("slogdet", A, overwrite_a, check_finite)
     size = abs(value)
     if not size > 0:
@@ -89,7 +160,7 @@ def _split(number: complex) -> tuple[complex, int]:
 
 
 def _scaled(number: complex, power: int) -> complex:
-    """number 2^power."""
+    """Multiply a number by 2^power."""
     if isinstance(number, complex):
         return complex(*np.ldexp([number.real, number.imag], power).tolist())
     return float(np.ldexp(number, power))

@@ -84,8 +84,9 @@ class DifferenceCover:
         return Block(tile.rows.select(Cyclic("", 1).share(len(tile.rows), self.c, place % self.c)), tile.cols)
 
     def gives(self, n: int, giver: int, taker: int, wanted: Block) -> list[tuple[int, Block]]:
-        """What a giver has of C at the end, as its numbers in `sums` and the blocks: only those that may meet the block that the
-        taker wants, since of many ranks' tiles few do.
+        """What a giver has of C at the end, as its numbers in `sums` and the blocks.
+
+        Only those that may meet the block that the taker wants, since of many ranks' tiles few do.
         """
         marks, ends = _marks(self.v), _ends(n, self.v)
         here, there = (giver // self.c + marks) % self.v
@@ -107,8 +108,10 @@ class DifferenceCover:
         return (distinct(np.concatenate([self._over(high[:, None], low), self._over(low, high[:, None])])) * self.c).tolist()
 
     def _over(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Where the ruler's zero is if a pair of marks is over two row blocks, the first mark over the first: of all pairs of
-        blocks, those that have the second within half a circle behind the first."""
+        """Where the ruler's zero is if a pair of marks is over two row blocks, the first mark over the first.
+
+        Of all pairs of blocks, those that have the second within half a circle behind the first.
+        """
         apart = (second - first) % self.v
         near = 2 * apart <= self.v
         return ((first - _firsts(self.v)[np.where(near, apart, 0)]) % self.v)[near]
@@ -118,8 +121,10 @@ class DifferenceCover:
         return n * (n + 1) * k / self.v / self.c
 
     def words(self, n: int, k: int) -> float:
-        """Words that a rank receives: its row blocks of A, as if it held none, and the addends of what it sums. Exact where v c
-        divides n and c divides k; for c > 1 those of the rank that sums the longest rows."""
+        """Words that a rank receives: its row blocks of A, as if it held none, and the addends of what it sums.
+
+        Exact where v c divides n and c divides k; for c > 1 those of the rank that sums the longest rows.
+        """
         b, rows = n / self.v, n / self.v / self.c
         square = (self.v - 1) / 2 * rows * b
         triangle = self.c * rows * (rows + 1) / 2
@@ -145,8 +150,10 @@ def _ends(n: int, v: int) -> np.ndarray:
 
 
 def _meet(ends: np.ndarray, blocks: np.ndarray, held: IndexSet) -> np.ndarray:
-    """Whether each of these row blocks has any of the indices held: whether a run of them ends behind the block's beginning and
-    begins before its end."""
+    """Whether each of these row blocks has any of the indices held.
+
+    That is: whether a run of them ends behind the block's beginning and begins before its end.
+    """
     return np.searchsorted(held.stops, ends[blocks], "right") < np.searchsorted(held.starts, ends[blocks + 1], "left")
 
 
@@ -161,10 +168,34 @@ def covers(ranks: int) -> tuple[DifferenceCover, ...]:
 
 
 def syrk_words(n: int, k: int, P: int) -> float:
-    """Words that a rank of P receives for one triangle of A A^T, A n x k, in the arrangement of ranks that moves fewest.
+    """Words that a rank of P receives for one triangle of A A^T, where fewest move.
 
-    This is as if a rank held nothing of A, and C stayed where it is summed: subtract what a rank already holds of its row blocks
-    of A, and add its part of the triangle, which goes to C's layout. Raises ShapeError for a negative size or P < 1.
+    Parameters
+    ----------
+    n, k : int
+        Rows and columns of A.
+    P : int
+        Number of ranks.
+
+    Returns
+    -------
+    float
+        As if a rank held nothing of A, and C stayed where it is summed.
+
+    Raises
+    ------
+    ShapeError
+        For a negative size, or P < 1.
+
+    Notes
+    -----
+    Subtract what a rank already holds of its row blocks of A, and add its part of the triangle,
+    which goes to C's layout.
+
+    Examples
+    --------
+    >>> pdla.syrk_words(700, 700, 7)
+    210000.0
     """
     if P < 1 or min(n, k) < 0:
         raise ShapeError(f"n={n}, k={k}, P={P}: sizes are 0 or more, ranks 1 or more")

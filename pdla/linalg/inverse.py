@@ -35,18 +35,54 @@ def inv(
     A: DistMatrix, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
     layout: Layout | None = None,
 ) -> DistMatrix:
-    """The inverse of A; collective over A's grid, idle ranks too. To solve A X = B, `solve` is faster and more accurate.
+    """Invert a matrix. Collective over A's grid, idle ranks included.
 
-    A             n x n in any layout
-    assume_a, lower, overwrite_a   as for solve; for "pos" the inverse is Hermitian, bit for bit
-    check_finite  look for NaN and infinity first
-    layout        of the inverse; None: A's
+    To solve A X = B, `solve` is faster and more accurate.
 
-    After the factorization a rank receives, in the mean, (1 - 1/P) (n^2 + n block) words for the general inverse, and about
-    n^2 (1/pr + 1/pc - 2/P) on a pr x pc grid for a positive definite one, besides what brings A to the layout of its factor, and
-    the inverse back. Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError,
-    GridError, PlanError or AgreementError, on every rank.
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout.
+    assume_a : str, optional
+        What is known of A, as for `solve`; for "pos" the inverse is Hermitian, bit for bit.
+    lower : bool, optional
+        For "pos": whether the lower triangle is read; else the upper one.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of the inverse; by default A's.
+
+    Returns
+    -------
+    DistMatrix
+        n x n.
+
+    Raises
+    ------
+    LinAlgError
+        For a matrix that is singular, or not positive definite; for NaN and infinity.
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    Notes
+    -----
+    After the factorization a rank receives, in the mean, (1 - 1/P) (n^2 + n block) words for the
+    general inverse, and about n^2 (1/pr + 1/pc - 2/P) on a pr x pc grid for a positive definite
+    one, besides what brings A to the layout of its factor, and the inverse back.
+
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[0, 2], [4, 0]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.inv(A).gather()
+    >>> pdla.run(2, program)[0]
+    array([[0.  , 0.25],
+           [0.5 , 0.  ]])
     """
     said = checks.words("inv", A, assume_a=assume_a, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
     with agreed(communicator((A,)), said):
@@ -110,8 +146,10 @@ def _of_lower(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
 
 
 def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistMatrix:
-    """Collective: T^-1 times the matrix with a 1 in row places[c] of each column c; each rank has its columns in this order, in
-    which the rows ascend. It lies as T, which is in square blocks and lower triangular."""
+    """Collective: T^-1 times the matrix with a 1 in row places[c] of each column c.
+
+    Each rank has its columns in this order, in which the rows ascend. It lies as T, which is in square blocks and lower triangular.
+    """
     Y = DistMatrix(T.xp.empty(T.stored.shape, T.dtype), T.shape, T.grid, T.layout)
     T.xp.scale(Y.stored, 0)
     rows, cols = (held.indices() for held in T.indices)
@@ -137,11 +175,40 @@ def _substitute(T: DistMatrix, Y: DistMatrix, lower: bool, filled: list[int] | N
 
 
 def matrix_power(A: DistMatrix, n: int) -> DistMatrix:
-    """A^n in A's layout, for any integer n, as numpy.linalg.matrix_power: by repeated squaring, of the inverse where n is negative.
-    Collective over A's grid, idle ranks too; at most 2 log2 |n| products.
+    """Raise a matrix to an integer power. Collective over A's grid, idle ranks included.
 
-    Integers stay integers, but for a negative n. Raises LinAlgError for a negative power of a singular matrix, ShapeError or
-    AgreementError, on every rank.
+    Parameters
+    ----------
+    A : DistMatrix
+        Square, in any layout.
+    n : int
+        The power; of the inverse, where it is negative.
+
+    Returns
+    -------
+    DistMatrix
+        A^n, in A's layout. Integers stay integers, but for a negative n.
+
+    Raises
+    ------
+    LinAlgError
+        For a negative power of a singular matrix.
+    ShapeError, AgreementError
+        For a matrix that is not square, or another n, on every rank, as all of these.
+
+    Notes
+    -----
+    Repeated squaring: at most 2 log2(abs(n)) products.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 1], [1, 0]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.matrix_power(A, 10).gather()
+    >>> pdla.run(2, program)[0]
+    array([[89, 55],
+           [55, 34]])
     """
     with agreed(communicator((A,)), checks.words("matrix_power", A, n)):
         checks.square("matrix_power", A)

@@ -32,16 +32,54 @@ ALL = slice(None)
 
 
 def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True) -> tuple[DistMatrix, np.ndarray]:
-    """L and U of P A = L U in one matrix, and the pivots, as scipy.linalg.lu_factor; collective over A's grid, idle ranks too.
+    """Factor a matrix with partial pivoting: P A = L U. Collective over A's grid, idle ranks included.
 
-    A       m x n in any layout; with overwrite_a it may be written to, which spares a copy where it lies as it is worked on
-    LU      L below the diagonal, whose ones are not stored, and U above it, in block columns over a row of ranks
-    pivots  for i below min(m, n) the row pivots[i] with which row i was exchanged: a NumPy array, on every rank
+    Parameters
+    ----------
+    A : DistMatrix
+        m x n, in any layout.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
 
-    Columns that lie Cyclic along one axis of the grid, rows whole, are worked on where they are; else A is brought there:
-    `lu_words` tells what a rank receives there. Warns where U is singular, and goes on, as SciPy does. Raises ShapeError or
-    AgreementError, and LinAlgError for NaN and infinity, on every rank. Right-looking with lookahead, as HPL (Petitet et al.,
-    netlib.org/benchmark/hpl).
+    Returns
+    -------
+    LU : DistMatrix
+        L below the diagonal, whose ones are not stored, and U above it, in block columns over a row
+        of ranks.
+    pivots : array
+        For i below min(m, n) the row pivots[i] with which row i was exchanged: NumPy's, on every
+        rank.
+
+    Raises
+    ------
+    LinAlgError
+        For NaN and infinity.
+    ShapeError, AgreementError
+        For what is no matrix, or of a dtype that LAPACK has not, on every rank, as all of these.
+
+    See Also
+    --------
+    lu_words : The words that a rank receives.
+
+    Notes
+    -----
+    Columns that lie `Cyclic` along one axis of the grid, rows whole, are worked on where they are;
+    else A is brought there. A singular U is warned of, as by SciPy.
+
+    Right-looking with lookahead, as HPL (Petitet et al., netlib.org/benchmark/hpl).
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     LU, pivots = pdla.linalg.lu_factor(A)
+    ...     return LU.gather(), pivots
+    >>> pdla.run(2, program)[0]
+    (array([[4.  , 4.  ],
+           [0.25, 1.  ]]), array([1, 1]))
     """
     with agreed(communicator((A,)), checks.words("lu_factor", A, over=overwrite_a, finite=check_finite)):
         checks.flags(overwrite_a=overwrite_a, check_finite=check_finite)
@@ -58,9 +96,39 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
 
 
 def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
-    """X of A X = B from lu_factor(A), a pair (LU, pivots); B, X and layout as for solve_triangular. Collective.
+    """Solve A X = B by A's LU factors. Collective over their grid, idle ranks included.
 
-    Raises LinAlgError, on every rank, where U is singular.
+    Parameters
+    ----------
+    lu_and_piv : tuple of DistMatrix and array
+        As `lu_factor` gives it.
+    B : DistMatrix or array
+        n x m, or a vector of n numbers; see `solve_triangular`.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity first.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, as B is.
+
+    Raises
+    ------
+    LinAlgError
+        Where U is singular; for NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        As by `solve_triangular`, on every rank, as all of these.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.lu_solve(pdla.linalg.lu_factor(A), np.array([5., 12]))
+    >>> pdla.run(2, program)[0]
+    array([1., 2.])
     """
     X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
     said = checks.words("lu_solve", X, pivots, B, finite=check_finite, layout=layout)
@@ -202,8 +270,10 @@ class LU:
 
 
 def moves(pivots: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
-    """Exchanges of rows first, first + 1, ... with rows `pivots`, one after another, as rows that are written, and whose contents
-    they get."""
+    """Exchanges of rows first, first + 1, ... with rows `pivots`, one after another, as one move of rows.
+
+    They are told as the rows that are written, and those whose contents they get.
+    """
     lying: dict[int, int] = {}
     for i, j in enumerate(pivots.tolist(), first):
         if i != j:
@@ -224,8 +294,30 @@ def _exchange(xp: Any, x: Any, to: np.ndarray, was: np.ndarray) -> None:
 
 
 def lu_words(m: int, n: int, ranks: int, block: int) -> float:
-    """Words that a rank receives, in the mean, for LU of an m x n matrix, m >= n, over so many ranks; exact where blocks divide n.
+    """Words that a rank receives, in the mean, for LU of an m x n matrix, m >= n.
 
-    With K = n / block, (1 - 1/P) (m n - (n^2 - n block) / 2 + n + K): all panels but its own, with the pivots.
+    Parameters
+    ----------
+    m, n : int
+        Rows and columns.
+    ranks : int
+        Number of ranks, P.
+    block : int
+        Columns of a block.
+
+    Returns
+    -------
+    float
+        Exact where blocks divide n.
+
+    Notes
+    -----
+    With K = n / block, (1 - 1/P) (m n - (n^2 - n block) / 2 + n + K): all panels but its own, with
+    the pivots.
+
+    Examples
+    --------
+    >>> pdla.linalg.lu_words(1024, 1024, 4, 64)
+    418572.0
     """
     return (1 - 1 / ranks) * (m * n - (n * n - n * block) / 2 + n + n / block)

@@ -41,19 +41,62 @@ def syrk(
     A: DistMatrix, *, alpha: complex = 1, beta: complex = 0, out: DistMatrix | None = None, lower: bool = True,
     layout: Layout | None = None, mirror: bool = False,
 ) -> DistMatrix:
-    """One triangle of C = alpha A A^T + beta C; collective over A's grid, idle ranks too. A is never written to.
+    """Compute one triangle of C = alpha A A^T + beta C. Collective, idle ranks included.
 
-    A       n x k in any layout and dtype; for A^T A give A.T (nothing moves)
-    out     n x n, of A's dtype in native byte order, sharing no memory with A; None: a new matrix, zero in the other triangle
-    lower   which triangle, with the diagonal, is computed, read (beta) and written; out's other triangle is left as it is
-    layout  of a new C; None: that of A @ A.T. Copies of C are equal bit by bit
-    mirror  fill the other triangle too, from this one: one more round, n^2 / 2 P words a rank in balanced layouts
-    beta    only with out; beta = 0 never reads C
+    A is never written to.
 
-    `syrk_words` tells the words that a rank receives. Workspace: its row blocks of A and the messages that bring them, about twice
-    their size; then its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, for copies of C, too.
-    On one node, where A is read in place, n k / P words instead of the row blocks; none if A is in common memory (A.shared()).
-    Raises ShapeError, LayoutError, GridError or AgreementError, on every rank. Algorithm: pdla.linalg.difference_cover.
+    Parameters
+    ----------
+    A : DistMatrix
+        n x k, in any layout and dtype; for A^T A give A.T (nothing moves).
+    alpha : number, optional
+        Factor of the product.
+    beta : number, optional
+        Factor of what `out` holds, which is never read where this is 0.
+    out : DistMatrix, optional
+        The matrix C to fill: n x n, of A's dtype in native byte order, sharing no memory with A.
+        Its other triangle is left as it is.
+    lower : bool, optional
+        Whether the lower triangle is computed, read and written, with the diagonal; else the upper
+        one.
+    layout : Layout, optional
+        Of a new C; by default that of ``A @ A.T``. Copies of C are equal bit by bit.
+    mirror : bool, optional
+        Whether to fill the other triangle too, from this one: one more round, n^2 / 2 P words a
+        rank in balanced layouts.
+
+    Returns
+    -------
+    DistMatrix
+        C; `out` itself, where it is given, else zero in the other triangle, without `mirror`.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    See Also
+    --------
+    syrk_words : The words that a rank receives.
+
+    Notes
+    -----
+    Workspace: its row blocks of A and the messages that bring them, about twice their size; then
+    its tiles, n^2 / 2 v words or, where k alone is cut, n^2, and the messages made of them, for
+    copies of C, too. On one node, where A is read in place, n k / P words instead of the row
+    blocks; none if A is in common memory (``A.shared()``).
+
+    Algorithm: pdla.linalg.difference_cover.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [3, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.syrk(A).gather()
+    >>> pdla.run(2, program)[0]
+    array([[ 5,  0],
+           [11, 25]])
     """
     return _rank_k("syrk", A, alpha, beta, out, lower, layout, mirror)
 
@@ -62,9 +105,46 @@ def herk(
     A: DistMatrix, *, alpha: float = 1, beta: float = 0, out: DistMatrix | None = None, lower: bool = True,
     layout: Layout | None = None, mirror: bool = False,
 ) -> DistMatrix:
-    """One triangle of C = alpha A A^H + beta C, alpha and beta real; see syrk. Real matrices: the same as syrk.
+    """Compute one triangle of C = alpha A A^H + beta C. Collective, idle ranks included.
 
-    The diagonal of C comes out real, exactly; imaginary parts that it had are not read.
+    For real matrices it is `syrk`.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x k; see `syrk`, as for all arguments.
+    alpha : float, optional
+        Factor of the product, real.
+    beta : float, optional
+        Factor of what `out` holds, real.
+    out : DistMatrix, optional
+        The matrix C to fill.
+    lower : bool, optional
+        Whether the lower triangle is computed; else the upper one.
+    layout : Layout, optional
+        Of a new C.
+    mirror : bool, optional
+        Whether to fill the other triangle too.
+
+    Returns
+    -------
+    DistMatrix
+        C. Its diagonal is real, exactly; imaginary parts that it had are not read.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        As by `syrk`, and for a complex alpha or beta, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1], [2j]]), grid, pdla.Layout("row"))
+    ...     return pdla.herk(A, mirror=True).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1.+0.j, 0.-2.j],
+           [0.+2.j, 4.+0.j]])
     """
     return _rank_k("herk", A, alpha, beta, out, lower, layout, mirror)
 
@@ -165,7 +245,7 @@ def _fetch(A: DistMatrix, plan: RankKPlan) -> Any:
 
 
 def _products(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian: bool) -> list[Any]:
-    """This rank's tiles, from `a`: the rows of A that it has, as stored (not conjugated)."""
+    """Make this rank's tiles from `a`: the rows of A that it has, as stored (not conjugated)."""
     xp, made = A.xp, []
     for tile in plan.tiles:
         x = buffer(xp, (len(tile.block.rows), len(tile.block.cols)), summing(a.dtype))
@@ -183,15 +263,17 @@ def _products(A: DistMatrix, plan: RankKPlan, a: Any, alpha: complex, hermitian:
 
 
 def _square(xp: Any, a: Any, x: Any, alpha: complex) -> None:
-    """x's lower triangle = alpha a a^T, by BLAS's syrk, and recorded in the ledger."""
+    """Set x's lower triangle to alpha a a^T, by BLAS's syrk, and record it in the ledger."""
     n, k = a.shape
     with timed("gemm", flops=(4 if x.dtype.kind == "c" else 1) * n * (n + 1) * k):
         xp.square(a, x, alpha)
 
 
 def below(xp: Any, a: Any, b: Any, x: Any, counts: np.ndarray, alpha: complex, done: int = 0, beta: complex = 0) -> None:
-    """x = alpha a b^T + beta x, in columns done ... counts[i] - 1 of row i; counts ascend. First the columns that all rows keep are
-    multiplied, then the rest, for each half of the rows by itself."""
+    """Set x = alpha a b^T + beta x, in columns done ... counts[i] - 1 of row i; counts ascend.
+
+    First the columns that all rows keep are multiplied, then the rest, for each half of the rows by itself.
+    """
     if not len(counts) or counts[-1] <= done:
         return
     common, last = int(counts[0]), int(counts[-1])

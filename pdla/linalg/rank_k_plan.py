@@ -1,5 +1,7 @@
-"""Which rank computes which tiles of C = alpha A A^T, what it needs of A for them, and where they go: what depends on layouts
-alone."""
+"""Which rank computes which tiles of C = alpha A A^T, what it needs of A for them, and where they go.
+
+This is what depends on layouts alone.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,11 @@ Distribution = DifferenceCover | Stationary | Strips
 
 @lru_cache(maxsize=1024)
 def choose(n: int, k: int, layout: Layout, sizes: tuple[tuple[str, int], ...]) -> Distribution:
-    """The cheapest way to deal out the work. Its price is in words: those that a rank receives, C's on their way to its layout
-    included, and the time of its operations, in words that could arrive meanwhile."""
+    """The cheapest way to deal out the work.
+
+    Its price is in words: those that a rank receives, C's on their way to its layout included, and the time of its operations, in
+    words that could arrive meanwhile.
+    """
     stay = Stationary(layout, sizes)
     way = stay.part(n)
     prices = {cover: cover.words(n, k) + way + cover.flops(n, k) / FLOPS for cover in covers(prod(size for _, size in sizes))}
@@ -140,7 +145,10 @@ def _summing(n: int, deal: Distribution, grid: ProcessGrid, place: int | None) -
 
 
 def _parts(A: DistMatrix, c: int) -> list[IndexSet]:
-    """k in c parts: those in which A's columns lie already, if they are cut into c along the last axes of the grid; else blocks."""
+    """Cut k in c parts.
+
+    These are the parts in which A's columns lie already, if they are cut into c along the last axes of the grid; else blocks.
+    """
     cuts = effective(A.layout.cols, A.grid.sizes)
     axes = axes_of(cuts)
     last = tuple(axis for axis in A.grid.axes if A.grid.sizes[axis] > 1)[-len(axes) :]

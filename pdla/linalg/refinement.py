@@ -1,5 +1,6 @@
-"""Systems solved by factors of a lower precision, and refined: the factorization, most of the work, takes half the time and half
-the words; each step of refinement takes a solution and a product.
+"""Systems solved by factors of a lower precision, and refined.
+
+The factorization, most of the work, takes half the time and half the words; each step of refinement takes a solution and a product.
 
 X begins as 0. Each step solves A D = B - A X for a correction, by the low factors; the right-hand side is computed in the precision
 of A and B, and each of its columns is scaled by a power of 2, lest it underflow. It ends when in each column the largest element of
@@ -44,8 +45,10 @@ def lower_dtype(refine: Any, dtype: np.dtype, triangle: bool) -> np.dtype | None
 
 
 def refined(A: DistMatrix, side: RightSide, low: np.dtype, positive: bool, lower: bool) -> Any:
-    """Collective: X of A X = B; None, with a warning, where it does not converge. lower: which triangle of a positive definite A is
-    read."""
+    """Collective: X of A X = B; None, with a warning, where it does not converge.
+
+    lower: which triangle of a positive definite A is read.
+    """
     A = mirrored(A, lower, True) if positive else A
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite: then there is no factor
         solve = _by_cholesky(A, low) if positive else _by_lu(A, low)
@@ -75,8 +78,10 @@ def _by_lu(A: DistMatrix, low: np.dtype) -> Callable[[DistMatrix], DistMatrix] |
 
 
 def _converged(A: DistMatrix, side: RightSide, solve: Callable[[DistMatrix], DistMatrix]) -> tuple[DistMatrix, int, float]:
-    """Collective: X, the steps of refinement after the first solution, and the residual over what is allowed: 1 or less, or as far
-    as it has come."""
+    """Collective: X, the steps of refinement after the first solution, and the residual over what is allowed.
+
+    The last is 1 or less, or as far as it has come.
+    """
     A = A if A.dtype == side.dtype else A.astype(side.dtype)  # once, not a step
     A = A.redistribute(A.layout.summed) if A.layout.partial else A
     matrix = isinstance(side.B, DistMatrix)

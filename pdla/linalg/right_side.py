@@ -19,8 +19,10 @@ from pdla.matrix.redistribute import converted
 
 @dataclass(frozen=True)
 class RightSide:
-    """B of A X = B: a matrix, or an array (a vector); the layout of X (None: B's), and the dtype in which both are worked on;
-    whether B may be written to."""
+    """B of A X = B: a matrix, or an array (a vector).
+
+    With it the layout of X (None: B's), the dtype in which both are worked on, and whether B may be written to.
+    """
 
     B: Any
     layout: Layout | None

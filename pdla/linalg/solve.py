@@ -24,21 +24,61 @@ def solve(
     A: DistMatrix, B: Any, *, assume_a: str = "gen", lower: bool = True, overwrite_a: bool = False, check_finite: bool = True,
     layout: Layout | None = None, refine: str | None = None,
 ) -> Any:
-    """X of A X = B; collective over A's grid, idle ranks too. Nothing is written to B.
+    """Solve A X = B, by what is known of A. Collective over A's grid, idle ranks included.
 
-    A         n x n in any layout
-    B, layout, check_finite   as for solve_triangular: a vector gives a vector, a DistMatrix one in its layout
-    assume_a  "gen": by LU with partial pivoting; "pos", Hermitian and positive definite: by Cholesky; "lower triangular", "upper
-              triangular"; "sym" and "her", symmetric and Hermitian, both triangles of which are read: by LU, too
-    lower     for "pos": which triangle is read
-    overwrite_a   A may be written to, which spares a copy where it lies as it is worked on
-    refine    "float32": factors in float32 of float64, in complex64 of complex128, for half the time and half the words, and
-              refinement to the residual of a full solution (refinement.py), by a solution and a product A X a step; it takes
-              memory for both. The logger "pdla" of rank 0 tells the steps, at level INFO. Where they do not converge, as from
-              condition numbers of about 1e7, the full solution follows, with a RuntimeWarning. Dry runs count no step
+    B is never written to.
 
-    Raises LinAlgError for a matrix that is singular, or not positive definite; ShapeError, LayoutError, GridError, PlanError or
-    AgreementError, on every rank.
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout.
+    B : DistMatrix or array
+        n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
+        ranks.
+    assume_a : str, optional
+        "gen": by LU with partial pivoting; "sym" and "her", symmetric and Hermitian, both triangles
+        of which are read: by LU, too; "pos", Hermitian and positive definite: by Cholesky; "lower
+        triangular", "upper triangular": by substitution.
+    lower : bool, optional
+        For "pos": whether the lower triangle is read; else the upper one.
+    overwrite_a : bool, optional
+        Whether A may be written to, which spares a copy where it lies as it is worked on.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity in A and B first.
+    layout : Layout, optional
+        Of X; by default B's.
+    refine : None or "float32", optional
+        "float32": factors in float32 of float64, in complex64 of complex128, for half the time and
+        half the words, and refinement to the residual of a full solution; see the notes.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, n x m, as B is; a vector on every rank.
+
+    Raises
+    ------
+    LinAlgError
+        For a matrix that is singular, or not positive definite; for NaN and infinity.
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    Notes
+    -----
+    A step of refinement takes a solution and a product A X; there must be memory for both
+    precisions. The logger "pdla" of rank 0 tells the steps, at level INFO. Where they do not
+    converge, as from condition numbers of about 1e7, the full solution follows, with a
+    RuntimeWarning. Dry runs count no step. Wilkinson, Rounding Errors in Algebraic Processes
+    (1963); LAPACK's dsgesv and dsposv: Langou et al., SC 2006.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [4, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.solve(A, np.array([5., 12]))
+    >>> pdla.run(2, program)[0]
+    array([1., 2.])
     """
     named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "refine": refine}
     with agreed(communicator((A, B)), checks.words("solve", A, B, assume_a=assume_a, **named)):

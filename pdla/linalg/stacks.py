@@ -25,10 +25,36 @@ from pdla.matrix.create import fingerprint, whole_array
 
 
 class Stack:
-    """`shape` = (batch, m, n): a batch of m x n matrices over `grid`, cut along `axis` (None: not cut), each in `layout`.
+    """A batch of m x n matrices over a grid, each cut as a layout says.
 
-    pdla.stack makes one. `blocks` are this rank's blocks of its layer's matrices. S.T, S.H and S.conj() are views.
-    `S @ S` and gather are collective over the grid's communicator, idle ranks and layers without matrices too.
+    Make one with `stack`. ``S @ S`` is `batched_matmul`, and collective.
+
+    Parameters
+    ----------
+    blocks : sequence of array
+        This rank's blocks of its layer's matrices, as stored: their transposes where `transposed`.
+    shape : tuple of three int
+        (batch, m, n).
+    grid : ProcessGrid
+        What the stack is cut over.
+    layout : Layout
+        Of each matrix, over the other axes than `axis`.
+    axis : str or None
+        Of the grid, along which the batch is cut; None: it is not cut.
+    dtype : dtype
+        Of the elements.
+    transposed : bool, optional
+        Whether blocks are stored by columns.
+    conjugated : bool, optional
+        Whether it is a conjugate view.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     S = pdla.stack(np.ones((4, 2, 3)), pdla.ProcessGrid((2,)), pdla.Layout(), "row")
+    ...     return S.indices, (S @ S.T).shape
+    >>> pdla.run(2, program)
+    [(range(0, 2), (4, 2, 2)), (range(2, 4), (4, 2, 2))]
     """
 
     __array_ufunc__ = None  # NumPy's arrays leave the operators to us
@@ -67,8 +93,11 @@ class Stack:
 
     @property
     def indices(self) -> range:
-        """The numbers in the batch of the matrices of this rank's layer. On an idle rank: all, of which it has empty blocks, if the
-        batch is not cut; else none, as it is in no layer."""
+        """The numbers in the batch of the matrices of this rank's layer.
+
+        On an idle rank: all, of which it has empty blocks, if the batch is not cut; else none, as
+        it is in no layer.
+        """
         if self.axis is None:
             return range(self.shape[0])
         if self.grid.coords is None:
@@ -91,13 +120,25 @@ class Stack:
         return self.T.conj()
 
     def conj(self) -> Stack:
-        """Each matrix conjugated, a view."""
+        """Conjugate each matrix.
+
+        Returns
+        -------
+        Stack
+            A view.
+        """
         return self._like(conjugated=not self.conjugated)
 
     def matrices(self) -> list[DistMatrix]:
-        """Collective: matrices of this rank's layer, on the layer's grid over its own communicator; none on a rank in no layer.
+        """Give the matrices of this rank's layer. Collective over the grid's communicator.
 
-        Call it anew wherever they are used: the communicator is one of the grid's kept ones, `grid[axes]`, which may be dropped.
+        Call it anew wherever they are used: the layer's communicator is one of the grid's kept
+        ones, ``grid[axes]``, which may be dropped.
+
+        Returns
+        -------
+        list of DistMatrix
+            On the layer's grid, over its own communicator; none on a rank in no layer.
         """
         layer = layer_of(self.grid, self.axis)
         if layer is None:
@@ -108,7 +149,20 @@ class Stack:
         return batched_matmul(self, other)
 
     def gather(self) -> Any:
-        """Collective: the whole stack as an array of `shape`, on every rank."""
+        """Gather the whole stack on every rank.
+
+        Collective over the grid's communicator, idle ranks and layers without matrices included.
+
+        Returns
+        -------
+        array
+            Of `shape`.
+
+        Raises
+        ------
+        GridError
+            For a closed grid, if the batch is cut, on every rank.
+        """
         comm = self.grid.comm
         with agreed(comm, f"gather {self.described}"):
             _check_open(self.grid, self.axis)
@@ -161,13 +215,38 @@ def layer_of(grid: ProcessGrid, axis: str | None) -> ProcessGrid | None:
 
 
 def stack(array: Any, grid: ProcessGrid, layout: Layout, axis: str | None = None) -> Stack:
-    """A stack from a whole three-dimensional array (batch, m, n), equal on every rank. Collective.
+    """Cut a whole three-dimensional array, equal on every rank. Collective, idle ranks included.
 
-    axis    of the grid, along which the batch is cut; where it does not divide evenly, the first layers hold one matrix more.
-            None: every rank holds its block of every matrix
-    layout  of each matrix, over the other axes
+    Parameters
+    ----------
+    array : array
+        (batch, m, n).
+    grid : ProcessGrid
+        What it is cut over.
+    layout : Layout
+        Of each matrix, over the other axes than `axis`.
+    axis : str, optional
+        Of the grid, along which the batch is cut; where it does not divide evenly, the first layers
+        hold one matrix more. By default every rank holds its block of every matrix.
 
-    Raises ShapeError, LayoutError or GridError, on every rank.
+    Returns
+    -------
+    Stack
+        In memory of its own.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     whole = np.arange(8).reshape(2, 2, 2)
+    ...     return pdla.stack(whole, pdla.ProcessGrid((2,)), pdla.Layout(), "row").blocks[0]
+    >>> pdla.run(2, program)[1]
+    array([[4, 5],
+           [6, 7]])
     """
     on_grid("stack", grid)
     comm = grid.comm
@@ -204,12 +283,35 @@ def _check_open(grid: ProcessGrid, axis: str | None) -> None:
 
 
 def batched_matmul(A: Stack, B: Stack, *, layout: Layout | None = None, algorithm: str = "auto") -> Stack:
-    """The stack of all A[i] B[i], for batches of one length, on one grid and cut along the same axis; collective, idle ranks too.
+    """Multiply two stacks, matrix by matrix. Collective, idle ranks included.
 
-    layout     of each product; None: as for matmul
-    algorithm  as for matmul; one plan for all matrices of a layer
+    Parameters
+    ----------
+    A, B : Stack
+        batch x m x k and batch x k x n, on one grid and cut along the same axis.
+    layout : Layout, optional
+        Of each product; by default as for `matmul`.
+    algorithm : str, optional
+        As for `matmul`; one plan for all matrices of a layer.
 
-    Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
+    Returns
+    -------
+    Stack
+        Of all A[i] B[i].
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     S = pdla.stack(np.ones((2, 2, 2)), pdla.ProcessGrid((2,)), pdla.Layout(), "row")
+    ...     return pdla.batched_matmul(S, S).gather()[1]
+    >>> pdla.run(2, program)[0]
+    array([[2., 2.],
+           [2., 2.]])
     """
     known = next((S for S in (A, B) if isinstance(S, Stack)), None)
     comm = (_stack(A, "A") if known is None else known).grid.comm

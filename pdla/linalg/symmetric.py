@@ -22,14 +22,52 @@ def symm(
     A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
     out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
 ) -> DistMatrix:
-    """C = alpha A B + beta C (side="left") or alpha B A + beta C (side="right"), A symmetric; collective, idle ranks too.
+    """Multiply by a symmetric matrix, read from one triangle. Collective, idle ranks included.
 
-    A      n x n in any layout. Only one triangle of it is read, with the diagonal: the lower one or, with lower=False, the upper
-           one; the other may hold anything, NaN too
-    B      n x m (left) or m x n (right) on A's grid
-    others as for matmul
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, symmetric, in any layout. Only one triangle is read, with the diagonal; the other may
+        hold anything, NaN too.
+    B : DistMatrix
+        n x m (left) or m x n (right), on A's grid.
+    side : "left" or "right", optional
+        "left": C = alpha A B + beta C; "right": C = alpha B A + beta C.
+    lower : bool, optional
+        Whether the lower triangle of A is read; else the upper one.
+    alpha, beta : number, optional
+        As for `matmul`.
+    out : DistMatrix, optional
+        The matrix C to fill, as for `matmul`.
+    layout : Layout or "native", optional
+        Of C, as for `matmul`.
+    algorithm : str, optional
+        As for `matmul`.
 
-    Raises ShapeError, LayoutError, GridError, PlanError or AgreementError, on every rank.
+    Returns
+    -------
+    DistMatrix
+        C; `out` itself, where it is given.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, on every rank.
+
+    Notes
+    -----
+    The other triangle is filled in a copy first, which moves n^2 / 2 P words a rank where blocks
+    are balanced; what follows is a product like any other.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A = pdla.from_global(np.array([[1, np.nan], [2, 3]]), grid, layout)
+    ...     return pdla.symm(A, pdla.eye(2, grid, layout)).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1., 2.],
+           [2., 3.]])
     """
     return _product("symm", A, B, side, lower, alpha, beta, out, layout, algorithm)
 
@@ -38,7 +76,48 @@ def hemm(
     A: DistMatrix, B: DistMatrix, *, side: str = "left", lower: bool = True, alpha: complex = 1, beta: complex = 0,
     out: DistMatrix | None = None, layout: Layout | str | None = None, algorithm: str = "auto",
 ) -> DistMatrix:
-    """As symm, for a Hermitian A: the imaginary parts of its diagonal are not read."""
+    """Multiply by a Hermitian matrix, read from one triangle. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, Hermitian: the imaginary parts of its diagonal are not read. See `symm`, as for all
+        arguments.
+    B : DistMatrix
+        n x m (left) or m x n (right).
+    side : "left" or "right", optional
+        "left": C = alpha A B + beta C; "right": C = alpha B A + beta C.
+    lower : bool, optional
+        Whether the lower triangle of A is read; else the upper one.
+    alpha, beta : number, optional
+        Factors of the product and of what `out` holds.
+    out : DistMatrix, optional
+        The matrix C to fill.
+    layout : Layout or "native", optional
+        Of C.
+    algorithm : str, optional
+        How to multiply.
+
+    Returns
+    -------
+    DistMatrix
+        C; `out` itself, where it is given.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError, PlanError, AgreementError
+        As by `matmul`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A = pdla.from_global(np.array([[1, 0], [2j, 3]]), grid, layout)
+    ...     return pdla.hemm(A, pdla.eye(2, grid, layout)).gather()
+    >>> pdla.run(2, program)[0]
+    array([[1.+0.j, 0.-2.j],
+           [0.+2.j, 3.+0.j]])
+    """
     return _product("hemm", A, B, side, lower, alpha, beta, out, layout, algorithm)
 
 

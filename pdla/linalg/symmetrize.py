@@ -32,7 +32,9 @@ def _way(C: DistMatrix) -> BlockExchange:
 
 
 def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:
-    """Set the imaginary part of the diagonal to 0, NaN too, in a block x of these rows and columns: as BLAS does in its Hermitian
-    matrices."""
+    """Set the imaginary part of the diagonal to 0, NaN too, in a block x of these rows and columns.
+
+    BLAS does so in its Hermitian matrices.
+    """
     in_rows, in_cols, _ = rows.overlay(cols)
     namespace(x).place(x.imag, np.arange(x.shape[0])[in_rows], np.arange(x.shape[1])[in_cols], 0)

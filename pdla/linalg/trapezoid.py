@@ -48,7 +48,7 @@ class Piece(NamedTuple):
         return part if self.kept is None else xp.picked(part, *self.kept)
 
     def write(self, xp: Any, x: Any, beta: complex, source: Any) -> None:
-        """x = beta x + source, for these elements only."""
+        """Set x = beta x + source, for these elements only."""
         part = xp.take(x, self.rows, self.cols)
         target = part if self.kept is None else xp.picked(part, *self.kept)
         xp.combine(target, beta, source)
@@ -87,8 +87,10 @@ class Trapezoid:
 
 
 def meeting(here: Block, there: Block, below: int | None) -> tuple[Trapezoid, Trapezoid] | None:
-    """The elements (i, j) that two blocks have in common, with i - j >= below (below=None: all of them), as positions in each
-    block's array; None: there are no such elements."""
+    """The elements (i, j) that two blocks have in common, with i - j >= below, as positions in each block's array.
+
+    below=None: all of them. None: there are no such elements.
+    """
     if _apart(here.rows, there.rows) or _apart(here.cols, there.cols):
         return None
     rows, their_rows, m = here.rows.overlay(there.rows)

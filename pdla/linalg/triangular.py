@@ -32,20 +32,59 @@ def solve_triangular(
     A: DistMatrix, B: Any, *, lower: bool, unit_diagonal: bool = False, overwrite_b: bool = False, check_finite: bool = True,
     layout: Layout | None = None,
 ) -> Any:
-    """X of A X = B, A triangular; collective over A's grid, idle ranks too. Nothing is written to A.
+    """Solve A X = B, A triangular. Collective over A's grid, idle ranks included.
 
-    A              n x n in any layout; only the triangle that `lower` names is read. For A^T or A^H give A.T or A.H, views, whose
-                   other triangle it is
-    B              n x m on A's communicator, in any layout: then X is a DistMatrix in B's layout, or in `layout`; or a NumPy vector
-                   of n numbers, equal on all ranks: then X is one, too
-    unit_diagonal  take the diagonal to be ones; it is not read
-    overwrite_b    a DistMatrix B may be written to, which spares a copy where it lies as it is worked on: its rows cut as A's are
-    check_finite   look for NaN and infinity in A and B first
+    A is never written to.
 
-    In square blocks (Cyclic along one axis for rows, one for columns, or only one of these) A is worked on where it lies, else it
-    is brought to such a layout. On a pr x pc grid a rank receives about n^2 / 2 pr (1 - 1/pc) + n m / pc (1 - 1/pr) words for many
-    columns, n m (1 + 1/pc) for up to 32. Raises ShapeError, LayoutError, GridError or AgreementError, LinAlgError for a zero on the
-    diagonal and for NaN, on every rank. Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3.
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n, in any layout; only one triangle is read. For A^T or A^H give A.T or A.H, views,
+        whose other triangle it is.
+    B : DistMatrix or array
+        n x m on A's communicator, in any layout; or a NumPy vector of n numbers, equal on all
+        ranks.
+    lower : bool
+        Whether it is the lower triangle; else the upper one.
+    unit_diagonal : bool, optional
+        Whether to take the diagonal to be ones; it is not read then.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on:
+        its rows cut as A's are.
+    check_finite : bool, optional
+        Whether to look for NaN and infinity in A and B first.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix or array
+        X, n x m, as B is; a vector on every rank.
+
+    Raises
+    ------
+    LinAlgError
+        For a zero on the diagonal; for NaN and infinity.
+    ShapeError, LayoutError, GridError, AgreementError
+        For arguments that do not go together, on every rank, as all of these.
+
+    Notes
+    -----
+    In square blocks (`Cyclic` along one axis for rows, one for columns, or only one of these) A is
+    worked on where it lies, else it is brought to such a layout. On a pr x pc grid a rank receives
+    about n^2 / 2 pr (1 - 1/pc) + n m / pc (1 - 1/pr) words for many columns, n m (1 + 1/pc) for up
+    to 32.
+
+    Right-looking substitution: Golub and Van Loan, Matrix Computations, 3.1.3.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[2., 0], [1, 3]]), grid, pdla.Layout("row"))
+    ...     return pdla.linalg.solve_triangular(A, np.array([2., 7]), lower=True)
+    >>> pdla.run(2, program)[0]
+    array([1., 2.])
     """
     named = {"lower": lower, "unit": unit_diagonal, "over": overwrite_b, "finite": check_finite, "layout": layout}
     with agreed(communicator((A, B)), checks.words("solve_triangular", A, B, **named)):
@@ -61,8 +100,45 @@ def trsm(
     A: DistMatrix, B: DistMatrix, *, lower: bool, side: str = "left", unit_diagonal: bool = False, alpha: complex = 1,
     layout: Layout | None = None,
 ) -> DistMatrix:
-    """X of A X = alpha B (side="left") or X A = alpha B (side="right"), A triangular, B a matrix; see solve_triangular. NaN is not
-    looked for."""
+    """Solve A X = alpha B or X A = alpha B, A triangular. Collective, idle ranks included.
+
+    Parameters
+    ----------
+    A : DistMatrix
+        n x n; see `solve_triangular`. NaN is not looked for.
+    B : DistMatrix
+        n x m (left) or m x n (right), never written to.
+    lower : bool
+        Whether A's lower triangle is read; else the upper one.
+    side : "left" or "right", optional
+        "left": A X = alpha B; "right": X A = alpha B.
+    unit_diagonal : bool, optional
+        Whether to take the diagonal to be ones.
+    alpha : number, optional
+        Factor of B.
+    layout : Layout, optional
+        Of X; by default B's.
+
+    Returns
+    -------
+    DistMatrix
+        X.
+
+    Raises
+    ------
+    LinAlgError, ShapeError, LayoutError, GridError, AgreementError
+        As by `solve_triangular`, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid, layout = pdla.ProcessGrid((2,)), pdla.Layout("row")
+    ...     A = pdla.from_global(np.array([[2., 0], [1, 4]]), grid, layout)
+    ...     return pdla.linalg.trsm(A, pdla.eye(2, grid, layout), lower=True, side="right").gather()
+    >>> pdla.run(2, program)[0]
+    array([[ 0.5  ,  0.   ],
+           [-0.125,  0.25 ]])
+    """
     said = checks.words("trsm", A, B, alpha, lower=lower, side=side, unit=unit_diagonal, layout=layout)
     with agreed(communicator((A, B)), said):
         checks.flags(lower=lower, unit_diagonal=unit_diagonal)
@@ -152,7 +228,7 @@ class Substitution:
         self.steps = steps if lower else steps[::-1]
 
     def _span(self, k: int) -> slice:
-        """This rank's rows of block k."""
+        """Where this rank has the rows of block k."""
         return slice(self.rows.begins(k), self.rows.begins(k + 1))
 
     def _rest(self, k: int) -> slice:
@@ -204,8 +280,10 @@ class Substitution:
         return self.rows.bcast(x, owner).wait()
 
     def few(self) -> None:
-        """The first rank of a grid row begins with B, the others with 0: of each block k the addends are summed on the rank that
-        solves it, and X is left on these ranks."""
+        """Of each block k the addends are summed on the rank that solves it, and X is left on these ranks.
+
+        The first rank of a grid row begins with B, the others with 0.
+        """
         if self.cols.here:
             self.xp.scale(self.x, 0)
         for k in self.steps:

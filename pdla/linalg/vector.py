@@ -22,15 +22,43 @@ from pdla.matrix.redistribute import converted, summed
 
 
 def matvec(A: DistMatrix, x: Any, *, layout: Layout | None = None) -> Any:
-    """y = A x; collective over A's grid, idle ranks too. A.T and A.H are views, and move as little as A.
+    """Multiply a vector: y = A x. Collective over A's grid, idle ranks included.
 
-    A       m x k in any layout
-    x       a DistMatrix k x 1 on A's grid: then y is a DistMatrix m x 1; or a vector of k numbers, equal on all ranks: then y is
-            a vector of m numbers on all ranks
-    layout  of a distributed y; None: A's row cuts, copies along the other axes
+    A.T and A.H are views, and move as little as A, which is not moved.
 
-    A is not moved; `matvec_words` tells what is. dtypes promote as NumPy's do. Raises ShapeError, LayoutError or GridError, or
-    AgreementError where ranks bring different vectors, on every rank.
+    Parameters
+    ----------
+    A : DistMatrix
+        m x k, in any layout.
+    x : DistMatrix or array
+        k x 1 on A's grid; or a vector of k numbers, equal on all ranks.
+    layout : Layout, optional
+        Of a distributed y; by default A's row cuts, copies along the other axes.
+
+    Returns
+    -------
+    DistMatrix or array
+        y, m x 1; or, as x is, a vector of m numbers on every rank. Dtypes promote as NumPy's do.
+
+    Raises
+    ------
+    ShapeError, LayoutError, GridError
+        For arguments that do not go together.
+    AgreementError
+        Where ranks bring different vectors. All of these are raised on every rank.
+
+    See Also
+    --------
+    matvec_words : The words that a rank receives.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,))
+    ...     A = pdla.from_global(np.array([[1, 2], [3, 4]]), grid, pdla.Layout("row"))
+    ...     return pdla.matvec(A, np.array([1, 10]))
+    >>> pdla.run(2, program)[0]
+    array([21, 43])
     """
     comm, distributed = communicator((A, x)), isinstance(x, DistMatrix)
     x = _agreed(comm, A, x, distributed, layout)
@@ -82,8 +110,10 @@ def _at_columns(A: DistMatrix, x: DistMatrix) -> DistMatrix:
 
 
 def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
-    """y as addends: partial along the axes that cut A's columns, and where A is. A conjugate A is not copied: conj(A) x is
-    conj(A conj(x))."""
+    """Give y as addends: partial along the axes that cut A's columns, and where A is.
+
+    A conjugate A is not copied: conj(A) x is conj(A conj(x)).
+    """
     xp, m = A.xp, A.shape[0]
     layout = Layout(A.layout.rows, None, (*axes_of(A.layout.cols), *A.layout.partial))
     if isinstance(x, DistMatrix):
@@ -97,10 +127,30 @@ def _addends(A: DistMatrix, x: Any, dtype: np.dtype) -> DistMatrix:
 
 
 def matvec_words(m: int, k: int, grid: tuple[int, int]) -> float:
-    """Words that a rank receives for y = A x, A (m x k) in 2-D blocks on a pr x pc grid; exact where sizes divide evenly.
+    """Words that a rank receives for y = A x, A in two-dimensional blocks on a pr x pc grid.
 
-    x is cut along col, then row, and y left as matvec leaves it, cut along row with copies along col: x is gathered along
-    the grid columns; addends of y are summed by a reduce-scatter and an all-gather along the grid rows.
+    Parameters
+    ----------
+    m, k : int
+        Rows and columns of A.
+    grid : tuple of two int
+        pr and pc.
+
+    Returns
+    -------
+    float
+        Exact where sizes divide evenly.
+
+    Notes
+    -----
+    x is cut along col, then row, and y left as `matvec` leaves it, cut along row with copies along
+    col: x is gathered along the grid columns; addends of y are summed by a reduce-scatter and an
+    all-gather along the grid rows.
+
+    Examples
+    --------
+    >>> pdla.matvec_words(64, 64, (2, 2))
+    48.0
     """
     pr, pc = grid
     return k / pc * (1 - 1 / pr) + 2 * m / pr * (1 - 1 / pc)

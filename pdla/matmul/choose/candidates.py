@@ -45,8 +45,10 @@ WIDE = 8  # itemsize with which OpenBLAS is faster at a wide block of C than at 
 _price = attrgetter("price")
 
 def ways(q: Problem, algorithm: str, shape: tuple[int, ...] | None, schedule: str | None) -> list[Way]:
-    """All ways that the arguments allow, cheapest first. Ranks that are threads of one process ask the same: only the first
-    searches, the others wait and find the result kept."""
+    """All ways that the arguments allow, cheapest first.
+
+    Ranks that are threads of one process ask the same: only the first searches, the others wait and find the result kept.
+    """
     with _one_at_a_time:
         return _ways(q, algorithm, shape, schedule)
 
@@ -103,8 +105,11 @@ def _candidates(
 
 
 def native_tables(q: Sizes, algorithm: str, lean: bool = False) -> list[tuple[Table, Order]]:
-    """The tables that are looked at, each with the rank at each place of its grid, cheapest first where A, B and C lie as they want
-    them; lean: also those with fewer ranks along k, which need less memory as less of C is summed."""
+    """The tables that are looked at, each with the rank at each place of its grid.
+
+    Cheapest first where A, B and C lie as they want them; lean: also those with fewer ranks along k, which need less memory as
+    less of C is summed.
+    """
     tables = _tables(q, algorithm, None, None, lean)
     ways = [(table, order) for table in tables for order in ([None] if q.homes is None else fillings(table.shape, q.homes))]
     return sorted(ways, key=lambda way: native_price(q, *way))
@@ -178,22 +183,28 @@ def _shapes(q: Sizes, named: Algorithm, shape: tuple[int, ...] | None, lean: boo
 
 
 def _read_in_place(q: Problem, tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, read in place, where no face is if A, B and C lie in the box's own layouts: but from other layouts A and B come
-    there with one copy in shared memory, and with two by messages."""
+    """Boxes again, read in place, where no face is if A, B and C lie in the box's own layouts.
+
+    But from other layouts A and B come there with one copy in shared memory, and with two by messages.
+    """
     names = [name for name, schedule in SCHEDULES.items() if schedule.reads_in_place and q.fits]
     return [replace(table, schedule=name) for table in tables for name in names if not SCHEDULES[table.schedule].reads_in_place]
 
 
 def _straight(tables: Iterable[Table]) -> list[Table]:
-    """Boxes again, to which A and B come as whole faces in one round of messages, or in panels of them, instead of in shares that
-    are then gathered."""
+    """Boxes again, to which A and B come as whole faces in one round of messages, or in panels of them.
+
+    Else they come in shares that are then gathered.
+    """
     ways = [(table, SCHEDULES[table.schedule].straight) for table in tables]
     return [replace(table.straight, schedule=schedule) for table, schedule in ways if schedule]
 
 
 def _turned(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Table:
-    """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved. Where
-    none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory."""
+    """A box's table, with the third cut of each face along that of its two dimensions by which fewer words have to be moved.
+
+    Where none have, nothing is counted: what thousands of ranks have in common takes a second, and much memory.
+    """
     if table.algorithm != BOX.name or q.large or at_home(q, table, order):
         return table
     other, better = table.turned(*"ABC"), {}
@@ -212,8 +223,10 @@ def _orders(q: Problem, table: Table) -> list[np.ndarray]:
 
 
 def _relabelled(q: Problem, kept: KeptOf, found: list[Way]) -> list[Way]:
-    """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way: of many
-    ranks the best that is known so far, of few, whose assignments take no time, the best with ranks as they were."""
+    """The best few ways again, with ranks placed so that most elements stay where they are, if that may beat the best way.
+
+    Of many ranks that is the best that is known so far, of few, whose assignments take no time, the best with ranks as they were.
+    """
     if q.ranks > FEW:
         return []
     again, best = [], found[0].price

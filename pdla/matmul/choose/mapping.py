@@ -119,8 +119,9 @@ def _lengths(nest: Nest) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How many indices each of the user's shares of a dimension and each native share have in common. Only pairs that have any are
-    kept: of thousands of shares most pairs have none.
+    """How many indices each of the user's shares of a dimension and each native share have in common.
+
+    Only pairs that have any are kept: of thousands of shares most pairs have none.
 
     shape  the user's shares x the native shares
     pairs  the places in this shape, flat and ascending, of the pairs that have any; last, one that lies past all
@@ -194,8 +195,10 @@ class Kept:
         return places
 
     def _held(self, ranks: np.ndarray) -> np.ndarray:
-        """Elements that given ranks hold of what the native grid's places need: for each place one rank, or a row of them; rank -1
-        is nobody, and holds none."""
+        """Elements that given ranks hold of what the native grid's places need.
+
+        For each place there is one rank, or a row of them; rank -1 is nobody, and holds none.
+        """
         at = self._places[ranks]
         by_place, both = (slice(None), *[None] * (ranks.ndim - 1)), []
         for overlap, held, needed in zip(self._overlaps, self.user.numbers, self.native.numbers, strict=True):
@@ -223,8 +226,10 @@ class Kept:
         return words
 
     def messages(self, order: np.ndarray, back: bool) -> np.ndarray:
-        """Messages that each rank receives on the way to the native layout, or back from it: one for each share that its block has
-        elements in common with, its own left out."""
+        """Messages that each rank receives on the way to the native layout, or back from it.
+
+        There is one for each share that its block has elements in common with, its own left out.
+        """
         to, side, ranks = (0, self.user, self.order) if back else (1, self.native, order)
         received, (by_rows, by_cols) = np.zeros(self.ranks, np.int64), self._overlaps
         received[ranks] = by_rows.met[to][side.numbers[0]] * by_cols.met[to][side.numbers[1]]

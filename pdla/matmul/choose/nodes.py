@@ -12,9 +12,10 @@ from pdla.matmul.roles import Move
 
 
 def fillings(shape: tuple[int, ...], homes: np.ndarray | None) -> list[np.ndarray]:
-    """Ways to fill a grid, each as the rank at each place in C order. The first is the usual order. Where there are several nodes,
-    ranks are also taken node after node and put along the axes, each axis once the fastest; and into tiles of the grid, in each
-    shape of tile that has as many places as a node has ranks.
+    """Ways to fill a grid, each as the rank at each place in C order.
+
+    The first is the usual order. Where there are several nodes, ranks are also taken node after node and put along the axes, each
+    axis once the fastest; and into tiles of the grid, in each shape of tile that has as many places as a node has ranks.
 
     homes  the node of each rank, numbered from 0; None: there is one node
     """
@@ -48,8 +49,9 @@ def far(moves: Iterable[Move], axes: Sequence[str], where: np.ndarray) -> float:
 
 
 def outside(where: np.ndarray, along: Sequence[int], addends: bool) -> float:
-    """Of the words that a rank receives from its peers along these axes of the grid (none: from all its ranks), the share that
-    comes over its node's link; for the rank with the fewest peers on its own node.
+    """Of the words that a rank receives from its peers along these axes of the grid, the share that comes over its node's link.
+
+    Without axes, from all its ranks. It is that of the rank with the fewest peers on its own node.
 
     Addends come from each peer on another node by themselves. Other pieces come once for all peers on a node, which share the work.
     """

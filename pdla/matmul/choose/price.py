@@ -50,9 +50,11 @@ class Way:
 
 
 def redistributed(q: Problem, how: str, given: tuple, chosen: roles.Roles, used: boxes.Box) -> float:
-    """Messages by which A and B come where they are needed, less those of the gathers that a box's price counts: other ones, where
-    no all-gather brings them, or none, where they lie there in copies. And those by which C goes to its layout when it has been
-    summed."""
+    """Messages by which A and B come where they are needed, and by which C goes to its layout when it has been summed.
+
+    Of A's and B's less those of the gathers that a box's price counts: other ones, where no all-gather brings them, or none,
+    where they lie there in copies.
+    """
     place, received = q.A.place, np.zeros(q.ranks)
 
     def kept(shape: tuple[int, int], user: Layout, native: Layout) -> Kept:
@@ -89,8 +91,11 @@ def table_weighed(q: Sizes, table: Table, order: Order, words: float) -> float:
 def weighed(
     q: Sizes, schedule: str, words: float, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int], order: Order
 ) -> float:
-    """The words by which a product is priced: those that a rank receives, of which those from other nodes count more. Where ranks
-    share memory, half the words that it copies: a word in a message is copied twice, as it is sent and as it is received."""
+    """The words by which a product is priced: those that a rank receives, of which those from other nodes count more.
+
+    Where ranks share memory, half the words that it copies: a word in a message is copied twice, as it is sent and as it is
+    received.
+    """
     if not q.readable and q.homes is None:
         return words
     lying, layouts = lying_so(given, sizes), chosen.layouts
@@ -158,8 +163,10 @@ def priced_way(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way
 
 
 def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> Way:
-    """The way by which A and B, in any layouts, are written to shared memory and read there: a rank copies its blocks once, unless
-    they need not move or all ranks see the matrix as it is."""
+    """The way by which A and B, in any layouts, are written to shared memory and read there.
+
+    A rank copies its blocks once, unless they need not move or all ranks see the matrix as it is.
+    """
     each, words = kept(table), table.words(*q.mnk)
     arriving, returning, stays = _moves(q, kept, each, order)
     read, moved = float(arriving.max()), float(returning.max())
@@ -171,8 +178,11 @@ def _way_in_place(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> 
 
 
 def least_price(q: Problem, kept: KeptOf, table: Table, order: np.ndarray) -> float:
-    """A lower bound on the price of a table, turned or not, with ranks in this order: on average ranks receive at least what they
-    need less the most that any has, and the product's words are counted without rounding."""
+    """A lower bound on the price of a table, turned or not, with ranks in this order.
+
+    On average ranks receive at least what they need less the most that any has, and the product's words are counted without
+    rounding.
+    """
     if q.large or at_home(q, table, order):
         return native_price(q, table, order)
     in_place = SCHEDULES[table.schedule].reads_in_place
@@ -224,7 +234,9 @@ def _by_node(q: Problem, each: Sequence[Kept], order: np.ndarray, there: np.ndar
 
 def _by_sizes(q: Problem, table: Table) -> tuple[float, int]:
     """Words and messages of the conversions, if no rank holds anything of what it needs, and no block is cut more than it must.
-    Where the ranks that hold A or B send more words than any receives, those."""
+
+    Where the ranks that hold A or B send more words than any receives, those.
+    """
     words, messages = 0.0, 0
     for i, (X, layout) in enumerate(zip(q.operands, table.layouts, strict=False)):
         held = prod(X.place.sizes[axis] for axis in X.layout.summed.axes)

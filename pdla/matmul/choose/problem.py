@@ -74,8 +74,10 @@ def lying_so(given: tuple, sizes: Mapping[str, int]) -> tuple[Layout | None, ...
 
 @dataclass(frozen=True)
 class Sizes:
-    """A product's m, n, k; how many ranks there are; bytes of an element; the machine; bytes that the ranks of a node may share;
-    the node of each rank (empty: all run on one)."""
+    """A product's m, n, k; how many ranks there are; bytes of an element; the machine.
+
+    Also bytes that the ranks of a node may share, and the node of each rank (empty: all run on one).
+    """
 
     mnk: tuple[int, int, int]
     ranks: int
@@ -110,8 +112,10 @@ class Sizes:
         return received_lower_bound(*self.mnk, self.ranks)
 
     def schedule(self, given: tuple, chosen: roles.Roles, sizes: Mapping[str, int]) -> str:
-        """The schedule that suits operands in the layouts `given`. What is redistributed before does not count: panels do not help
-        it."""
+        """The schedule that suits operands in the layouts `given`.
+
+        What is redistributed before does not count: panels do not help it.
+        """
         lying, layouts = lying_so(given, sizes), chosen.layouts
         moves = roles.moves(lying, layouts, self.mnk, sizes)
         in_panels, own = sum([move.words for move in moves if move.addends]), 0.0
