@@ -223,9 +223,7 @@ class RMSNorm(TokenNorm):
 
 
 class GroupNorm(Norm):
-    """LayerNorm over a sample's pixels and a group's channels. Collective to make.
-
-    Both mean and variance are theirs.
+    """Normalisation over each sample's pixels and each group's channels. Collective to make.
 
     Parameters
     ----------
@@ -250,6 +248,10 @@ class GroupNorm(Norm):
     ------
     ShapeError
         For numbers that do not fit, on every rank.
+
+    Notes
+    -----
+    (x - mean) / sqrt(variance + eps) * gain + offset.
 
     Examples
     --------
