@@ -46,6 +46,14 @@ MEMBERS = {
     "pdla.Machine": "load, known, text, seconds",
     "pdla.Stack": "indices, T, H, conj, matrices, gather",
     "pdla.Ledger": "bytes_received, bytes_from_far, messages, flops, by_axis, by_verb, by_tag, total, save_trace",
+    "pdla.nn.Scheme": "shard, residual",
+    "pdla.nn.Layer": "forward, backward, parameters, gradients, kept_bytes, state_dict, load_state_dict, forward_local, "
+                     "backward_local, forward_async, backward_async, check_input",
+    "pdla.nn.Parameter": "value",
+    "pdla.nn.MicroBatch": "save, saved, rows, add_gradient",
+    "pdla.nn.CrossEntropy": "forward, backward",
+    "pdla.nn.SGD": "step, state_dict, load_state_dict",
+    "pdla.nn.AdamW": "step, state_dict, load_state_dict",
 }
 autosummary_context = {"members": MEMBERS}
 

@@ -20,39 +20,148 @@ from pdla.nn.scheme import Scheme
 class GeLU(Layer):
     """x times the normal distribution's integral up to x, by the error function.
 
-    The slope is computed in the forward pass and kept instead of x: the error function takes as long as a linear's product, and
-    is not computed again.
+    Parameters
+    ----------
+    scheme : Scheme
+        Any; nothing is sent.
+
+    Notes
+    -----
+    The slope is computed in the forward pass and kept instead of x: the error function takes as
+    long as a linear's product, and is not computed again.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     return pdla.nn.GeLU(scheme).forward(scheme.shard(np.eye(2))).gather().round(3).tolist()
+    >>> pdla.run(2, program)[0]
+    [[0.841, 0.0], [0.0, 0.841]]
     """
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give GeLU of x, and save its slope. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         return self.biased(x, None, batch)
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give dy times the slope. Local.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         (slope,) = batch.saved(self)
         return like(dy, dy.stored * slope)
 
     def biased(self, x: DistMatrix, bias: Parameter | None, batch: MicroBatch) -> DistMatrix:
-        """GeLU of x plus the bias of the linear that made x; where there is a bias, x may be overwritten."""
+        """Give GeLU of x plus the bias of the linear that made x. Local.
+
+        Parameters
+        ----------
+        x : DistMatrix
+            Tokens x features; where there is a bias, it may be overwritten.
+        bias : Parameter or None
+            (1, features).
+        batch : MicroBatch
+            Saves the slope.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         y, slope = x.xp.gelu(x.stored, batch.saving, None if bias is None else bias.value.stored)
         if batch.saving:
             batch.save(self, slope)
         return like(x, y)
 
     def gradient_and_sums(self, dy: DistMatrix, batch: MicroBatch) -> tuple[DistMatrix, Any]:
-        """The gradient with regard to what `biased` took, and its sums over tokens: this micro-batch's part of the bias's."""
+        """Give the gradient with regard to what `biased` took, and its sums over tokens. Local.
+
+        Parameters
+        ----------
+        dy : DistMatrix
+            The gradient with regard to y.
+        batch : MicroBatch
+            The one that `biased` was given.
+
+        Returns
+        -------
+        dx : DistMatrix
+            Laid out as dy.
+        sums : array
+            (1, columns of its block): this micro-batch's part of the bias's gradient.
+        """
         (slope,) = batch.saved(self)
         dx, sums = dy.xp.product_sums(dy.stored, slope)
         return like(dy, dx), sums
 
 
 class ReLU(Layer):
-    """x where it is positive, else 0; NaN stays NaN. The gradient becomes 0 where x is not positive."""
+    """x where it is positive, else 0; NaN stays NaN.
+
+    The gradient becomes 0 where x is not positive.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Any; nothing is sent.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     return pdla.nn.ReLU(scheme).forward(scheme.shard([[-1.0, 2.0]])).gather().tolist()
+    >>> pdla.run(2, program)[0]
+    [[0.0, 2.0]]
+    """
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give x where it is positive, else 0. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         batch.save(self, x.stored <= 0)
         return like(x, np.maximum(x.stored, x.dtype.type(0)))
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give dy where x is positive, else 0. Local.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         (stopped,) = batch.saved(self)
         dx = dy.stored.copy()
         dx[stopped] = 0  # a product with 0 would make NaN of an infinite gradient
@@ -60,10 +169,34 @@ class ReLU(Layer):
 
 
 class Dropout(Layer):
-    """In training, each element becomes 0 with the given probability, and the others are multiplied by 1 / (1 - probability).
+    """In training, elements become 0 at random; the others grow. Collective to make.
 
-    What is dropped depends on the seed, the name, the layer's place in others, the number of the training pass and the element's
-    global place alone: it is the same on every grid, in every scheme and for any number of micro-batches. Collective to make.
+    Parameters
+    ----------
+    scheme : Scheme
+        Any; nothing is sent.
+    probability : float
+        With which an element becomes 0, below 1; others are multiplied by 1 / (1 - probability).
+    seed : int, optional
+        What is dropped depends on the seed, the name, the layer's place in others, the number of
+        the training pass and the element's global place alone: it is the same on every grid, in
+        every scheme and for any number of micro-batches.
+    name : str, optional
+        As for the seed.
+
+    Raises
+    ------
+    ShapeError
+        For a probability that is out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     y = pdla.nn.Dropout(scheme, 0.5).forward(scheme.shard(np.ones((8, 8)))).gather()
+    ...     return np.unique(y).tolist()
+    >>> pdla.run(2, program)[0]
+    [0.0, 2.0]
     """
 
     numbers = ("probability", "seed", "name")
@@ -77,6 +210,18 @@ class Dropout(Layer):
         self.probability, self.seed, self.name = probability, seed, name
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Drop elements of x, in training. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         if not (batch.training and self.probability):
             batch.save(self, None)
             return x
@@ -87,6 +232,18 @@ class Dropout(Layer):
         return self._scaled(x, kept)
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Drop what was dropped of x. Local.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         (kept,) = batch.saved(self)
         return dy if kept is None else self._scaled(dy, kept)
 

@@ -25,13 +25,50 @@ from pdla.nn.scheme import Scheme, is_count
 
 
 class SelfAttention(Layer):
-    """softmax(Q K^T / sqrt(d)) V for each sequence and head, between a linear that makes Q, K and V and an output linear.
+    """Softmax attention of each sequence and head, between two linears. Collective to make.
 
-    The first linear's columns are ordered by head: a head's q, k and v lie together, so that a cut keeps heads whole. Memory
-    grows with the sequence, not with its square: scores are made for some heads or queries at a time, in either pass.
-    Collective to make.
+    The first linear makes Q, K and V, its columns ordered by head: a head's q, k and v lie
+    together, so that a cut keeps heads whole. Memory grows with the sequence, not with its square:
+    scores are made for some heads or queries at a time, in either pass.
 
-    sequence  tokens of a sequence;  causal: a token sees itself and those before it
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    hidden : int
+        Features of x and of y.
+    heads : int
+        Equal parts of the features.
+    sequence : int
+        Tokens of a sequence.
+    causal : bool, optional
+        Whether a token sees only itself and those before it.
+    bias : bool, optional
+        Whether the linears have one.
+    seed : int, optional
+        Of the weights.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        Begins the names of the linears.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that do not fit, on every rank.
+
+    Notes
+    -----
+    softmax(Q K^T / sqrt(hidden / heads)) V. Only the linears send messages.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.SelfAttention(scheme, 8, 2, sequence=4)
+    ...     return layer.forward(scheme.shard(np.ones((8, 8)), sequence=4)).shape
+    >>> pdla.run(2, program)
+    [(8, 8), (8, 8)]
     """
 
     numbers = ("causal",)
@@ -62,12 +99,36 @@ class SelfAttention(Layer):
         return f"SelfAttention({self.hidden}, {self.heads} heads, sequences of {self.sequence}) on {self.scheme!r}"
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the attended values through both linears. Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         y = await self.qkv.forward_async(x, batch)
         attended, normal = self._attend(y.xp, *self._heads(y.stored))
         batch.save(self, y.stored, normal)
         return await self.out.forward_async(like(y, attended, self.hidden, self.hidden // self.heads), batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         dattended = await self.out.backward_async(dy, batch)
         y, normal = batch.saved(self)
         dy_ = dattended.xp.empty(y.shape, y.dtype)
@@ -84,8 +145,10 @@ class SelfAttention(Layer):
         return q, k, v
 
     def _pieces(self, q: Any) -> Iterator[tuple[tuple[slice, slice], list[tuple[slice, slice]]]]:
-        """Slices of sequences and heads, each with slices of their queries whose scores are held at a time, and of the keys that
-        those see. Whole heads are held at a time where their scores fit."""
+        """Slices of sequences and heads, with slices of queries and of the keys that those see.
+
+        The scores of the queries are held at a time; those of whole heads, where they fit.
+        """
         fit = namespace(q).AT_ONCE // self.sequence  # so many queries
         heads = max(1, min(q.shape[1], fit // self.sequence))
         queries = [(few, slice(few.stop if self.causal else None)) for few in _slices(q.shape[2], fit)]
@@ -102,8 +165,11 @@ class SelfAttention(Layer):
         return scores
 
     def _attend(self, xp: Any, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
-        """The attended values as (tokens, features); and for each query its greatest score and its sum of exponentials, which are
-        kept apart, since adding the logarithm of the latter to the former would lose digits."""
+        """The attended values, and each query's greatest score and sum of exponentials.
+
+        The values are (tokens, features). The latter two are kept apart, since adding the logarithm
+        of the latter to the former would lose digits.
+        """
         sequences, heads, tokens, size = q.shape
         attended = xp.empty((sequences * tokens, heads * size), q.dtype)
         out = attended.reshape(sequences, tokens, heads, size).transpose(0, 2, 1, 3)
@@ -140,8 +206,10 @@ class SelfAttention(Layer):
 
 
 def _product(x: Any, y: Any) -> Any:
-    """Each matrix of the stack x times that of y, 16-bit floats as float32: scores and slopes may be beyond float16's range, and
-    CuPy does not multiply stacks of bfloat16."""
+    """Each matrix of the stack x times that of y, 16-bit floats as float32.
+
+    Scores and slopes may be beyond float16's range, and CuPy does not multiply stacks of bfloat16.
+    """
     x, y = widened(x), widened(y)
     with timed("gemm", flops=prod(x.shape[:2]) * operations(x.shape[2], y.shape[3], x.shape[3], x.dtype)):
         return x @ y

@@ -13,32 +13,33 @@ from pdla.nn.context import MicroBatch
 
 
 def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) -> DistMatrix:
-    """An activation of x's tokens, on x's grid, with another block. Not collective.
+    """Make an activation of x's tokens, on x's grid, with another block. Local.
 
     Parameters
     ----------
     x : DistMatrix
         Its rows are cut as those of the result.
     block : array
-        This rank's block, which is not copied: as many rows as x's, and its share of the features as columns.
+        This rank's, which is not copied: as many rows as x's, and its share of the features as
+        columns.
     features : int, optional
-        How many features there are on all ranks together; x's, cut as x's, by default.
-    unit : int
+        How many there are on all ranks together; x's, cut as x's, by default.
+    unit : int, optional
         Where `features` is given: how many of them the cuts keep together, as a head's.
 
     Returns
     -------
     DistMatrix
+        (tokens, features), on x's grid.
 
     Examples
     --------
-    >>> import numpy as np, pdla
     >>> def program(comm):
     ...     x = pdla.ones((4, 6), pdla.ProcessGrid((2,), comm=comm), pdla.Layout(cols="row"))
-    ...     pairs = x.local.reshape(4, -1, 1).repeat(2, axis=2).reshape(4, -1)    # each feature twice
-    ...     return pdla.nn.like(x, pairs, features=12, unit=2)
-    >>> pdla.run(2, program)[0].shape
-    (4, 12)
+    ...     pairs = x.local.repeat(2, axis=1)  # each feature twice
+    ...     return pdla.nn.like(x, pairs, features=12, unit=2).shape
+    >>> pdla.run(2, program)
+    [(4, 12), (4, 12)]
     """
     if features is None:
         return DistMatrix(block, x.shape, x.grid, x.layout)
@@ -47,8 +48,10 @@ def like(x: DistMatrix, block: Any, features: int | None = None, unit: int = 1) 
 
 
 def row_major(x: Any) -> Any:
-    """x, copied if its block lies by columns on some rank, which would round what it adds up otherwise than those that hold copies
-    of this block by rows."""
+    """x, copied if its block lies by columns on some rank.
+
+    That would round what it adds up otherwise than ranks do that hold copies of this block by rows.
+    """
     return x.copy() if isinstance(x, DistMatrix) and x.gaps > 1 else x
 
 

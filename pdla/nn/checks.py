@@ -79,8 +79,11 @@ def check_activation(layer: Declared, x: Any, dtype: np.dtype | None) -> None:
 
 
 def check_floats(what: object, dtype: np.dtype) -> None:
-    """ShapeError unless dtype is one of real floats of at most 64 bits: integers would be rounded, complex numbers have other
-    gradients, and long doubles have no error function."""
+    """ShapeError unless dtype is one of real floats of at most 64 bits.
+
+    Integers would be rounded, complex numbers have other gradients, and long doubles no error
+    function.
+    """
     if (dtype.kind != "f" or dtype.itemsize > 8) and dtype.name != "bfloat16":
         hint = ": of bfloat16 in NumPy's files it needs ml_dtypes" if dtype == np.dtype("V2") else ""
         raise ShapeError(f"{what} is of real floats, float64, float32, float16 or bfloat16, not of {dtype}{hint}")
@@ -126,8 +129,11 @@ def check_sequences(layer: Declared, x: Any) -> None:
 
 
 def check_whole(layer: Declared, x: DistMatrix, given: Layout | None = None) -> None:
-    """LayoutError unless each rank holds whole sequences of x, though the scheme may cut sequences between the layers of a pair.
-    Where `given`, the layout of y, is: also unless the tokens of y that a rank makes are as many as that layout gives it."""
+    """LayoutError unless each rank holds whole sequences of x.
+
+    The scheme may cut sequences between the layers of a pair. Where `given`, the layout of y, is:
+    also unless the tokens of y that a rank makes are as many as that layout gives it.
+    """
 
     def held(layout: Layout, scale: Fraction | int = 1) -> list[int]:
         cuts = layout.rows

@@ -79,8 +79,11 @@ class PassContext:
                 self.under_way[parameter] = Transfer(gathered(parameter.value, parameter.gathered_layout, parameter.axes))
 
     def gathered(self, parameter: Parameter) -> DistMatrix:
-        """The parameter in the layout in which it is used. It has travelled while the one before it was used, so this waits for it
-        without giving others a turn."""
+        """The parameter in the layout in which it is used.
+
+        It has travelled while the one before it was used, so this waits for it without giving
+        others a turn.
+        """
         if not parameter.axes:
             return parameter.value
         if parameter not in self.arrived:
@@ -89,8 +92,10 @@ class PassContext:
         return self.arrived[parameter]
 
     def release(self, parameter: Parameter, batch: MicroBatch) -> None:
-        """One micro-batch is done with the parameter in this direction. After the last one the gathered copy is dropped, unless it
-        is kept for the backward pass."""
+        """One micro-batch is done with the parameter in this direction.
+
+        After the last one the gathered copy is dropped, unless it is kept for the backward pass.
+        """
         if batch.recomputing:  # the backward pass needs it next
             return
         self.uses[parameter] += 1
@@ -119,10 +124,21 @@ class PassContext:
 
 
 class MicroBatch:
-    """A part of each rank's tokens on its way through a network: all of them, or one of several micro-batches.
+    """A part of each rank's tokens on its way through a network: all of them, or one micro-batch.
 
-    A layer's methods are given one beside the activation: it says which part of the whole the activation is, and holds what the
-    layer saves for its backward pass.
+    A layer's methods are given one beside the activation: it says which part of the whole the
+    activation is, and holds what the layer saves for its backward pass.
+
+    Parameters
+    ----------
+    context : PassContext
+        The pass that it is part of, which makes it.
+    number : int
+        Which of the micro-batches it is.
+    saving : bool, optional
+        False: the forward pass will be repeated.
+    recomputing : bool, optional
+        Whether it is being repeated, in the backward pass.
 
     Attributes
     ----------
@@ -133,20 +149,18 @@ class MicroBatch:
     --------
     A layer that adds to each token its number, whatever the grid and the number of micro-batches:
 
-    >>> import numpy as np, pdla
-    >>> from pdla import nn
-    >>> class Numbered(nn.Layer):
+    >>> class Numbered(pdla.nn.Layer):
     ...     def forward_local(self, x, batch):
-    ...         return nn.like(x, x.local + batch.rows(x)[:, None])
+    ...         return pdla.nn.like(x, x.local + batch.rows(x)[:, None])
     >>> def program(comm):
-    ...     scheme = nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), shards=2)
-    ...     return Numbered(scheme).forward(scheme.shard(np.zeros((6, 1)))).gather().ravel().tolist()
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), shards=2)
+    ...     y = Numbered(scheme).forward(scheme.shard(np.zeros((6, 1))))
+    ...     return y.gather().ravel().tolist()
     >>> pdla.run(2, program)[0]
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     """
 
     def __init__(self, context: PassContext, number: int, *, saving: bool = True, recomputing: bool = False) -> None:
-        """saving: not where the forward pass will be repeated;  recomputing: it is being repeated, in the backward pass."""
         self.context, self.number, self.recomputing = context, number, recomputing
         self.several = context.scheme.shards > 1  # others can compute while this one waits
         self.training, self.saving = context.training, saving and context.training
@@ -155,7 +169,7 @@ class MicroBatch:
     # ------------------------------------------------------------------ what a layer may ask
 
     def save(self, layer: Any, *values: Any) -> None:
-        """Save what the layer's backward pass will need.
+        """Save what the layer's backward pass will need. Local.
 
         Parameters
         ----------
@@ -168,7 +182,7 @@ class MicroBatch:
             self._saved[layer] = values
 
     def saved(self, layer: Any) -> tuple[Any, ...]:
-        """What the layer has saved in the forward pass; given once.
+        """Give what the layer has saved in the forward pass, once. Local.
 
         Parameters
         ----------
@@ -183,7 +197,9 @@ class MicroBatch:
         return self._saved.pop(layer)
 
     def rows(self, x: DistMatrix) -> np.ndarray:
-        """The numbers that the rows of x's block have in the whole activation; those of its columns are `x.indices[1].indices()`.
+        """Give the numbers that the rows of x's block have in the whole activation. Local.
+
+        Those of its columns are ``x.indices[1].indices()``.
 
         Parameters
         ----------
@@ -193,20 +209,20 @@ class MicroBatch:
         Returns
         -------
         ndarray
-            As many integers as the block has rows. What depends on them alone is the same in every scheme.
+            As many integers as the block has rows. What depends on them alone is the same in every
+            scheme.
         """
         return self.rows_of(x.layout, x.shape[0])
 
     def add_gradient(self, parameter: Parameter, dy: DistMatrix, sums: Any) -> None:
-        """Add this micro-batch's part to the gradient of a parameter (1, features).
+        """Add this micro-batch's part to the gradient of a parameter (1, features). Collective.
 
-        Begins messages after the last micro-batch, if ranks differ in the tokens that they have: all ranks make the same calls in
-        the same order.
+        After the last micro-batch messages begin, if ranks differ in the tokens that they have.
 
         Parameters
         ----------
         parameter : Parameter
-            One that `nn.vector` has made, laid out as the columns of dy.
+            One that `nn.feature_vector` has made, laid out as the columns of dy.
         dy : DistMatrix
             The gradient over whose tokens the sums are.
         sums : array
@@ -217,7 +233,18 @@ class MicroBatch:
     # ------------------------------------------------------------------ what pdla's layers ask besides
 
     async def received(self, transfer: Transfer[T]) -> T:
-        """Wait for a transfer, and let others compute meanwhile."""
+        """Wait for a transfer, and let other micro-batches compute meanwhile.
+
+        Parameters
+        ----------
+        transfer : Transfer
+            The one that is under way.
+
+        Returns
+        -------
+        object
+            What the transfer gives.
+        """
         while transfer.under_way:
             if self.several:
                 await TURN
@@ -225,31 +252,88 @@ class MicroBatch:
         return transfer.result
 
     def all_saved(self) -> Iterable[Any]:
-        """What the layers have saved."""
+        """Give what the layers have saved. Local.
+
+        Returns
+        -------
+        iterable of tuple
+            The values of each layer.
+        """
         return self._saved.values()
 
     def without_saving(self) -> MicroBatch:
-        """This micro-batch in a forward pass of which nothing is saved."""
+        """Give the micro-batch in a forward pass of which nothing is saved. Local.
+
+        Returns
+        -------
+        MicroBatch
+            Of the same pass.
+        """
         return MicroBatch(self.context, self.number, saving=False)
 
     def recomputation(self) -> MicroBatch:
-        """This micro-batch in a repetition of its forward pass."""
+        """Give the micro-batch in a repetition of its forward pass. Local.
+
+        Returns
+        -------
+        MicroBatch
+            Of the same pass.
+        """
         return MicroBatch(self.context, self.number, recomputing=True)
 
     # ------------------------------------------------------------------ which tokens
 
     def bounds(self, rows: int, unit: int) -> tuple[int, int]:
-        """The range of a rank's tokens, of `rows`, that are in this micro-batch: whole units."""
+        """Give the range of a rank's tokens that are in this micro-batch: whole units. Local.
+
+        Parameters
+        ----------
+        rows : int
+            How many tokens the rank has.
+        unit : int
+            How many of them stay together.
+
+        Returns
+        -------
+        start, stop : int
+            The range.
+        """
         start, stop = block_bounds(-(-rows // unit), self.context.scheme.shards, self.number)
         return min(start * unit, rows), min(stop * unit, rows)
 
     def unit(self, layout: Layout, scale: Fraction = Fraction(1)) -> int:
-        """The tokens that stay together in an activation of this layout, which has `scale` tokens for each that came in."""
+        """Count the tokens that stay together in an activation. Local.
+
+        Parameters
+        ----------
+        layout : Layout
+            The activation's.
+        scale : Fraction, optional
+            Tokens that it has for each that came in.
+
+        Returns
+        -------
+        int
+            At least 1.
+        """
         return max(int(self.context.sequence * scale), sequence_of(layout))
 
     def rows_of(self, layout: Layout, tokens: int) -> np.ndarray:
-        """The global rows of this rank's tokens in an activation of this layout that has `tokens` in the micro-batch on all ranks:
-        layers may have made more or fewer of them than the pass began with."""
+        """Give the global rows of this rank's tokens in an activation. Local.
+
+        Parameters
+        ----------
+        layout : Layout
+            The activation's.
+        tokens : int
+            How many it has in the micro-batch on all ranks: layers may have made more or fewer of
+            them than the pass began with.
+
+        Returns
+        -------
+        ndarray
+            As many integers as this rank has tokens.
+        """
         grid, scale = self.context.scheme.grid, Fraction(tokens, max(self.tokens, 1))
         assert grid.coords is not None
         held = share(int(self.context.tokens * scale), layout.rows, grid.sizes, grid.coords)

@@ -33,15 +33,56 @@ from pdla.nn.transformer import Sequential
 
 
 class Conv2d(Linear):
-    """Y = conv(X, W) + b: X (samples height width, inputs), Y (samples height' width', outputs). Collective to make.
+    """Y = conv(X, W) + b, a linear of the pixels around each pixel. Collective to make.
 
-    kernel   its height and width; height' = (height + 2 padding - kernel) // stride + 1, width' likewise
-    padding  pixels of 0 around a sample; None: kernel // 2, by which an odd kernel of stride 1 keeps height and width
-    kind     "first" or "second", the layer's place in its pair: it says where X and Y lie
-    W is (inputs kernel kernel) x outputs, its rows ordered by input channel, then y, then x: row r of column c is element
-    (c, r) of a weight (outputs, inputs, kernel, kernel) reshaped to (outputs, -1). W and b (1, outputs) begin as Linear's:
-    W normal with a standard deviation of 1 / sqrt(rows), the same in every scheme, b 0.
-    Raises ShapeError where the kernel does not fit into a sample.
+    X is (samples height width, inputs), Y (samples height' width', outputs), W (inputs kernel
+    kernel) x outputs, its rows ordered by input channel, then y, then x: row r of column c is
+    element (c, r) of a weight (outputs, inputs, kernel, kernel) reshaped to (outputs, -1).
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    inputs, outputs : int
+        Channels.
+    kernel : int
+        Its height and width; height' = (height + 2 padding - kernel) // stride + 1, width'
+        likewise.
+    height, width : int
+        Pixels of a sample.
+    stride : int, optional
+        Pixels from one place of the kernel to the next.
+    padding : int, optional
+        Pixels of 0 around a sample; by default kernel // 2, by which an odd kernel of stride 1
+        keeps height and width.
+    kind : "first" or "second", optional
+        The layer's place in its pair, which says where X and Y lie.
+    bias : bool, optional
+        Whether there is b, (1, outputs), which begins as 0.
+    seed : int, optional
+        Of W, normal with a standard deviation of 1 / sqrt(rows), the same in every scheme.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages; W depends on it.
+
+    Raises
+    ------
+    ShapeError
+        Where the kernel does not fit into a sample, on every rank.
+
+    Notes
+    -----
+    Singh et al., arXiv 2305.13525 (version 1). What travels is never unfolded.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Conv2d(scheme, 3, 4, 3, height=8, width=8, stride=2)
+    ...     return layer.forward(scheme.shard(np.ones((2 * 64, 3)))).shape
+    >>> pdla.run(2, program)
+    [(32, 4), (32, 4)]
     """
 
     by_panels = False  # panels of the unfolded matrix would travel
@@ -78,7 +119,18 @@ class Conv2d(Linear):
         return f"Conv2d({self.inputs}, {self.n}, {self.kernel}, {size}) on {self.scheme!r}"
 
     def layouts(self, x: DistMatrix) -> LinearLayouts:
-        """The layouts for an input that lies as x: X and x as pixels x channels, W, w, y and Y as in the unfolded product."""
+        """Give the layouts for an input that lies as x. Local.
+
+        Parameters
+        ----------
+        x : DistMatrix
+            Pixels x channels.
+
+        Returns
+        -------
+        LinearLayouts
+            X and x as pixels x channels, W, w, y and Y as in the unfolded product.
+        """
         pixels = max(sequence_of(x.layout), self.sequence)
         if pixels not in self._layouts:
             inner = self.scheme.linear(self.table, pixels, (1, 1))
@@ -92,8 +144,10 @@ class Conv2d(Linear):
     # ------------------------------------------------------------------ this rank's samples and channels
 
     def _views(self, around: Any, unfolded: Any):
-        """For each place in the kernel: views of the pixels that it meets as the kernel goes over the sample, and of their places
-        in `unfolded`."""
+        """For each place in the kernel: views of the pixels it meets, and of those in `unfolded`.
+
+        It meets them as the kernel goes over the sample.
+        """
         high, wide = (self.stride * (n - 1) + 1 for n in (self.height_out, self.width_out))
         for place in range(self.kernel * self.kernel):
             y, x = divmod(place, self.kernel)
@@ -107,7 +161,10 @@ class Conv2d(Linear):
         return around, around[:, p : p + h, p : p + w]
 
     def _unfolded(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
-        """x unfolded: a row for each output pixel, a column for each channel and place in the kernel."""
+        """The unfolded x.
+
+        It has a row for each output pixel, a column for each channel and place in the kernel.
+        """
         rows, channels = x.stored.shape
         samples = rows // self.sequence
         around, inside = self._around(x.xp, samples, channels, x.dtype)
@@ -134,7 +191,31 @@ class Conv2d(Linear):
 
 
 class Upsample(Layer):
-    """Each pixel repeated as `factor` x `factor` pixels; stands between pairs of layers. Nothing is sent. Collective to make."""
+    """Each pixel repeated as factor x factor pixels, between pairs of layers. Collective to make.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Any; nothing is sent.
+    height, width : int
+        Pixels of a sample of x.
+    factor : int, optional
+        How often a pixel is repeated, in height and in width.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are not whole or below 1, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Upsample(scheme, height=1, width=2)
+    ...     return layer.forward(scheme.shard([[1.0], [2.0]])).gather().ravel().tolist()
+    >>> pdla.run(2, program)[0]
+    [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0]
+    """
 
     def __init__(self, scheme: Scheme, *, height: int, width: int, factor: int = 2) -> None:
         with arguments_agreed("Upsample", scheme, f"{height} x {width}, by {factor}"):
@@ -149,6 +230,18 @@ class Upsample(Layer):
         return f"Upsample({self.height} x {self.width}, by {self.factor}) on {self.scheme!r}"
 
     def check_input(self, x: Any) -> None:
+        """Raise unless the layer takes x, of whole samples on each rank. Local: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            Where the layer does not take it.
+        """
         super().check_input(x)
         check_whole(self, x, self._given(x))
 
@@ -156,6 +249,18 @@ class Upsample(Layer):
         return self.scheme.residual(self.factor**2 * max(sequence_of(x.layout), self.sequence))
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Repeat the pixels of x. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         layout = self._given(x)
         check_whole(self, x, layout)
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
@@ -165,6 +270,18 @@ class Upsample(Layer):
         return DistMatrix(block.reshape(rows * area, channels), (x.shape[0] * area, x.shape[1]), x.grid, layout)
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Sum dy over each pixel's repetitions. Local.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         f, h, w, area = self.factor, self.height, self.width, self.factor**2
         rows, channels = dy.stored.shape[0] // area, dy.stored.shape[1]
         block = widened(dy.stored.reshape(rows // self.sequence, h, f, w, f, channels)).sum(axis=4).sum(axis=2)
@@ -189,10 +306,46 @@ class _Block(Layer):
 
 
 class ResidualBlock(_Block):
-    """x + conv(act(norm(conv(act(norm(x)))))): the two convolutions are a pair of layers. Collective to make.
+    """x + conv(act(norm(conv(act(norm(x)))))), a pair of convolutions. Collective to make.
 
-    groups      GroupNorm's groups of channels;  activation: the layer between norm and convolution, ReLU or GeLU
-    Samples must lie whole on the ranks: LayoutError, on every rank, where the scheme cuts one between the layers of a pair.
+    Samples must lie whole on the ranks.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    channels : int
+        Of x and of y.
+    groups : int
+        GroupNorm's groups of channels.
+    height, width : int
+        Pixels of a sample.
+    kernel : int, optional
+        An odd number.
+    activation : type of Layer, optional
+        The layer between norm and convolution, `nn.ReLU` or `nn.GeLU`.
+    seed : int, optional
+        Of the weights.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        Begins the names of the layers.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that do not fit, on every rank.
+    LayoutError
+        By a pass, on every rank, where the scheme cuts a sample between the layers of a pair.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     block = pdla.nn.ResidualBlock(scheme, 4, groups=2, height=4, width=4)
+    ...     return block.forward(scheme.shard(np.ones((2 * 16, 4)))).shape
+    >>> pdla.run(2, program)
+    [(32, 4), (32, 4)]
     """
 
     def __init__(
@@ -219,13 +372,49 @@ class ResidualBlock(_Block):
         self.inner = Sequential(scheme, parts)
 
     def check_input(self, x: Any) -> None:
+        """Raise unless the block's layers take x. Local: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            Where the layer does not take it.
+        """
         self.inner.check_input(x)
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give x + inner(x). Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         y = await self.inner.forward_async(x, batch)
         return like(x, x.stored + y.stored)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         dx = await self.inner.backward_async(dy, batch)
         return like(dy, dy.stored + dx.stored)
 
@@ -233,9 +422,46 @@ class ResidualBlock(_Block):
 class UNetBlock(_Block):
     """A level of a residual U-Net: y = block(x), then y + up(inner(down(y))). Collective to make.
 
-    down    a pair of convolutions to twice the channels, at half the height and width, which must be even
-    inner   the next level where levels > 1, else a ResidualBlock
-    up      each pixel repeated as 2 x 2, then a pair of convolutions back to the channels
+    * down: a pair of convolutions to twice the channels, at half the height and width;
+    * inner: the next level where levels > 1, else a ResidualBlock;
+    * up: each pixel repeated as 2 x 2, then a pair of convolutions back to the channels.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    channels : int
+        Of x and of y.
+    groups : int
+        GroupNorm's groups of channels.
+    height, width : int
+        Pixels of a sample, even numbers.
+    levels : int, optional
+        How often height and width are halved.
+    kernel : int, optional
+        An odd number.
+    activation : type of Layer, optional
+        The layer between norm and convolution, `nn.ReLU` or `nn.GeLU`.
+    seed : int, optional
+        Of the weights.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        Begins the names of the layers.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that do not fit, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     block = pdla.nn.UNetBlock(scheme, 2, groups=1, height=4, width=4)
+    ...     return block.forward(scheme.shard(np.ones((16, 2)))).shape
+    >>> pdla.run(2, program)
+    [(16, 2), (16, 2)]
     """
 
     def __init__(
@@ -261,6 +487,18 @@ class UNetBlock(_Block):
         self.up = Sequential(scheme, [Upsample(scheme, **low), *back])
 
     def check_input(self, x: Any) -> None:
+        """Raise unless the block's layers take x. Local: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            Where the layer does not take it.
+        """
         self.block.check_input(x)
 
     @property
@@ -269,12 +507,36 @@ class UNetBlock(_Block):
         return self.down, self.inner, self.up
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give y + up(inner(down(y))), y = block(x). Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         high = low = await self.block.forward_async(x, batch)
         for layer in self.below:
             low = await layer.forward_async(low, batch)
         return like(high, high.stored + low.stored)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         low = dy
         for layer in reversed(self.below):
             low = await layer.backward_async(low, batch)

@@ -32,9 +32,41 @@ from pdla.nn.weights import drawing, weight
 class Embedding(Layer):
     """Rows of a table by token number, as the first layer of a pair takes them. Collective to make.
 
-    forward(ids)  ids: the numbers, from 0 to vocabulary - 1, of all tokens, a 1-D array that every rank has
-    sequence      tokens of a sequence; if more than 1, Positions adds a learned row for each token's position in it
-    The weight is hidden x vocabulary, as TiedHead multiplies by it; normal with a standard deviation of `scale`.
+    ``forward(ids)`` takes the numbers, from 0 to vocabulary - 1, of all tokens, in a 1-D array that
+    every rank has. The weight is hidden x vocabulary, as TiedHead multiplies by it.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    vocabulary : int
+        How many rows the table has, cut as a first layer's outputs.
+    hidden : int
+        Features of a row.
+    sequence : int, optional
+        Tokens of a sequence; if more than 1, Positions adds a learned row for each token's
+        position.
+    scale : float, optional
+        The standard deviation of the weight, which is normal.
+    seed : int, optional
+        Of the weight.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages; the weight depends on it.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     return pdla.nn.Embedding(scheme, 100, 8).forward(np.array([5, 99, 5])).shape
+    >>> pdla.run(2, program)
+    [(3, 8), (3, 8)]
     """
 
     units = 1, 1
@@ -59,6 +91,18 @@ class Embedding(Layer):
         return f"Embedding({self.vocabulary}, {self.hidden}) on {self.scheme!r}"
 
     def check_input(self, ids: Any) -> None:
+        """Raise unless the layer takes these token numbers. Local: all ranks are told.
+
+        Parameters
+        ----------
+        ids : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError
+            For anything but token numbers in a 1-D array, in whole sequences.
+        """
         check_ids(self, ids, self.vocabulary, self.sequence)
 
     def _layouts(self, batch: MicroBatch) -> LinearLayouts:
@@ -66,8 +110,11 @@ class Embedding(Layer):
         return self.scheme.linear(self.scheme.first, batch.context.sequence, (1, 1))
 
     def _places(self, ids: np.ndarray, layouts: LinearLayouts, batch: MicroBatch) -> tuple[Any, Any, Any]:
-        """Which of this rank's tokens have numbers in its part of the vocabulary: where in that part, where among its tokens; and
-        the numbers of all its tokens."""
+        """Which of this rank's tokens have numbers in its part of the vocabulary.
+
+        Gives where they are in that part, where among its tokens, and the numbers of all its
+        tokens.
+        """
         grid = self.scheme.grid
         assert grid.coords is not None
         held = layouts.w.indices((self.hidden, self.vocabulary), grid.sizes, grid.coords)[1]
@@ -77,6 +124,20 @@ class Embedding(Layer):
         return mine[there] - first, np.flatnonzero(there), mine
 
     async def forward_async(self, ids: np.ndarray, batch: MicroBatch) -> DistMatrix:
+        """Give the tokens' rows. Collective; called by `forward`.
+
+        Parameters
+        ----------
+        ids : ndarray
+            The numbers of all tokens, of all micro-batches.
+        batch : MicroBatch
+            Says which of them are meant.
+
+        Returns
+        -------
+        DistMatrix
+            (tokens, hidden).
+        """
         layouts = self._layouts(batch)
         w = batch.context.gathered(self.weight)
         places, there, mine = self._places(ids, layouts, batch)
@@ -91,6 +152,15 @@ class Embedding(Layer):
         return x if self.positions is None else self.positions.forward_local(x, batch)
 
     async def backward_async(self, dx: DistMatrix, batch: MicroBatch) -> None:
+        """Add to the gradient of the table. Collective; called by `backward`.
+
+        Parameters
+        ----------
+        dx : DistMatrix
+            The gradient with regard to the rows.
+        batch : MicroBatch
+            The one that `forward_async` was given.
+        """
         (ids,) = batch.saved(self)
         layouts = self._layouts(batch)
         if self.positions is not None:
@@ -103,7 +173,42 @@ class Embedding(Layer):
 
 
 class Positions(Layer):
-    """x plus a learned row for each token's position in its sequence; x lies as a first layer takes it. Collective to make."""
+    """x plus a learned row for each token's position in its sequence. Collective to make.
+
+    x lies as a first layer takes it.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    features : int
+        Of x.
+    sequence : int
+        Tokens of a sequence.
+    scale : float, optional
+        The standard deviation of the rows, which are normal.
+    seed : int, optional
+        Of the rows.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages; the rows depend on it.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Positions(scheme, 8, sequence=2)
+    ...     y = layer.forward(scheme.shard(np.zeros((4, 8)), sequence=2)).gather()
+    ...     return np.array_equal(y[:2], y[2:])
+    >>> pdla.run(2, program)
+    [True, True]
+    """
 
     units = 1, 1
 
@@ -130,9 +235,33 @@ class Positions(Layer):
         return f"Positions({self.features}, sequences of {self.sequence}) on {self.scheme!r}"
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Add to each token its position's row. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         return like(x, x.stored + self.table.value.stored[batch.rows(x) % self.sequence])
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give dy itself, and add to the gradient of the rows. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         with tagged(f"{self.name} positions"):
             write = _adding_at(batch.rows(dy) % self.sequence, dy.stored)
             batch.context.add_gradient(self.table, axes_of(dy.layout.rows), write)
@@ -167,9 +296,32 @@ def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignor
 
 
 class TiedHead(Linear):
-    """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut; both layers add to its gradient.
+    """Logits (tokens, vocabulary) by an embedding's own weight, the vocabulary cut.
 
-    The gradient is complete when the embedding and all heads made of it have added to it: training without one of them is an error.
+    Both layers add to its gradient, which is complete when the embedding and all heads made of it
+    have added to it: training without one of them is an error.
+
+    Parameters
+    ----------
+    embedding : Embedding
+        Its weight is multiplied by.
+    name : str, optional
+        By which the ledger records its messages.
+
+    Raises
+    ------
+    PdlaError
+        For anything but an Embedding, on this rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     embedding = pdla.nn.Embedding(scheme, 100, 8)
+    ...     model = pdla.nn.Sequential(scheme, [embedding, pdla.nn.TiedHead(embedding)])
+    ...     return model.forward(np.array([5, 99, 5])).shape
+    >>> pdla.run(2, program)
+    [(3, 100), (3, 100)]
     """
 
     def __init__(self, embedding: Embedding, *, name: str = "head") -> None:

@@ -37,25 +37,29 @@ OVERRIDDEN = {  # what a subclass must not override, and what it overrides inste
 
 
 class Layer:
-    """A part of a network. `forward(x)`, then `backward(dy)`, which gives dx and leaves the gradients; both collective.
+    """A part of a network: `forward(x)`, then `backward(dy)` for dx and the gradients.
 
-    Do not write to x or to the parameters between forward and backward: where they can, layers keep these themselves rather than
-    copies, and it depends on the scheme which of them are gathered copies.
+    Both are collective; to make one is not, unless the layer says so.
 
-    A layer of your own that sends nothing overrides `forward_local` and `backward_local`; one that is made of other layers
-    overrides `forward_async` and `backward_async`. What it declares is in these attributes, of the class or of the layer;
-    parameters and inner layers are attributes, too, or in lists that are.
+    Do not write to x or to the parameters between forward and backward: where they can, layers keep
+    these themselves rather than copies, and it depends on the scheme which of them are gathered
+    copies.
+
+    A layer of your own that sends nothing overrides `forward_local` and `backward_local`; one that
+    is made of other layers overrides `forward_async` and `backward_async`. What it declares is in
+    the attributes below, of the class or of the layer; parameters and inner layers are attributes,
+    too, or in lists that are.
 
     Parameters
     ----------
     scheme : Scheme
-        Says how activations and weights are cut, and on which grid.
+        How activations and weights are cut, and on which grid.
 
     Attributes
     ----------
     takes, gives : str or None
-        How the scheme cuts x and y, "rows | columns" as in its tables: `scheme.first.X`, say. None: x may lie anywhere, and y lies
-        there, too.
+        How the scheme cuts x and y, "rows | columns" as in its tables: `scheme.first.X`, say. None:
+        x may lie anywhere, and y lies there, too.
     widths : (int or None, int or None)
         Features of x and of y. None: any, and y has as many as x.
     units : (int or None, int or None)
@@ -69,32 +73,34 @@ class Layer:
     dtype : numpy.dtype or None
         Of x. None: that of the parameters, and any without parameters.
     numbers : tuple of str
-        Names of numbers and flags that may be set between passes, on all ranks alike, as Dropout's probability.
+        Names of numbers and flags that may be set between passes, on all ranks alike, as Dropout's
+        probability.
     passes : int
-        Forward passes made in training. What Dropout drops depends on it: set it when you resume training.
+        Forward passes made in training. What Dropout drops depends on it: set it when you resume
+        training.
     place : str
-        Where it is in the layers that hold it, "layers.1.mlp.": its weights begin, and Dropout drops, by it.
+        Where it is in the layers that hold it, "layers.1.mlp.": its weights begin, and Dropout
+        drops, by it.
     drawn : bool
         Whether its weights have been drawn, so that its place is settled.
 
     Raises
     ------
     PdlaError
-        When a class is made that overrides `forward` or `backward`: it says which method to override instead.
+        When a class is made that overrides `forward` or `backward`, on this rank: it says which
+        method to override instead.
 
     Examples
     --------
-    >>> import numpy as np, pdla
-    >>> from pdla import nn
-    >>> class Square(nn.Layer):
+    >>> class Square(pdla.nn.Layer):
     ...     def forward_local(self, x, batch):
     ...         batch.save(self, x.local)
-    ...         return nn.like(x, x.local**2)
+    ...         return pdla.nn.like(x, x.local**2)
     ...     def backward_local(self, dy, batch):
     ...         (x,) = batch.saved(self)
-    ...         return nn.like(dy, 2 * x * dy.local)
+    ...         return pdla.nn.like(dy, 2 * x * dy.local)
     >>> def program(comm):
-    ...     layer = Square(nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)))
+    ...     layer = Square(pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm)))
     ...     y = layer.forward(layer.scheme.shard(np.full((4, 2), 3.0)))
     ...     return layer.backward(y).gather()[0].tolist()
     >>> pdla.run(2, program)
@@ -113,8 +119,12 @@ class Layer:
     place = ""
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Convert numbers among the arguments of __init__ to Python's: products of NumPy's short integers overflow, its short
-        floats round, and of a fraction NumPy has no root. And put the layers that it has made into their places."""
+        """Refuse what must not be overridden, and prepare __init__.
+
+        Numbers among its arguments become Python's: products of NumPy's short integers overflow,
+        its short floats round, and of a fraction NumPy has no root. And the layers that it has made
+        are put into their places.
+        """
         super().__init_subclass__(**named)
         for way, instead in OVERRIDDEN.items():
             if way in vars(cls):
@@ -137,8 +147,11 @@ class Layer:
         self._context: PassContext | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Layer:
-        """A layer of its own in the same scheme, with parameters and gradients of its own, as one for averages of the weights is;
-        not collective. A pass under way stays with the original."""
+        """A layer of its own in the same scheme, with parameters and gradients of its own.
+
+        Not collective. So one for averages of the weights is made. A pass under way stays with the
+        original.
+        """
         made = memo[id(self)] = type(self).__new__(type(self))
         vars(made).update(vars(self))
         made._forget()
@@ -157,7 +170,7 @@ class Layer:
     # ------------------------------------------------------------------ what subclasses override
 
     def forward_local(self, x: Any, batch: MicroBatch) -> Any:
-        """y, of a layer that sends nothing. Not collective; called by `forward`.
+        """Give y, of a layer that sends nothing. Local; called by `forward`.
 
         Parameters
         ----------
@@ -179,14 +192,17 @@ class Layer:
         raise PdlaError(f"{self!r} has no pass forward: {OVERRIDDEN['forward']}")
 
     def backward_local(self, dy: Any, batch: MicroBatch) -> Any:
-        """The gradient with regard to x, of a layer that sends nothing. Not collective; called by `backward`.
+        """Give the gradient with regard to x, of a layer that sends nothing. Local.
+
+        Called by `backward`.
 
         Parameters
         ----------
         dy : DistMatrix
             The gradient with regard to y, laid out as y; not to be written to.
         batch : MicroBatch
-            The one that `forward_local` was given; `batch.add_gradient` takes what parameters learn.
+            The one that `forward_local` was given; `batch.add_gradient` takes what parameters
+            learn.
 
         Returns
         -------
@@ -201,35 +217,45 @@ class Layer:
         raise PdlaError(f"{self!r} has no pass backward: {OVERRIDDEN['backward']}")
 
     async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
-        """y, of a layer that is made of others: `await inner.forward_async(x, batch)`. Collective; called by `forward`.
+        """Give y, of a layer that is made of others. Collective; called by `forward`.
+
+        It awaits theirs: ``await inner.forward_async(x, batch)``.
 
         Parameters
         ----------
-        x, batch
+        x : DistMatrix
+            As `forward_local`'s.
+        batch : MicroBatch
             As `forward_local`'s.
 
         Returns
         -------
         DistMatrix
+            The micro-batch's part of y.
         """
         return self.forward_local(x, batch)
 
     async def backward_async(self, dy: Any, batch: MicroBatch) -> Any:
-        """The gradient with regard to x, of a layer that is made of others. Collective; called by `backward`.
+        """Give the gradient with regard to x, of a layer that is made of others. Collective.
+
+        Called by `backward`.
 
         Parameters
         ----------
-        dy, batch
+        dy : DistMatrix
+            As `backward_local`'s.
+        batch : MicroBatch
             As `backward_local`'s.
 
         Returns
         -------
         DistMatrix
+            Laid out as x.
         """
         return self.backward_local(dy, batch)
 
     def check_input(self, x: Any) -> None:
-        """Raise unless the layer takes x. By default this follows from what it declares. Not collective: all ranks are told.
+        """Raise unless the layer takes x: by default, what it declares. Local: all ranks are told.
 
         Parameters
         ----------
@@ -239,6 +265,7 @@ class Layer:
         Raises
         ------
         ShapeError, LayoutError
+            Where the layer does not take it.
         """
         if self.takes is None:
             check_anywhere(self, x)
@@ -262,7 +289,13 @@ class Layer:
                     inner.place = inner.place if inner.drawn else f"{name}.{inner.place}"
 
     def named_layers(self) -> Iterator[tuple[str, Layer]]:
-        """Inner layers, with their names, in order."""
+        """Give the inner layers, with their names, in order. Local.
+
+        Yields
+        ------
+        tuple of str and Layer
+            One after the other.
+        """
         for name, value in vars(self).items():
             if isinstance(value, Layer):
                 yield name, value
@@ -272,7 +305,18 @@ class Layer:
                         yield f"{name}.{i}", part
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters, with their names, in the order in which a forward pass uses them; one that is used twice comes once."""
+        """Give all parameters, with their names, in the order in which a pass uses them. Local.
+
+        Parameters
+        ----------
+        prefix : str, optional
+            Begins the names.
+
+        Yields
+        ------
+        tuple of str and Parameter
+            One after the other; one that is used twice comes once.
+        """
         seen: set[Parameter] = set()
         for name, parameter in _named(self.all_layers(prefix)):
             if parameter not in seen:
@@ -280,7 +324,20 @@ class Layer:
                 yield name, parameter
 
     def all_layers(self, prefix: str = "", found: dict[Layer, str] | None = None) -> dict[Layer, str]:
-        """This layer and all layers in it, each with the prefix of its parameters' names, in order. found: those so far."""
+        """Give this layer and all layers in it, in order. Local.
+
+        Parameters
+        ----------
+        prefix : str, optional
+            Begins the names.
+        found : dict, optional
+            Those so far.
+
+        Returns
+        -------
+        dict
+            To each layer the prefix of its parameters' names.
+        """
         found = {} if found is None else found
         if self not in found:
             found[self] = prefix
@@ -289,28 +346,68 @@ class Layer:
         return found
 
     def all_parameters(self) -> list[Parameter]:
-        """The parameters of this layer and of all in it, in the order of `named_parameters`."""
+        """Give the parameters of this layer and of all in it. Local.
+
+        Returns
+        -------
+        list of Parameter
+            In the order of `named_parameters`.
+        """
         return [parameter for _, parameter in self.named_parameters()]
 
     def parameters(self) -> dict[str, DistMatrix]:
-        """The parameters by name, each in its layout; writing to them changes the layer."""
+        """Give the parameters by name. Local.
+
+        Returns
+        -------
+        dict of DistMatrix
+            Each in its layout; writing to them changes the layer.
+        """
         return {name: parameter.value for name, parameter in self.named_parameters()}
 
     def gradients(self) -> dict[str, DistMatrix]:
-        """The gradients that the last backward pass left, by name, laid out as the parameters and the same on all copies."""
+        """Give the gradients that the last backward pass left, by name. Local.
+
+        Returns
+        -------
+        dict of DistMatrix
+            Laid out as the parameters and the same on all copies.
+        """
         return {name: p.gradient for name, p in self.named_parameters() if p.gradient is not None}
 
     def state_dict(self, root: int | None = None) -> dict[str, Any]:
-        """Collective: the parameters as global arrays by name, on every rank or on `root` (None elsewhere), in an order of rows
-        and columns that does not depend on the scheme: another scheme, on another grid, loads them."""
+        """Gather the parameters as global arrays by name. Collective.
+
+        Parameters
+        ----------
+        root : int, optional
+            The rank that gets them; by default every rank does.
+
+        Returns
+        -------
+        dict of array
+            None for each elsewhere. The order of rows and columns does not depend on the scheme:
+            another scheme, on another grid, loads them.
+        """
         comm = self.scheme.grid.comm
         with agreed(comm, f"state_dict of {self.described} to root={root}"):  # also where there are no parameters to gather
             check_root(comm, root)
         return {name: p.value.gather(root) for name, p in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Collective: set the parameters from global arrays of real numbers, which every rank has; in bfloat16 also as np.load
-        gives them, of dtype |V2. ShapeError where names or shapes differ; an error leaves the layer as it was."""
+        """Set the parameters from global arrays. Collective.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            Of real numbers, which every rank has; in bfloat16 also as `numpy.load` gives them, of
+            dtype ``|V2``.
+
+        Raises
+        ------
+        ShapeError
+            Where names or shapes differ, on every rank; an error leaves the layer as it was.
+        """
         with agreed(self.scheme.grid.comm, f"load_state_dict of {self.described}"):
             own = self.parameters()
             check_state(state, {name: value.shape for name, value in own.items()}, repr(self))
@@ -319,8 +416,10 @@ class Layer:
             value.xp.copy(value.stored, block.astype(value.dtype, copy=False))  # explicitly: to NumPy bfloat16 is of another kind
 
     def _check_uses(self, named: list[tuple[str, Parameter]]) -> None:
-        """PdlaError unless the layers here that use a parameter are as many as its `layers`: its gradient would wait for layers
-        that make no pass, or not for all that do."""
+        """PdlaError unless the layers here that use a parameter are as many as its `layers`.
+
+        Else its gradient would wait for layers that make no pass, or not for all that do.
+        """
         uses = Counter([parameter for _, parameter in named])
         for name, parameter in named:
             if uses[parameter] < parameter.layers:
@@ -335,10 +434,26 @@ class Layer:
     # ------------------------------------------------------------------ passes
 
     def forward(self, x: Any, *, training: bool = True) -> Any:
-        """Collective: y, the layer applied to x. training=False: nothing is kept for a backward pass, nothing is dropped out.
+        """Apply the layer to x. Collective.
 
-        ShapeError or LayoutError for an x that the layer does not take, AgreementError where `passes`, or a number of a layer in it
-        (`numbers`), differs between ranks.
+        Parameters
+        ----------
+        x : DistMatrix
+            (tokens, features), laid out as `takes` says; of Embedding token numbers.
+        training : bool, optional
+            False: nothing is kept for a backward pass, nothing is dropped out.
+
+        Returns
+        -------
+        DistMatrix
+            y.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            For an x that the layer does not take, on every rank.
+        AgreementError
+            Where `passes`, or a number of a layer in it (`numbers`), differs between ranks.
         """
         layers = self.all_layers()
         named = list(_named(layers))
@@ -368,8 +483,14 @@ class Layer:
         return y
 
     def kept_bytes(self) -> int:
-        """Bytes that this rank keeps from the last forward pass for the backward one: x where a layer keeps it, and
-        gathered parameters, but no parameter that is used where it lies."""
+        """Count the bytes that this rank keeps from forward to backward. Local.
+
+        Returns
+        -------
+        int
+            Of x where a layer keeps it, and of gathered parameters, but of no parameter that is
+            used where it lies.
+        """
         context = self._context
         if context is None:
             return 0
@@ -379,9 +500,26 @@ class Layer:
         return sum(size for memory, size in found.items() if memory not in own)
 
     def backward(self, dy: DistMatrix) -> Any:
-        """Collective: the gradient with regard to x, given that with regard to y; parameters get theirs.
+        """Give the gradient with regard to x, given that with regard to y. Collective.
 
-        PdlaError, on every rank, without a forward pass before it; LayoutError or ShapeError where dy does not lie as y.
+        Parameters get theirs.
+
+        Parameters
+        ----------
+        dy : DistMatrix
+            Laid out as y.
+
+        Returns
+        -------
+        DistMatrix or None
+            Laid out as x; None of Embedding.
+
+        Raises
+        ------
+        PdlaError
+            Without a forward pass before it, on every rank.
+        ShapeError, LayoutError
+            Where dy does not lie as y, on every rank.
         """
         context = self._context
         with agreed(self.scheme.grid.comm, f"backward of {self.described} on {described(dy)}"):
@@ -447,8 +585,11 @@ def _plain(x: Any) -> Any:
 
 @contextmanager
 def arguments_agreed(kind: str, scheme: Scheme, numbers: str, **flags: bool) -> Iterator[None]:
-    """Collective: encloses the checks of a layer's arguments; an error on one rank, or a difference between ranks, is an error on
-    all. `numbers`: the arguments in words; flags must be True or False."""
+    """Collective: encloses the checks of a layer's arguments.
+
+    An error on one rank, or a difference between ranks, is an error on all. `numbers`: the
+    arguments in words; flags must be True or False.
+    """
     check_scheme(kind, scheme)
     told = ", ".join([numbers, *(f"{name}={value}" for name, value in flags.items())])
     with agreed(scheme.grid.comm, f"{kind}({told}) in {scheme.described}"):

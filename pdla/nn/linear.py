@@ -23,13 +23,44 @@ from pdla.nn.weights import vector, weight
 
 
 class Linear(Layer):
-    """Y = X W + b, X (tokens, k), W k x n, b (1, n). Collective to make.
+    """Y = X W + b: X (tokens, k), W k x n, b (1, n). Collective to make.
 
-    kind   "first" or "second", the layer's place in its pair: it says where X and Y lie
-    units  how many of the k and of the n features cuts keep together, as those of a head
-    seed   W is normal with a standard deviation of `scale` (1 / sqrt(k) by default), b is 0; the numbers depend on seed, name,
-           k, n and the layer's place in others alone, not on the scheme. They are drawn when they are first asked for
-    name   by which the ledger records its messages
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    k, n : int
+        Features of X and of Y.
+    kind : "first" or "second", optional
+        The layer's place in its pair, which says where X and Y lie.
+    bias : bool, optional
+        Whether there is b, which begins as 0.
+    units : (int, int), optional
+        How many of the k and of the n features cuts keep together, as those of a head.
+    scale : float, optional
+        W is normal with this standard deviation; 1 / sqrt(k) by default.
+    seed : int, optional
+        W's numbers depend on seed, name, k, n and the layer's place in others alone, not on the
+        scheme. They are drawn when they are first asked for.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Linear(scheme, 8, 6)
+    ...     y = layer.forward(scheme.shard(np.ones((4, 8))))
+    ...     return y.local.shape, layer.backward(y).shape
+    >>> pdla.run(2, program)[0]
+    ((4, 3), (4, 8))
     """
 
     by_panels = True  # whether products go by panels where the scheme asks for them
@@ -57,7 +88,18 @@ class Linear(Layer):
         return f"{type(self).__name__}({self.k}, {self.n}) on {self.scheme!r}"
 
     def layouts(self, x: DistMatrix) -> LinearLayouts:
-        """The layouts for an input that lies as x."""
+        """Give the layouts for an input that lies as x. Local.
+
+        Parameters
+        ----------
+        x : DistMatrix
+            (tokens, k).
+
+        Returns
+        -------
+        LinearLayouts
+            Of the three products.
+        """
         return self.scheme.linear(self.table, sequence_of(x.layout), self.units)
 
     def _unfolded(self, x: DistMatrix, layouts: LinearLayouts) -> DistMatrix:
@@ -69,7 +111,22 @@ class Linear(Layer):
         return addends
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch, *, biased: bool = True) -> DistMatrix:
-        """Y. biased=False: X W, and whoever asks for it adds the bias."""
+        """Give Y. Collective; called by `forward`.
+
+        Parameters
+        ----------
+        x : DistMatrix
+            (tokens, k) of a micro-batch.
+        batch : MicroBatch
+            Saves x.
+        biased : bool, optional
+            False: X W, and whoever asks for it adds the bias.
+
+        Returns
+        -------
+        DistMatrix
+            (tokens, n).
+        """
         layouts = self.layouts(x)
         with tagged(f"{self.name} forward"):
             if self.panels:
@@ -90,8 +147,24 @@ class Linear(Layer):
         return y
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch, *, sums: Any = None) -> DistMatrix:
-        """dX: dY W^T, summed over the ranks that have addends; meanwhile X^T dY is added to W's gradient. sums: (1, n), of dY over
-        tokens, where they are known."""
+        """Give dX = dY W^T, and add X^T dY to W's gradient meanwhile. Collective.
+
+        Called by `backward`.
+
+        Parameters
+        ----------
+        dy : DistMatrix
+            (tokens, n).
+        batch : MicroBatch
+            The one that `forward_async` was given.
+        sums : array, optional
+            (1, n), of dY over tokens, where they are known.
+
+        Returns
+        -------
+        DistMatrix
+            (tokens, k), summed over the ranks that have addends.
+        """
         (x,) = batch.saved(self)
         layouts = self.layouts(x)
         if self.bias is not None:
@@ -115,9 +188,12 @@ class Linear(Layer):
 
 
 async def product(a: DistMatrix, b: Any, columns: int, layout: Layout, summed: bool, batch: MicroBatch) -> DistMatrix:
-    """This rank's part of a times a matrix of so many columns, of which b is the block: addends of that layout, in the dtype in
-    which ranks sum them, where they are summed. One of several micro-batches stops halfway: another's all-reduce is then halfway,
-    too, and its second half travels while the rest is computed."""
+    """The part that this rank has of a times a matrix of so many columns, of which b is the block.
+
+    It consists of addends of that layout, in the dtype in which ranks sum them, where they are
+    summed. One of several micro-batches stops halfway: another's all-reduce is then halfway, too,
+    and its second half travels while the rest is computed.
+    """
     block = a.xp.empty((a.stored.shape[0], b.shape[1]), summing(b.dtype) if summed else b.dtype)
     half = block.shape[0] // 2 if batch.several else block.shape[0]
     multiply(a.xp, a.stored[:half], b, block[:half], 1, 0)

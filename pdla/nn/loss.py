@@ -24,12 +24,31 @@ from pdla.nn.transfers import Transfer, allreduced
 
 
 class CrossEntropy:
-    """The mean over tokens of -log softmax(logits)[target]. `forward`, then `backward` for the gradient; both collective.
+    """The mean over tokens of -log softmax(logits)[target]. Local to make.
 
-    ignore  the target of a token that does not count: any whole number, as PyTorch's ignore_index, which is -100 there
+    `forward`, then `backward` for the gradient.
 
-    The ranks that share a token reduce its greatest logit, then its sum of exponentials and its target's logit; then ranks with
-    different tokens sum the losses. A rank with m tokens takes part in all-reduces of m, 2 m words and 1 word.
+    Parameters
+    ----------
+    ignore : int, optional
+        The target of a token that does not count: any whole number, as PyTorch's ignore_index,
+        which is -100 there.
+
+    Notes
+    -----
+    The ranks that share a token reduce its greatest logit, then its sum of exponentials and its
+    target's logit; then ranks with different tokens sum the losses. A rank with m tokens takes part
+    in all-reduces of m, 2 m words and 1 word.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,), comm=comm)
+    ...     logits = pdla.zeros((3, 4), grid, pdla.Layout(cols="row"))
+    ...     loss = pdla.nn.CrossEntropy()
+    ...     return round(loss.forward(logits, np.array([0, 3, 1])), 3), loss.backward().shape
+    >>> pdla.run(2, program)[0]
+    (1.386, (3, 4))
     """
 
     def __init__(self, *, ignore: int = -1) -> None:
@@ -37,10 +56,31 @@ class CrossEntropy:
         self._saved: tuple[DistMatrix, Any, np.ndarray, np.ndarray, int] | None = None
 
     def forward(self, logits: DistMatrix, targets: np.ndarray) -> float:
-        """The loss, the same on every rank, a mean over the tokens that count. targets: those of all tokens, 1-D, on every rank.
+        """Give the loss, a mean over the tokens that count. Collective.
 
-        LayoutError for partial sums, GridError for a grid that leaves ranks idle, ShapeError for logits that are no real floats,
-        for targets that do not fit them, and where no token counts, AgreementError for targets that differ between ranks.
+        Parameters
+        ----------
+        logits : DistMatrix
+            (tokens, vocabulary), of real floats.
+        targets : ndarray
+            Token numbers of all tokens, 1-D, on every rank.
+
+        Returns
+        -------
+        float
+            The same on every rank.
+
+        Raises
+        ------
+        ShapeError
+            For logits that are no real floats, for targets that do not fit them, and where no token
+            counts.
+        LayoutError
+            For partial sums.
+        GridError
+            For a grid that leaves ranks idle.
+        AgreementError
+            For targets that differ between ranks. All of these are raised on every rank.
         """
         if not isinstance(logits, DistMatrix):
             raise ShapeError(f"CrossEntropy takes logits as a DistMatrix (tokens, vocabulary), not {kind_of(logits)}")
@@ -93,7 +133,18 @@ class CrossEntropy:
         return float(loss[0])
 
     def backward(self) -> DistMatrix:
-        """The gradient with regard to the logits, laid out as they are; not collective. PdlaError without a forward before it."""
+        """Give the gradient with regard to the logits. Local.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as the logits.
+
+        Raises
+        ------
+        PdlaError
+            Without a forward before it, on this rank.
+        """
         if self._saved is None:
             raise PdlaError("backward of CrossEntropy without a forward before it: each serves once")
         powers, *saved = self._saved

@@ -82,6 +82,18 @@ class TokenNorm(Norm):
         return like(x, y)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x, and add to those of gain and offset. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         normal, scale = batch.saved(self)
         self._learn(dy, normal, batch)
         gain, sums = self.gain.value.stored, dy.xp.empty((1 + self.centred, dy.stored.shape[0], 1), summing(dy.dtype))
@@ -91,11 +103,57 @@ class TokenNorm(Norm):
 
 
 class LayerNorm(TokenNorm):
-    """(x - mean) / sqrt(variance + eps) * gain + offset, over each token's features."""
+    """(x - mean) / sqrt(variance + eps) * gain + offset, over each token's features.
+
+    Collective to make.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    features : int
+        Of x and of y.
+    kind : "first" or "second", optional
+        The place in its pair of the layer that takes y: x lies as that one's input.
+    offset : bool, optional
+        Whether there is one.
+    eps : float, optional
+        Added to the variance.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     y = pdla.nn.LayerNorm(scheme, 2).forward(scheme.shard([[1.0, 3.0]]))
+    ...     return y.gather().round(2).tolist()
+    >>> pdla.run(2, program)[0]
+    [[-1.0, 1.0]]
+    """
 
     centred = True
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Normalise each token's features. Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         own, squares = x.xp.moments(x.stored)
         sums = await self._summed(own.copy(), x, batch)
         here = x.stored.shape[1]
@@ -106,7 +164,37 @@ class LayerNorm(TokenNorm):
 
 
 class RMSNorm(TokenNorm):
-    """x / sqrt(mean of x^2 + eps) * gain, over each token's features."""
+    """x / sqrt(mean of x^2 + eps) * gain, over each token's features. Collective to make.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    features : int
+        Of x and of y.
+    kind : "first" or "second", optional
+        The place in its pair of the layer that takes y: x lies as that one's input.
+    eps : float, optional
+        Added to the mean of the squares.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     y = pdla.nn.RMSNorm(scheme, 2).forward(scheme.shard([[1.0, 7.0]]))
+    ...     return y.gather().round(2).tolist()
+    >>> pdla.run(2, program)[0]
+    [[0.2, 1.4]]
+    """
 
     centred = False
 
@@ -116,6 +204,18 @@ class RMSNorm(TokenNorm):
         super().__init__(scheme, features, kind=kind, offset=False, eps=eps, dtype=dtype, name=name)
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Divide each token's features by their root mean square. Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         squares = x.xp.empty((1, x.stored.shape[0], 1), summing(x.dtype))
         x.xp.row_sums(x.stored, x.stored, None, squares)
         squares = await self._summed(squares, x, batch)
@@ -123,9 +223,45 @@ class RMSNorm(TokenNorm):
 
 
 class GroupNorm(Norm):
-    """(x - mean) / sqrt(variance + eps) * gain + offset, over each sample's pixels and each group's channels.
+    """Normalisation over each sample's pixels and each group's channels. Collective to make.
 
-    pixels  tokens of a sample, one after the other, on one rank;  groups: how many groups of channels; ranks may share a group
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    channels : int
+        Of x and of y.
+    groups : int
+        How many groups of channels; ranks may share a group.
+    pixels : int
+        Tokens of a sample, one after the other, on one rank.
+    kind : "first" or "second", optional
+        The place in its pair of the layer that takes y: x lies as that one's input.
+    eps : float, optional
+        Added to the variance.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        By which the ledger records its messages.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that do not fit, on every rank.
+
+    Notes
+    -----
+    (x - mean) / sqrt(variance + eps) * gain + offset.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     layer = pdla.nn.GroupNorm(scheme, 2, groups=1, pixels=2)
+    ...     x = scheme.shard([[1.0, 3.0], [3.0, 1.0]], sequence=2)
+    ...     return layer.forward(x).gather().round(2).tolist()
+    >>> pdla.run(2, program)[0]
+    [[-1.0, 1.0], [1.0, -1.0]]
     """
 
     def __init__(
@@ -141,6 +277,18 @@ class GroupNorm(Norm):
         self.groups, self.sequence = groups, pixels
 
     def check_input(self, x: Any) -> None:
+        """Raise unless the layer takes x, of whole samples on each rank. Local: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            Where the layer does not take it.
+        """
         super().check_input(x)
         check_whole(self, x)
 
@@ -160,6 +308,18 @@ class GroupNorm(Norm):
         return values.reshape(values.shape[0], 1, values.shape[1])
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Normalise each sample's groups of channels. Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         check_whole(self, x)
         seen = widened(self._by_sample(x.stored))
         centered = seen - await self._means(seen, x, batch)
@@ -170,6 +330,18 @@ class GroupNorm(Norm):
         return like(x, y if self.offset is None else y + self.offset.value.stored)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x, and add to those of gain and offset. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         normal, scale = batch.saved(self)
         self._learn(dy, normal.reshape(*dy.stored.shape), batch)
         d = self._by_sample(widened(dy.stored) * self.gain.value.stored)

@@ -22,11 +22,18 @@ from pdla.nn.parameter import Parameter
 
 
 class Optimizer:
-    """Updates a layer's parameters: `step()`, after a backward pass. Collective to make: PdlaError for an argument that is no
-    number or is out of range, AgreementError where ranks give different ones. All may be set between steps, as `optimizer.rate`.
+    """What updates a layer's parameters: `step()`, after a backward pass. Collective to make.
 
-    numbers  names of what steps go by: numbers of at least 0; betas: two below 1
-    moments  arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit floats
+    PdlaError for an argument that is no number or is out of range, AgreementError where ranks give
+    different ones. All may be set between steps, as `optimizer.rate`.
+
+    Attributes
+    ----------
+    numbers : tuple of str
+        Names of what steps go by: numbers of at least 0; betas: two below 1.
+    moments : int
+        Arrays of each parameter's size that are kept from step to step, in float32 for the 16-bit
+        floats.
     """
 
     __slots__ = ("layer", "state", "steps")  # so that to set a rate by another name is an error
@@ -59,9 +66,17 @@ class Optimizer:
             raise PdlaError(f"{self!r}: two betas below 1")
 
     def step(self) -> None:
-        """Change every parameter by its gradient, without messages. PdlaError where one has none, or for numbers out of range, and
-        then none is changed; AgreementError, on every rank, at the next collective call, where some of them have not stepped, or by
-        other numbers."""
+        """Change every parameter by its gradient. Local; all ranks step alike.
+
+        Raises
+        ------
+        PdlaError
+            Where a parameter has no gradient, or for numbers out of range, on this rank; none is
+            changed.
+        AgreementError
+            At the next collective call, on every rank, where some of them have not stepped, or by
+            other numbers.
+        """
         self._check()
         stepped = []
         for name, parameter in self.layer.named_parameters():
@@ -77,9 +92,24 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self, root: int | None = None) -> dict[str, Any]:
-        """Collective: the number of steps, and each parameter's state as global arrays, "name.0" and so on, on every rank or on
-        `root` (None elsewhere); another scheme, on another grid, loads it. AgreementError where ranks have made different numbers
-        of steps."""
+        """Gather the number of steps, and each parameter's state. Collective.
+
+        Parameters
+        ----------
+        root : int, optional
+            The rank that gets the state; by default every rank does.
+
+        Returns
+        -------
+        dict
+            "steps", and global arrays "name.0" and so on, None elsewhere; another scheme, on
+            another grid, loads it.
+
+        Raises
+        ------
+        AgreementError
+            Where ranks have made different numbers of steps.
+        """
         comm = self.layer.scheme.grid.comm
         with agreed(comm, f"state_dict of {type(self).__name__} of {self.layer!r} to root={root} at step {self.steps}"):
             check_root(comm, root)
@@ -90,8 +120,19 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Collective: replace steps and state by those of a state_dict, which every rank has. ShapeError where it is of another
-        kind of optimizer or of other parameters; an error leaves the optimizer as it was."""
+        """Replace steps and state by those of a state_dict. Collective.
+
+        Parameters
+        ----------
+        state : mapping
+            What `state_dict` gave, which every rank has.
+
+        Raises
+        ------
+        ShapeError
+            Where it is of another kind of optimizer or of other parameters, on every rank; an error
+            leaves the optimizer as it was.
+        """
         steps = state.get("steps", 0) if isinstance(state, Mapping) else 0
         with agreed(self.layer.scheme.grid.comm, f"load_state_dict of an optimizer of {self.layer!r}, at step {steps}"):
             places = self._places(steps)
@@ -130,7 +171,45 @@ def _plain(number: Any) -> Any:
 
 
 class SGD(Optimizer):
-    """value -= rate (gradient + decay value), with momentum: the velocity is momentum times itself plus the gradient."""
+    """Gradient descent, with momentum and weight decay. Collective to make.
+
+    All numbers may be set between steps, as `optimizer.rate`.
+
+    Parameters
+    ----------
+    layer : Layer
+        Its parameters are stepped.
+    rate : float
+        How far.
+    momentum : float, optional
+        The velocity becomes momentum times itself plus the gradient.
+    decay : float, optional
+        Added to the gradient, times the value.
+
+    Raises
+    ------
+    PdlaError
+        For an argument that is no number or is out of range, on every rank.
+    AgreementError
+        Where ranks give different ones.
+
+    Notes
+    -----
+    value -= rate (gradient + decay value), or with momentum rate times the velocity.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Linear(scheme, 8, 6)
+    ...     layer.backward(layer.forward(scheme.shard(np.ones((4, 8)))))
+    ...     before = layer.weight.value.gather()
+    ...     pdla.nn.SGD(layer, 0.5).step()
+    ...     change = layer.weight.value.gather() - before
+    ...     return np.allclose(change, -0.5 * layer.weight.gradient.gather())
+    >>> pdla.run(2, program)
+    [True, True]
+    """
 
     __slots__ = ("decay", "momentum", "rate")
     numbers = ("rate", "momentum", "decay")
@@ -142,6 +221,7 @@ class SGD(Optimizer):
 
     @property
     def moments(self) -> int:  # type: ignore[override]
+        """How many arrays of each parameter's size are kept from step to step."""
         return 1 if self.momentum else 0
 
     def _step(self, parameter: Parameter, value: Any, gradient: Any) -> None:
@@ -155,7 +235,47 @@ class SGD(Optimizer):
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay; Loshchilov and Hutter, arXiv 1711.05101."""
+    """Adam with decoupled weight decay. Collective to make.
+
+    All numbers may be set between steps, as `optimizer.rate`.
+
+    Parameters
+    ----------
+    layer : Layer
+        Its parameters are stepped.
+    rate : float, optional
+        How far.
+    betas : (float, float), optional
+        What remains of the means of gradients and of their squares, at a step; below 1.
+    eps : float, optional
+        Added to the root of the mean of squares.
+    decay : float, optional
+        What a value loses at a step, times the rate.
+
+    Raises
+    ------
+    PdlaError
+        For an argument that is no number or is out of range, on every rank.
+    AgreementError
+        Where ranks give different ones.
+
+    Notes
+    -----
+    Loshchilov and Hutter, arXiv 1711.05101.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Linear(scheme, 8, 6)
+    ...     optimizer = pdla.nn.AdamW(layer, 1e-2)
+    ...     for _ in range(3):
+    ...         layer.backward(layer.forward(scheme.shard(np.ones((4, 8)))))
+    ...         optimizer.step()
+    ...     return optimizer.steps
+    >>> pdla.run(2, program)
+    [3, 3]
+    """
 
     __slots__ = ("betas", "decay", "eps", "rate")
     numbers = ("rate", "betas", "eps", "decay")
@@ -179,9 +299,35 @@ class AdamW(Optimizer):
 
 
 def clip(layer: Layer, largest: float) -> float:
-    """Collective: scale all gradients so that their common norm is at most `largest`; gives the norm before. Copies count once.
+    """Scale all gradients so that their common norm is at most `largest`. Collective.
 
-    Where the norm is NaN, all gradients become NaN, as in PyTorch; largest=inf leaves them as they are.
+    Parameters
+    ----------
+    layer : Layer
+        Its gradients are scaled.
+    largest : float
+        At least 0; inf leaves the gradients as they are.
+
+    Returns
+    -------
+    float
+        The norm before, in which copies count once. Where it is NaN, all gradients become NaN, as
+        in PyTorch.
+
+    Raises
+    ------
+    PdlaError
+        For a negative `largest`, and without gradients, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.Linear(scheme, 8, 6)
+    ...     layer.backward(layer.forward(scheme.shard(np.ones((4, 8)))))
+    ...     return pdla.nn.clip(layer, 1.0) > 1, round(pdla.nn.clip(layer, np.inf), 6)
+    >>> pdla.run(2, program)[0]
+    (True, 1.0)
     """
     if not isinstance(layer, Layer):
         raise PdlaError(f"clip of {kind_of(layer)}: give the layer itself, whose gradients are scaled")

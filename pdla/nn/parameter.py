@@ -23,24 +23,24 @@ def seeded(seed: int, name: str) -> int:
 class Parameter:
     """A matrix that is learned, and its gradient after a backward pass, in the same layout.
 
-    A Parameter that is an attribute of a layer is a parameter of the layer. `nn.feature_vector` makes one.
+    Local to make. A Parameter that is an attribute of a layer is a parameter of the layer.
+    `nn.feature_vector` makes one.
 
     Parameters
     ----------
     value : DistMatrix
         Its numbers.
     gathered_layout : Layout, optional
-        In which layers compute with it: it is gathered to this layout, and its gradient is summed from this one to its own. By
-        default they compute with it where it lies.
-    name : str
+        In which layers compute with it: it is gathered to this layout, and its gradient is summed
+        from this one to its own. By default they compute with it where it lies.
+    name : str, optional
         Its messages are recorded as "name forward" and "name backward".
     draw : callable, optional
-        Writes its first numbers, once somebody asks for them: by then the layer has been put into its place.
+        Writes its first numbers, once somebody asks for them: by then the layer has been put into
+        its place.
 
     Attributes
     ----------
-    value : DistMatrix
-        Its numbers; `value.local` is this rank's block.
     gradient : DistMatrix or None
         What the last backward pass has left, laid out as `value`, and the same on all copies.
     allocated : DistMatrix
@@ -51,6 +51,14 @@ class Parameter:
         How many layers use it.
     backward : bool
         Whether the backward pass needs it, too.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     value = pdla.ones((1, 6), pdla.ProcessGrid((2,), comm=comm), pdla.Layout(cols="row"))
+    ...     return pdla.nn.Parameter(value).value.local.shape
+    >>> pdla.run(2, program)
+    [(1, 3), (1, 3)]
     """
 
     def __init__(
@@ -65,14 +73,25 @@ class Parameter:
 
     @property
     def value(self) -> DistMatrix:
-        """Its numbers, which are drawn when they are first asked for."""
+        """Its numbers, drawn when they are first asked for; `value.local` is this rank's block."""
         if self._draw is not None:
             self._draw()
             self._draw = None
         return self.allocated
 
     def addends(self, partial: Axes) -> DistMatrix:
-        """A matrix for addends of the gradient along these axes, still to be written to, in the dtype in which they are summed."""
+        """Make a matrix for addends of the gradient, still to be written to. Local.
+
+        Parameters
+        ----------
+        partial : tuple of str
+            The axes along which they are to be summed.
+
+        Returns
+        -------
+        DistMatrix
+            In the dtype in which they are summed.
+        """
         made = self.allocated
         if partial not in self._addends:
             layout = Layout(self.gathered_layout.rows, self.gathered_layout.cols, partial)
@@ -82,7 +101,18 @@ class Parameter:
         return DistMatrix(made.xp.empty(shape, dtype), made.shape, made.grid, layout)
 
     def reduction(self, addends: DistMatrix) -> Transfer[DistMatrix]:
-        """Collective: begin to sum these addends to the gradient."""
+        """Begin to sum addends to the gradient. Collective.
+
+        Parameters
+        ----------
+        addends : DistMatrix
+            Made by `addends`.
+
+        Returns
+        -------
+        Transfer
+            It gives the gradient.
+        """
         axes = self._summed[addends.layout.partial]
         return Transfer(reduced(addends, self.allocated.layout, axes, self.allocated.base.dtype))
 

@@ -81,8 +81,11 @@ def cuts_along(cuts: tuple[Cut, ...], axes: tuple[str, ...]) -> tuple[Cut, ...]:
 
 @dataclass(frozen=True)
 class LinearLayouts:
-    """A linear's layouts: X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y, dX and
-    dW, before they are summed."""
+    """A linear's layouts: at rest, as gathered, and of addends.
+
+    X, W and Y at rest; x and w as gathered for the local products; y, dx and dw: the addends of Y,
+    dX and dW, before they are summed.
+    """
 
     X: Layout
     W: Layout
@@ -94,7 +97,7 @@ class LinearLayouts:
 
     @cached_property
     def dy(self) -> Layout:
-        """dY as gathered."""
+        """The gathered dY's."""
         return self.y.summed
 
     @cached_property
@@ -139,8 +142,11 @@ def gather_axes(old: Layout, new: Layout, sizes: Mapping[str, int]) -> tuple[str
 
 
 def sum_axes(addends: Layout, layout: Layout, sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The axes of several ranks along which the sum of addends is scattered, as the layout cuts it along them; and those along
-    which it is alike on all ranks."""
+    """The axes of several ranks along which addends are summed: scattered, and alike.
+
+    The sum is scattered along those along which the layout cuts it; along the others it is alike on
+    all ranks.
+    """
     partial = [axis for axis in addends.partial if sizes[axis] > 1]
     scattered = tuple(axis for axis in layout.axes if axis in partial)
     return scattered, tuple(axis for axis in partial if axis not in scattered)
@@ -149,13 +155,39 @@ def sum_axes(addends: Layout, layout: Layout, sizes: Mapping[str, int]) -> tuple
 class Scheme:
     """A grid, the tables of the first and the second layer of a pair, and how passes are run.
 
-    keep    gathered operands are kept from forward to backward (True), or gathered again (False): fewer words, or memory
-    panel   None: operands are gathered whole; else Linear's three products go by SUMMA, in panels of so many indices
-    shards  micro-batches: parts of each rank's tokens, worked on in turn, so that the messages of one travel while another computes
+    Each scheme names the axes of its grid, which may have one more, "data": along it tokens are cut
+    first, and weights are copied. Collective over the grid's communicator.
 
-    Each scheme names the axes of its grid, which may have one more, "data": along it tokens are cut first, and weights are
-    copied. Collective over the grid's communicator. GridError, on every rank, for a grid that lacks an axis or has one too many;
-    ShapeError for shards and panels that are no whole numbers.
+    Parameters
+    ----------
+    grid : ProcessGrid
+        Of the scheme's axes, without idle ranks.
+    keep : bool, optional
+        Gathered operands are kept from forward to backward (True), or gathered again (False): fewer
+        words, or memory.
+    shards : int, optional
+        Micro-batches: parts of each rank's tokens, worked on in turn, so that the messages of one
+        travel while another computes.
+    panel : int, optional
+        Linear's three products go by SUMMA, in panels of so many indices; by default operands are
+        gathered whole.
+    _flags : mapping, optional
+        Further options of a subclass, which must be True or False as `keep`.
+
+    Raises
+    ------
+    GridError
+        For a grid that lacks an axis or has one too many, on every rank.
+    ShapeError
+        For shards and panels that are no whole numbers, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((2, 1), comm=comm), shards=2)
+    ...     return isinstance(scheme, pdla.nn.Scheme), scheme.shard(np.ones((8, 6))).local.shape
+    >>> pdla.run(2, program)[0]
+    (True, (4, 6))
     """
 
     first: Table
@@ -166,7 +198,6 @@ class Scheme:
         self, grid: ProcessGrid, *, keep: bool = True, shards: int = 1, panel: int | None = None,
         _flags: Mapping[str, bool] | None = None,
     ) -> None:
-        """_flags: further options of a subclass, which must be True or False as `keep`."""
         if not isinstance(grid, ProcessGrid):
             raise GridError(f"{type(self).__name__} takes a ProcessGrid, not {kind_of(grid)}")
         call = f"{type(self).__name__}({grid!r}, keep={keep}, shards={shards}, panel={panel}) by {self.first}, {self.second}"
@@ -206,19 +237,53 @@ class Scheme:
     # ------------------------------------------------------------------ layouts
 
     def table(self, kind: str) -> Table:
-        """The table of a pair's "first" or "second" layer; ShapeError for any other kind."""
+        """Give the table of a pair's first or second layer. Local.
+
+        Parameters
+        ----------
+        kind : "first" or "second"
+            Which of them.
+
+        Returns
+        -------
+        Table
+            Where the layer's matrices lie.
+
+        Raises
+        ------
+        ShapeError
+            For any other kind.
+        """
         if not (isinstance(kind, str) and kind in ("first", "second")):
             raise ShapeError(f"kind={kind!r}: 'first' or 'second', a layer's place in its pair")
         return self.first if kind == "first" else self.second
 
     def _tokens(self, axes: tuple[str, ...], unit: int) -> tuple[Cut, ...]:
-        """Cuts of tokens along axes: into whole units along those that cut tokens in attention, along others anywhere. (With shards
-        to divide there are no others: see __init__.)"""
+        """Cuts of tokens along axes.
+
+        Into whole units along those that cut tokens in attention, along others anywhere. (With
+        shards to divide there are no others: see __init__.)
+        """
         whole = cut_over(self.first.Y)[0]
         return tuple(cut for axis in axes for cut in Balanced(axis, unit if axis in whole else 1).expand())
 
     def activation(self, spec: str, sequence: int = 1, unit: int = 1) -> Layout:
-        """The layout of an activation: tokens in whole sequences, features in whole units."""
+        """Give an activation's layout: tokens in whole sequences, features in whole units. Local.
+
+        Parameters
+        ----------
+        spec : str
+            "axes that cut rows | axes that cut columns".
+        sequence : int, optional
+            Tokens that stay together.
+        unit : int, optional
+            Features that do.
+
+        Returns
+        -------
+        Layout
+            On the scheme's grid.
+        """
         key = spec, sequence, unit
         if key not in self._layouts:
             rows, cols = cut_over(spec)
@@ -227,11 +292,37 @@ class Scheme:
         return self._layouts[key]
 
     def residual(self, sequence: int = 1) -> Layout:
-        """The layout of what a first layer takes in and a second puts out."""
+        """Give the layout of what a first layer takes in and a second puts out. Local.
+
+        Parameters
+        ----------
+        sequence : int, optional
+            Tokens that stay together.
+
+        Returns
+        -------
+        Layout
+            On the scheme's grid.
+        """
         return self.activation(self.first.X, sequence)
 
     def linear(self, table: Table, sequence: int, units: tuple[int, int]) -> LinearLayouts:
-        """A linear's layouts, for tokens in whole sequences, inputs and outputs in whole units."""
+        """Give a linear's layouts. Local.
+
+        Parameters
+        ----------
+        table : Table
+            Of its place in its pair.
+        sequence : int
+            Tokens that stay together.
+        units : (int, int)
+            Inputs, and outputs, that do.
+
+        Returns
+        -------
+        LinearLayouts
+            Of the three products.
+        """
         key = table, sequence, units
         if key not in self._layouts:
             self._layouts[key] = self._linear(*key)
@@ -249,10 +340,26 @@ class Scheme:
     # ------------------------------------------------------------------ activations
 
     def shard(self, x: object, *, sequence: int = 1, root: int | None = None) -> DistMatrix:
-        """Collective: a global activation (tokens, features) as the first layer of a pair takes it.
+        """Deal out a global activation as the first layer of a pair takes it. Collective.
 
-        sequence  tokens of a sequence, which attention wants whole: tokens are rows, a sequence's one after the other
-        root      the rank that has x; None: every rank has it
+        Parameters
+        ----------
+        x : array_like
+            (tokens, features); a sequence's tokens come one after the other.
+        sequence : int, optional
+            Tokens of a sequence, which attention wants whole.
+        root : int, optional
+            The rank that has x; by default every rank has it.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as `residual` says.
+
+        Raises
+        ------
+        ShapeError
+            For a sequence that is no whole number, on every rank.
         """
         with agreed(self.grid.comm, f"shard(sequence={sequence})"):
             if not is_count(sequence):
@@ -280,17 +387,59 @@ def is_true(flag: object) -> bool:
 
 
 class Serial(Scheme):
-    """Nothing is cut: every rank computes everything. The reference for the other schemes."""
+    """Nothing is cut: every rank computes everything. Collective to make.
+
+    The reference for the other schemes.
+
+    Parameters
+    ----------
+    grid : ProcessGrid
+        Of any axes, without idle ranks.
+    keep, shards, panel : bool, int, int, optional
+        As `Scheme`'s.
+    _flags : mapping, optional
+        For subclasses.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Serial(pdla.ProcessGrid((2,), comm=comm))
+    ...     return scheme.shard(np.ones((8, 6))).local.shape
+    >>> pdla.run(2, program)
+    [(8, 6), (8, 6)]
+    """
 
     first = second = Table("", "|", "|", "|")
 
 
 class Megatron1D(Scheme):
-    """Weights in columns, then in rows; activations whole between the pairs. Shoeybi et al., arXiv 1909.08053.
+    """Weights in columns, then in rows; activations whole between the pairs. Collective to make.
 
-    sequence_parallel  tokens cut between the pairs, over the same ranks: an all-gather before the first layer and a
-                       reduce-scatter after the second, instead of the all-reduce. Korthikanti et al., arXiv 2205.05198.
-    Axes: row; data.
+    Parameters
+    ----------
+    grid : ProcessGrid
+        Axes: row; data.
+    sequence_parallel : bool, optional
+        Tokens cut between the pairs, over the same ranks: an all-gather before the first layer and
+        a reduce-scatter after the second, instead of the all-reduce.
+    keep : bool, optional
+        As `Scheme`'s; by default True without `sequence_parallel`.
+    shards : int, optional
+        As `Scheme`'s.
+
+    Notes
+    -----
+    Shoeybi et al., arXiv 1909.08053. With `sequence_parallel`: Korthikanti et al., arXiv
+    2205.05198.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((2,), comm=comm)
+    ...     scheme = pdla.nn.Megatron1D(grid, sequence_parallel=True)
+    ...     return scheme.shard(np.ones((8, 6))).local.shape
+    >>> pdla.run(2, program)
+    [(4, 6), (4, 6)]
     """
 
     first = Table("row:o", "|", "| row", "| row")
@@ -304,10 +453,29 @@ class Megatron1D(Scheme):
 
 
 class Summa2D(Scheme):
-    """All matrices in 2-D blocks: SUMMA for each product, closed under differentiation. Optimus, arXiv 2104.05343.
+    """All matrices in 2-D blocks: SUMMA for each product. Collective to make.
 
-    panel  None: a product's panels come all at once; else so many indices at a time: a rank holds little more than its blocks
-    Axes: row, col; data.
+    Parameters
+    ----------
+    grid : ProcessGrid
+        Axes: row, col; data.
+    keep, shards : bool, int, optional
+        As `Scheme`'s.
+    panel : int, optional
+        So many indices at a time: a rank holds little more than its blocks. By default a product's
+        panels come all at once.
+
+    Notes
+    -----
+    Optimus, arXiv 2104.05343: SUMMA is closed under differentiation.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     return scheme.shard(np.ones((8, 6))).local.shape
+    >>> pdla.run(2, program)
+    [(8, 3), (8, 3)]
     """
 
     first = second = Table("row:t col:o", "row | col", "row | col", "row | col")
@@ -317,10 +485,30 @@ class Summa2D(Scheme):
 
 
 class Tesseract(Summa2D):
-    """Summa2D on each layer of a grid with depth: depth cuts tokens, too, and each layer has all weights. arXiv 2105.14500.
+    """Summa2D on each layer of a grid with depth, which cuts tokens, too. Collective to make.
 
-    cut_weights  weights are cut over depth as well: gathered before use, their gradients scattered.
-    Axes: row, col, depth; data.
+    Each layer of the grid has all weights.
+
+    Parameters
+    ----------
+    grid : ProcessGrid
+        Axes: row, col, depth; data.
+    cut_weights : bool, optional
+        Weights are cut over depth as well: gathered before use, their gradients scattered.
+    keep, shards, panel : bool, int, int, optional
+        As `Summa2D`'s.
+
+    Notes
+    -----
+    arXiv 2105.14500.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((1, 1, 2), ("row", "col", "depth"), comm=comm)
+    ...     return pdla.nn.Tesseract(grid).shard(np.ones((8, 6))).local.shape
+    >>> pdla.run(2, program)
+    [(4, 6), (4, 6)]
     """
 
     first = second = Table("depth:t row:t col:o", "depth row | col", "row | col", "depth row | col")
@@ -334,10 +522,31 @@ class Tesseract(Summa2D):
 
 
 class Cube3D(Scheme):
-    """No matrix is copied: each is gathered, or its sums scattered, along one axis of a cube. arXiv 2105.14450.
+    """No matrix is copied: each is gathered, or its sums scattered, along one axis of a cube.
 
-    The paper's weight, input and output groups are the ranks that differ in col, row and depth; row and depth swap from
-    layer to layer. Axes: row, col, depth; data.
+    Collective to make.
+
+    Parameters
+    ----------
+    grid : ProcessGrid
+        Axes: row, col, depth; data.
+    keep, shards, panel : bool, int, int, optional
+        As `Scheme`'s.
+    _flags : mapping, optional
+        For subclasses.
+
+    Notes
+    -----
+    arXiv 2105.14450. The paper's weight, input and output groups are the ranks that differ in col,
+    row and depth; row and depth swap from layer to layer.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     grid = pdla.ProcessGrid((1, 2, 1), ("row", "col", "depth"), comm=comm)
+    ...     return pdla.nn.Cube3D(grid).shard(np.ones((8, 6))).local.shape
+    >>> pdla.run(2, program)
+    [(4, 6), (4, 6)]
     """
 
     first = Table("col:t row:o depth:i", "col row | depth", "depth col | row", "col depth | row")
@@ -345,10 +554,29 @@ class Cube3D(Scheme):
 
 
 class Tensor3D(Scheme):
-    """Inputs over col, outputs over row, in every second layer the other way round; arXiv 2305.13525 (version 1).
+    """Inputs over col, outputs over row, in every second layer the other way round.
 
-    depth cuts tokens and, at rest, weights: they are gathered before use, their gradients scattered.
-    Axes: row (the paper's Gr), col (Gc); depth, data.
+    Collective to make. Depth cuts tokens and, at rest, weights: they are gathered before use, their
+    gradients scattered.
+
+    Parameters
+    ----------
+    grid : ProcessGrid
+        Axes: row (the paper's Gr), col (Gc); depth, data.
+    keep, shards : bool, int, optional
+        As `Scheme`'s.
+
+    Notes
+    -----
+    arXiv 2305.13525 (version 1).
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Tensor3D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     return scheme.shard(np.ones((8, 6))).local.shape
+    >>> pdla.run(2, program)
+    [(8, 3), (8, 3)]
     """
 
     first = Table("depth:t row:o col:i", "depth | col", "col depth | row", "depth | row")

@@ -33,11 +33,39 @@ HANDED_ON = {  # what a layer declares of x and of y, and the words for it in an
 
 
 class Sequential(Layer):
-    """Layers one after the other, which make one pass: micro-batches stay apart from first to last. Collective to make.
+    """Layers one after the other, which make one pass. Collective to make.
 
-    LayoutError where a layer takes another layout than the one before it gives, ShapeError where it takes other features, units of
-    them, sequences or samples, or where dtypes of parameters differ, GridError for layers of another scheme, PdlaError for a layer
-    in two places.
+    Micro-batches stay apart from first to last.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Of all layers.
+    layers : sequence of Layer
+        In order.
+
+    Raises
+    ------
+    LayoutError
+        Where a layer takes another layout than the one before it gives.
+    ShapeError
+        Where it takes other features, units of them, sequences or samples, or where dtypes of
+        parameters differ.
+    GridError
+        For layers of another scheme.
+    PdlaError
+        For a layer in two places. All of these are raised on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     first = pdla.nn.Linear(scheme, 8, 8)
+    ...     second = pdla.nn.Linear(scheme, 8, 8, kind="second")
+    ...     model = pdla.nn.Sequential(scheme, [first, pdla.nn.ReLU(scheme), second])
+    ...     return model.forward(scheme.shard(np.ones((4, 8)))).shape, list(model.parameters())
+    >>> pdla.run(2, program)[0]
+    ((4, 8), ['layers.0.weight', 'layers.0.bias', 'layers.2.weight', 'layers.2.bias'])
     """
 
     def __init__(self, scheme: Scheme, layers: Sequence[Layer]) -> None:
@@ -105,6 +133,18 @@ class Sequential(Layer):
         return f"{type(self).__name__} of {len(self.layers)} layers on {self.scheme!r}"
 
     def check_input(self, x: Any) -> None:
+        """Raise unless all layers take what they would be given. Local: all ranks are told.
+
+        Parameters
+        ----------
+        x : object
+            What `forward` was given.
+
+        Raises
+        ------
+        ShapeError, LayoutError
+            Where the layer does not take it.
+        """
         telling = (layer for layer in self.layers if layer.takes or layer.gives)  # others leave x where it lies
         next(telling, self.layers[0]).check_input(x)
         if isinstance(x, DistMatrix):  # what the first layer leaves open, later ones may not
@@ -114,11 +154,35 @@ class Sequential(Layer):
                 raise ShapeError(f"{self!r} takes (tokens, {wanted[0]}) of {wanted[1]}, not {x.shape} of {x.dtype}")
 
     async def forward_async(self, x: Any, batch: MicroBatch) -> Any:
+        """Give what the layers make of x, one after the other. Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         for layer in self.layers:
             x = await layer.forward_async(x, batch)
         return x
 
     async def backward_async(self, dy: Any, batch: MicroBatch) -> Any:
+        """Give the gradient with regard to x, layers in reverse. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         for layer in reversed(self.layers):
             dy = await layer.backward_async(dy, batch)
         return dy
@@ -131,9 +195,31 @@ def _check_next(layer: Layer, words: str, wanted: Any, given: Any) -> None:
 
 
 class MeanOverSequence(Layer):
-    """The mean over each sequence's tokens, one row for each; x lies as a first layer's output. Nothing is sent.
+    """The mean over each sequence's tokens, one row for each. Collective to make.
 
-    Collective to make.
+    x lies as a first layer's output.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        Any; nothing is sent.
+    sequence : int
+        Tokens of a sequence.
+
+    Raises
+    ------
+    ShapeError
+        For a sequence that is no whole number, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     layer = pdla.nn.MeanOverSequence(scheme, sequence=2)
+    ...     x = scheme.shard([[1.0, 2.0], [3.0, 4.0]], sequence=2)
+    ...     return layer.forward(x).gather().tolist()
+    >>> pdla.run(2, program)[0]
+    [[2.0, 3.0]]
     """
 
     sizes = None, (1, 1)
@@ -147,6 +233,18 @@ class MeanOverSequence(Layer):
         self.takes = self.gives = scheme.first.Y
 
     def forward_local(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give each sequence's mean. Local.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         batch.save(self, x.layout)
         held = tuple(Block(cut.axis, sequence_of(x.layout) // self.sequence) for cut in x.layout.rows)
         rows, cols = x.stored.shape
@@ -155,6 +253,18 @@ class MeanOverSequence(Layer):
         return DistMatrix(means, (x.shape[0] // self.sequence, x.shape[1]), x.grid, Layout(held, x.layout.cols))
 
     def backward_local(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give each token its part of the mean's gradient. Local.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_local`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         (layout,) = batch.saved(self)
         rows, cols = dy.stored.shape
         each = dy.xp.empty((rows, self.sequence, cols), dy.dtype)
@@ -163,9 +273,39 @@ class MeanOverSequence(Layer):
 
 
 class MLP(Sequential):
-    """Two linears with a GeLU between them, which also adds the first one's bias. Collective to make.
+    """Two linears with a GeLU between them. Collective to make.
 
-    seed, name  of the weights
+    The GeLU also adds the first one's bias.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    hidden : int
+        Features of x and of y.
+    inner : int, optional
+        Features between the linears; 4 hidden by default.
+    bias : bool, optional
+        Whether the linears have one.
+    seed : int, optional
+        Of the weights.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        Begins the names of the linears.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that are out of range, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     return pdla.nn.MLP(scheme, 8).forward(scheme.shard(np.ones((4, 8)))).shape
+    >>> pdla.run(2, program)
+    [(4, 8), (4, 8)]
     """
 
     layers: list[Any]
@@ -182,24 +322,84 @@ class MLP(Sequential):
         super().__init__(scheme, [first, GeLU(scheme), second])
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give second(GeLU(first(x))). Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         first, gelu, second = self.layers
         x = await first.forward_async(x, batch, biased=False)
         x = gelu.biased(x, first.bias, batch)  # x, overwritten, is held by no one else
         return await second.forward_async(x, batch)
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         first, gelu, second = self.layers
         inner, sums = gelu.gradient_and_sums(await second.backward_async(dy, batch), batch)
         return await first.backward_async(inner, batch, sums=sums)
 
 
 class TransformerLayer(Layer):
-    """x + dropped(attention(norm(x))), then the same with the MLP for the attention; x (tokens, hidden). Collective to make.
+    """x + dropped(attention(norm(x))), then the same with the MLP. Collective to make.
 
-    sequence, causal  as SelfAttention's
-    inner      features between the MLP's linears, 4 hidden by default
-    recompute  keep x alone from forward to backward, which then begins by repeating the forward pass
-    seed       of weights and of dropout, which also depend on names and places
+    Parameters
+    ----------
+    scheme : Scheme
+        How it is cut.
+    hidden : int
+        Features of x and of y.
+    heads : int
+        Equal parts of the features.
+    sequence : int
+        Tokens of a sequence.
+    inner : int, optional
+        Features between the MLP's linears; 4 hidden by default.
+    causal : bool, optional
+        Whether a token sees only itself and those before it.
+    dropout : float, optional
+        The probability with which an element is dropped.
+    bias : bool, optional
+        Whether the linears have one.
+    recompute : bool, optional
+        Keep x alone from forward to backward, which then begins by repeating the forward pass.
+    seed : int, optional
+        Of weights and of dropout, which also depend on names and places.
+    dtype : dtype-like, optional
+        Of real floats.
+    name : str, optional
+        Begins the names of the layers.
+
+    Raises
+    ------
+    ShapeError
+        For numbers that do not fit, on every rank.
+
+    Examples
+    --------
+    >>> def program(comm):
+    ...     scheme = pdla.nn.Megatron1D(pdla.ProcessGrid((2,), comm=comm))
+    ...     layer = pdla.nn.TransformerLayer(scheme, 8, 2, sequence=4, dropout=0.1)
+    ...     return layer.forward(scheme.shard(np.ones((8, 8)), sequence=4)).shape
+    >>> pdla.run(2, program)
+    [(8, 8), (8, 8)]
     """
 
     numbers = ("recompute",)
@@ -235,6 +435,18 @@ class TransformerLayer(Layer):
         return (self.norm1, self.attention, self.dropout1), (self.norm2, self.mlp, self.dropout2)
 
     async def forward_async(self, x: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give x with both halves added. Collective.
+
+        Parameters
+        ----------
+        x, batch : DistMatrix, MicroBatch
+            As `Layer.forward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            The micro-batch's part of y.
+        """
         if not self.recompute:
             return await self._through(x, batch)
         batch.save(self, x)
@@ -249,6 +461,18 @@ class TransformerLayer(Layer):
         return x
 
     async def backward_async(self, dy: DistMatrix, batch: MicroBatch) -> DistMatrix:
+        """Give the gradient with regard to x. Collective.
+
+        Parameters
+        ----------
+        dy, batch : DistMatrix, MicroBatch
+            As `Layer.backward_async`'s.
+
+        Returns
+        -------
+        DistMatrix
+            Laid out as x.
+        """
         if self.recompute:
             (x,) = batch.saved(self)
             batch = batch.recomputation()

@@ -25,8 +25,11 @@ def weight(
     layer: Layer, table: Table, shape: tuple[int, int], units: tuple[int, int], scale: float, seed: int, dtype: Any, name: str,
     *, whole: bool = True,
 ) -> Parameter:
-    """Collective: a weight for a layer of this table, normal with a standard deviation of `scale`, the same in every scheme. whole:
-    it is gathered before use, else used where it lies."""
+    """Collective: a weight for a layer of this table, the same in every scheme.
+
+    Normal with a standard deviation of `scale`. whole: it is gathered before use, else used where
+    it lies.
+    """
     scheme = layer.scheme
     with agreed(scheme.grid.comm, f"{name} of seed {seed} times {scale}, of {dtype!r}"):
         kind = np.dtype(dtype)
@@ -39,8 +42,11 @@ def weight(
 
 
 def drawing(layer: Layer, value: DistMatrix, scale: float, seed: int, name: str) -> Callable[[], None]:
-    """What draws this matrix's block, normal with a standard deviation of `scale`, by the seed, the layer's place and the name. The
-    layer then keeps its place, whatever it is put into."""
+    """What draws this matrix's block, normal with a standard deviation of `scale`.
+
+    By the seed, the layer's place and the name. The layer then keeps its place, whatever it is put
+    into.
+    """
 
     def draw() -> None:
         layer.drawn = True
@@ -62,7 +68,7 @@ def vector(scheme: Scheme, n: int, spec: str, unit: int, fill: float, dtype: Any
 def feature_vector(
     scheme: Scheme, features: int, cut: str, *, unit: int = 1, fill: float = 0.0, dtype: Any = np.float64
 ) -> Parameter:
-    """A parameter of a layer of your own, (1, features): a number for each feature. Collective.
+    """Make a parameter of a layer of your own, (1, features): a number for each. Collective.
 
     Parameters
     ----------
@@ -72,31 +78,30 @@ def feature_vector(
         How many there are on all ranks together.
     cut : str
         How the scheme cuts the activations that it is used with: the layer's `takes` or `gives`.
-    unit : int
+    unit : int, optional
         Features that cuts keep together.
-    fill : float
+    fill : float, optional
         What each number begins as.
-    dtype : dtype-like
+    dtype : dtype-like, optional
         Of real floats.
 
     Returns
     -------
     Parameter
-        Its block, `parameter.value.local`, fits to the columns of an activation's block; ranks that have the same columns hold
-        copies. `MicroBatch.add_gradient` takes what it learns.
+        Its block, `parameter.value.local`, fits to the columns of an activation's block; ranks that
+        have the same columns hold copies. `MicroBatch.add_gradient` takes what it learns.
 
     Raises
     ------
     ShapeError, LayoutError
-        On every rank, for numbers that are out of range, and for a cut over axes that the scheme's grid does not have.
+        On every rank, for numbers that are out of range, and for a cut over axes that the scheme's
+        grid does not have.
 
     Examples
     --------
-    >>> import pdla
-    >>> from pdla import nn
     >>> def program(comm):
-    ...     scheme = nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
-    ...     return nn.feature_vector(scheme, 6, scheme.first.X, fill=1).value.local.tolist()
+    ...     scheme = pdla.nn.Summa2D(pdla.ProcessGrid((1, 2), comm=comm))
+    ...     return pdla.nn.feature_vector(scheme, 6, scheme.first.X, fill=1).value.local.tolist()
     >>> pdla.run(2, program)
     [[[1.0, 1.0, 1.0]], [[1.0, 1.0, 1.0]]]
     """

@@ -26,7 +26,6 @@ GIVEN = (  # not in an __all__, but what a user is given, or finds in the refere
     config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
 )
 FACES = (pdla, pdla.linalg, pdla.nn, pdla.scalapack)
-NOT_YET = ("pdla.nn.",)  # modules whose docstrings are still plain text
 CALLED = ("__call__", "__getitem__", "__setitem__")  # special methods that are described on their own
 
 SECTIONS = ("Parameters", "Returns", "Yields", "Attributes", "Raises", "See Also", "Notes", "Examples")
@@ -79,13 +78,12 @@ def public():
     exported = [getattr(face, name) for face in FACES for name in face.__all__]
     raised = [thing for thing in vars(errors).values() if inspect.isclass(thing)]
     for thing in (*exported, *GIVEN, *raised):
-        if isinstance(thing, (ModuleType, tuple)) or thing.__module__.startswith(NOT_YET):
+        if isinstance(thing, (ModuleType, tuple)):
             continue
         found[f"{thing.__module__}.{thing.__qualname__}"] = thing
         for _, member in members(thing) if inspect.isclass(thing) else ():
             inside = described(member)
-            if not inside.__module__.startswith(NOT_YET):
-                found[f"{inside.__module__}.{inside.__qualname__}"] = member
+            found[f"{inside.__module__}.{inside.__qualname__}"] = member
     return found
 
 
@@ -163,5 +161,5 @@ def test_the_examples_run(name):
 
 def test_everything_that_is_exported_has_an_example():
     exported = [getattr(face, name) for face in FACES for name in face.__all__]
-    ours = [thing for thing in exported if callable(thing) and not thing.__module__.startswith(NOT_YET)]
+    ours = [thing for thing in exported if callable(thing)]
     assert [thing.__qualname__ for thing in ours if "Examples" not in Docstring(thing.__doc__).sections] == []

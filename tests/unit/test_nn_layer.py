@@ -137,7 +137,7 @@ def test_rows_and_columns_are_those_of_the_whole():
 
 @pytest.mark.parametrize("thing", [nn.Layer, nn.MicroBatch, nn.like, nn.feature_vector], ids=lambda thing: thing.__name__)
 def test_examples_of_docstrings(thing):
-    (found,) = doctest.DocTestFinder(recurse=False).find(thing, globs={})
+    (found,) = doctest.DocTestFinder(recurse=False).find(thing, globs={"pdla": pdla, "np": np})
     assert found.examples and doctest.DocTestRunner().run(found).failed == 0
 
 
