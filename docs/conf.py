@@ -55,7 +55,7 @@ MEMBERS = {
     "pdla.nn.SGD": "step, state_dict, load_state_dict",
     "pdla.nn.AdamW": "step, state_dict, load_state_dict",
 }
-autosummary_context = {"members": MEMBERS}
+autosummary_context = {"listed": MEMBERS}  # `members` is a name of autosummary's own, which wins
 
 RULE = re.compile(r"^-{4,}$", re.MULTILINE)  # below the heading of a section
 COLUMNS = re.compile(r"\S {2,}\S|^ {2,}")
