@@ -140,6 +140,23 @@ class IndexSet:
         (mine,), (theirs,) = self.starts.tolist(), other.starts.tolist()
         return max(mine, theirs), min(mine + self._size, theirs + other._size), mine, theirs
 
+    def meeting(self, other: IndexSet) -> tuple[np.ndarray, np.ndarray]:
+        """Find where the indices that both sets hold lie in each, as positions one by one.
+
+        Parameters
+        ----------
+        other : IndexSet
+            The other set.
+
+        Returns
+        -------
+        here, there : numpy.ndarray of int
+            Their local positions in this set and in `other`: of a block's rows and columns those of
+            the matrix's diagonal.
+        """
+        here, there, _ = self.overlay(other)
+        return np.arange(len(self))[here], np.arange(len(other))[there]
+
     def overlay(self, other: IndexSet) -> tuple[Selection, Selection, int]:
         """Find where the indices that both sets hold lie in each.
 

@@ -36,6 +36,7 @@ from pdla.array.fused import (
     softmax_gradient,
     uniform,
 )
+from pdla.array.launch import cublas
 from pdla.array.pack import WORDS, Move, kernel_for, pack, rectangle
 from pdla.array.philox import drawn
 from pdla.errors import DeviceError
@@ -310,27 +311,19 @@ def _types(factor: np.dtype, sum_: np.dtype, tf32: bool) -> tuple[int, int, str,
     """
     runtime, factors, sums = cupy.cuda.runtime, str(factor), str(sum_)
     fast = tf32 and factors in ("float32", "complex64")
-    single = _cublas().CUBLAS_COMPUTE_32F_FAST_TF32 if fast else _cublas().CUBLAS_COMPUTE_32F
+    single = cublas().CUBLAS_COMPUTE_32F_FAST_TF32 if fast else cublas().CUBLAS_COMPUTE_32F
     singles = {"float16": runtime.CUDA_R_16F, "bfloat16": runtime.CUDA_R_16BF, "float32": runtime.CUDA_R_32F}
     if factors in singles and sums in (factors, "float32"):
         return singles[factors], singles[sums], "f", single
     wider = {
-        "float64": (runtime.CUDA_R_64F, "d", _cublas().CUBLAS_COMPUTE_64F),
+        "float64": (runtime.CUDA_R_64F, "d", cublas().CUBLAS_COMPUTE_64F),
         "complex64": (runtime.CUDA_C_32F, "F", single),
-        "complex128": (runtime.CUDA_C_64F, "D", _cublas().CUBLAS_COMPUTE_64F),
+        "complex128": (runtime.CUDA_C_64F, "D", cublas().CUBLAS_COMPUTE_64F),
     }
     if factors != sums or factors not in wider:
         return None
     kind, scalar, computed = wider[factors]
     return kind, kind, scalar, computed
-
-
-@cache
-def _cublas() -> Any:
-    """CuPy's binding, which loads the library."""
-    from cupy_backends.cuda.libs import cublas
-
-    return cublas
 
 
 def _multiplied(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
@@ -346,26 +339,26 @@ def _multiplied(a: Any, b: Any, c: Any, alpha: complex, beta: complex) -> bool:
         return False
     factors, sums, scalar, computed = types
     both, at = blas.scalars(alpha, beta, scalar)
-    cublas, handle = _cublas(), cupy.cuda.device.get_cublas_handle()
-    turn = {b"N": cublas.CUBLAS_OP_N, b"T": cublas.CUBLAS_OP_T}
-    with _wide_sums(cublas, handle) if c.itemsize == 2 else nullcontext():
-        cublas.gemmEx(
+    library, handle = cublas(), cupy.cuda.device.get_cublas_handle()
+    turn = {b"N": library.CUBLAS_OP_N, b"T": library.CUBLAS_OP_T}
+    with _wide_sums(library, handle) if c.itemsize == 2 else nullcontext():
+        library.gemmEx(
             handle, turn[how_b[0]], turn[how_a[0]], n, m, k,
             at, b.data.ptr, factors, how_b[1], a.data.ptr, factors, how_a[1],
-            at + both.itemsize, c.data.ptr, sums, into[1], computed, cublas.CUBLAS_GEMM_DEFAULT,
+            at + both.itemsize, c.data.ptr, sums, into[1], computed, library.CUBLAS_GEMM_DEFAULT,
         )
     return True
 
 
 @contextmanager
-def _wide_sums(cublas: Any, handle: int) -> Iterator[None]:
+def _wide_sums(library: Any, handle: int) -> Iterator[None]:
     """A with-block in which cuBLAS adds parts of sums in float32 before it rounds them to 16-bit floats; else it may not."""
-    mode = cublas.getMathMode(handle)
-    cublas.setMathMode(handle, mode | _WIDE)
+    mode = library.getMathMode(handle)
+    library.setMathMode(handle, mode | _WIDE)
     try:
         yield
     finally:
-        cublas.setMathMode(handle, mode)
+        library.setMathMode(handle, mode)
 
 
 def _oriented(x: Any) -> tuple[Any, tuple[bytes, int]]:

@@ -13,23 +13,24 @@ import numpy as np
 
 from pdla.array import blas, lapack
 from pdla.array.lapack import PREFIXES, in_place, turned
+from pdla.array.launch import cublas
 
 
 @cache
-def _libraries() -> tuple[Any, Any]:
-    """CuPy's bindings, which load the libraries."""
-    from cupy_backends.cuda.libs import cublas, cusolver
+def _cusolver() -> Any:
+    """CuPy's binding, which loads the library."""
+    from cupy_backends.cuda.libs import cusolver
 
-    return cublas, cusolver
+    return cusolver
 
 
 def _solve(name: str, x: Any, first: tuple[int, ...], ld: int, *arrays: Any) -> int:
     """Call cuSOLVER's routine; gives info."""
     handle, routine = cupy.cuda.device.get_cusolver_handle(), PREFIXES[x.dtype.char] + name
-    size = getattr(_libraries()[1], f"{routine}_bufferSize")(handle, *first, x.data.ptr, ld)
+    size = getattr(_cusolver(), f"{routine}_bufferSize")(handle, *first, x.data.ptr, ld)
     work, info = cupy.empty((max(1, size),), x.dtype), cupy.empty((1,), np.int32)
     pointers = [array.data.ptr for array in arrays]
-    getattr(_libraries()[1], routine)(handle, *first, x.data.ptr, ld, work.data.ptr, *_sized(name, size), *pointers, info.data.ptr)
+    getattr(_cusolver(), routine)(handle, *first, x.data.ptr, ld, work.data.ptr, *_sized(name, size), *pointers, info.data.ptr)
     return int(info.get()[0])
 
 
@@ -42,9 +43,9 @@ def potrf(a: Any) -> tuple[int, float]:
     """See lapack.py. Where a is not positive definite, the host finds the pivot."""
     if not a.size:
         return 0, 0.0
-    before, cublas = a.copy(), _libraries()[0]
+    before, library = a.copy(), cublas()
     with in_place(cupy, a) as (x, how, ld):
-        fill = cublas.CUBLAS_FILL_MODE_UPPER if how == b"N" else cublas.CUBLAS_FILL_MODE_LOWER
+        fill = library.CUBLAS_FILL_MODE_UPPER if how == b"N" else library.CUBLAS_FILL_MODE_LOWER
         info = _solve("potrf", x, (fill, len(a)), ld)
     if info or not bool((a.diagonal().real > 0).all()):
         order, pivot = lapack.potrf(cupy.asnumpy(before))
@@ -75,17 +76,17 @@ def trsm(t: Any, b: Any, lower: bool, unit: bool = False, conjugate: bool = Fals
     """See lapack.py."""
     if not b.size:
         return
-    cublas = _libraries()[0]
+    library = cublas()
     with in_place(cupy, b) as (x, into, ldb):
         t, ld, side, fill, turn = turned(cupy, t, into, lower, conjugate)
         m, n = b.shape if into == b"T" else b.shape[::-1]
         (_, one), handle = blas.scalars(1, 0, b.dtype.char), cupy.cuda.device.get_cublas_handle()
         words = {
-            b"L": (cublas.CUBLAS_SIDE_LEFT, cublas.CUBLAS_FILL_MODE_LOWER), b"R": (cublas.CUBLAS_SIDE_RIGHT,),
-            b"U": (None, cublas.CUBLAS_FILL_MODE_UPPER),
+            b"L": (library.CUBLAS_SIDE_LEFT, library.CUBLAS_FILL_MODE_LOWER), b"R": (library.CUBLAS_SIDE_RIGHT,),
+            b"U": (None, library.CUBLAS_FILL_MODE_UPPER),
         }
-        turns = {b"N": cublas.CUBLAS_OP_N, b"T": cublas.CUBLAS_OP_T, b"C": cublas.CUBLAS_OP_C}
-        diagonal = cublas.CUBLAS_DIAG_UNIT if unit else cublas.CUBLAS_DIAG_NON_UNIT
-        getattr(cublas, PREFIXES[b.dtype.char] + "trsm")(
+        turns = {b"N": library.CUBLAS_OP_N, b"T": library.CUBLAS_OP_T, b"C": library.CUBLAS_OP_C}
+        diagonal = library.CUBLAS_DIAG_UNIT if unit else library.CUBLAS_DIAG_NON_UNIT
+        getattr(library, PREFIXES[b.dtype.char] + "trsm")(
             handle, words[side][0], words[fill][1], turns[turn], diagonal, m, n, one, t.data.ptr, ld, x.data.ptr, ldb
         )

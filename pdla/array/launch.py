@@ -15,6 +15,14 @@ THREADS = 256  # threads of a block
 _NULL = np.uint64(0)  # a null pointer, which CuPy does not make of None
 
 
+@cache
+def cublas() -> Any:
+    """CuPy's binding of cuBLAS, which loads the library."""
+    from cupy_backends.cuda.libs import cublas
+
+    return cublas
+
+
 def launch(source: str, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], *args: Any) -> None:
     """Launch a kernel on the current stream. args: arrays, scalars of NumPy's, None: a null pointer."""
     function = _function(source, kernel, cupy.cuda.runtime.getDevice())

@@ -136,6 +136,13 @@ def laid(X: DistMatrix, layout: Layout, grid: ProcessGrid) -> DistMatrix:
     return converted(X, layout, grid)
 
 
+def diagonal(X: DistMatrix) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of those elements of the diagonal that this rank has, and the elements; of arrays without data 1."""
+    rows, cols = X.indices
+    i, j = rows.meeting(cols)
+    return rows.indices()[i], X.xp.known(X.xp.picked(X.stored, i, j), np.ones(len(i)))
+
+
 def told(grid: ProcessGrid, numbers: np.ndarray) -> np.ndarray:
     """Collective over the grid's communicator: a few numbers that all ranks of the grid have; idle ranks get them, too."""
     comm = grid.comm

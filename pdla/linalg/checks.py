@@ -12,11 +12,14 @@ from pdla.array.dtypes import promoted
 from pdla.array.lapack import PREFIXES
 from pdla.array.numpy import significant
 from pdla.comm.agreement import in_words
-from pdla.errors import GridError, LayoutError, LinAlgError, ShapeError
+from pdla.errors import GridError, LayoutError, LinAlgError, PlanError, ShapeError
 from pdla.grid import one_communicator
 from pdla.layout import Layout, Shape
-from pdla.matmul.checks import matrix, writeable
+from pdla.matmul.checks import matrix, one_of, writeable
 from pdla.matrix.core import DistMatrix
+
+TRIANGLES = ("lower triangular", "upper triangular")
+ASSUMED = ("gen", "pos", "sym", "her", *TRIANGLES)  # what may be known of A
 
 
 def words(name: str, *arguments: Any, **named: Any) -> str:
@@ -60,6 +63,26 @@ def worked_on(name: str, *dtypes: np.dtype) -> np.dtype:
             "cast the matrix by astype first"
         )
     return kind
+
+
+def to_factor(name: str, A: Any, overwrite_a: bool, check_finite: bool, *, rectangular: bool = False, **more: bool) -> np.dtype:
+    """The dtype in which A is factored. Raises for flags, those among `more` too, and for an A that cannot be factored."""
+    flags(**more, overwrite_a=overwrite_a, check_finite=check_finite)
+    if rectangular:
+        matrix(A)
+    else:
+        square(name, A)
+    if overwrite_a:
+        overwritten("A", A)
+    if check_finite:
+        finite(A)
+    return worked_on(name, A.dtype)
+
+
+def assumed(name: str, assume_a: Any) -> None:
+    """PlanError unless assume_a is one of the words for a matrix."""
+    if not one_of(assume_a, ASSUMED):
+        raise PlanError(f"{name}: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
 
 
 def overwritten(name: str, X: DistMatrix, *others: DistMatrix) -> None:

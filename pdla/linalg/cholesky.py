@@ -86,7 +86,7 @@ def cholesky(
     """
     said = checks.words("cholesky", A, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
     with agreed(communicator((A,)), said):
-        dtype = _checked("cholesky", A, lower, overwrite_a, check_finite)
+        dtype = checks.to_factor("cholesky", A, overwrite_a, check_finite, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
     return laid(_factor(A, dtype, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
@@ -130,7 +130,7 @@ def cho_factor(
     """
     said = checks.words("cho_factor", A, lower=lower, over=overwrite_a, finite=check_finite)
     with agreed(communicator((A,)), said):
-        dtype = _checked("cho_factor", A, lower, overwrite_a, check_finite)
+        dtype = checks.to_factor("cho_factor", A, overwrite_a, check_finite, lower=lower)
     return _factor(A, dtype, lower, overwrite_a), lower
 
 
@@ -180,16 +180,6 @@ def cho_solve(c_and_lower: tuple[DistMatrix, bool], B: Any, *, check_finite: boo
         if check_finite:
             checks.finite(C, B)
     return solved_by(C if lower else C.H, side)
-
-
-def _checked(name: str, A: DistMatrix, lower: bool, overwrite_a: bool, check_finite: bool) -> np.dtype:
-    checks.flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
-    checks.square(name, A)
-    if overwrite_a:
-        checks.overwritten("A", A)
-    if check_finite:
-        checks.finite(A)
-    return checks.worked_on(name, A.dtype)
 
 
 def solved_by(L: DistMatrix, side: RightSide) -> Any:

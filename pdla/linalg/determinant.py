@@ -9,6 +9,7 @@ import numpy as np
 
 from pdla.comm.agreement import agreed
 from pdla.linalg import checks
+from pdla.linalg.block_cyclic import diagonal
 from pdla.linalg.lu import factored
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
@@ -118,13 +119,7 @@ def slogdet(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = Tr
 def _determinant(name: str, A: DistMatrix, overwrite_a: bool, check_finite: bool) -> tuple[np.dtype, complex, int]:
     """Collective: the dtype of the determinant, and itself, as a number of about 1 and the exponent of a power of 2."""
     with agreed(communicator((A,)), checks.words(name, A, over=overwrite_a, finite=check_finite)):
-        checks.flags(overwrite_a=overwrite_a, check_finite=check_finite)
-        checks.square(name, A)
-        if overwrite_a:
-            checks.overwritten("A", A)
-        if check_finite:
-            checks.finite(A)
-        dtype = checks.worked_on(name, A.dtype)
+        dtype = checks.to_factor(name, A, overwrite_a, check_finite)
     X, pivots, _ = factored(A, dtype, overwrite_a)
     value, exponent = _product(_diagonal(X))
     odd = np.count_nonzero(pivots != np.arange(len(pivots))) % 2
@@ -133,12 +128,8 @@ def _determinant(name: str, A: DistMatrix, overwrite_a: bool, check_finite: bool
 
 def _diagonal(X: DistMatrix) -> list[complex]:
     """Collective: the diagonal, on every rank."""
-    rows, cols = X.indices
-    in_rows, in_cols, count = rows.overlay(cols)
-    i, j = np.arange(len(rows))[in_rows], np.arange(len(cols))[in_cols]
-    mine = X.xp.known(X.xp.picked(X.stored, i, j), np.ones(count))
     whole = np.ones(X.shape[0], X.dtype)
-    for places, values in X.grid.comm.share((rows.indices()[i], mine)):
+    for places, values in X.grid.comm.share(diagonal(X)):
         whole[places] = values
     return whole.tolist()
 

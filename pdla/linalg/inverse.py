@@ -15,15 +15,14 @@ import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
 from pdla.comm.workspace import Workspace, within
-from pdla.errors import LinAlgError, PlanError, ShapeError
+from pdla.errors import ShapeError
 from pdla.layout import Layout
 from pdla.linalg import checks, lu
 from pdla.linalg.block_cyclic import dimensions, laid
 from pdla.linalg.cholesky import factored
-from pdla.linalg.solve import ASSUMED
 from pdla.linalg.symmetrize import make_real, symmetrize
 from pdla.linalg.triangular import Substitution, in_square_blocks, regular
-from pdla.matmul.checks import communicator, one_of
+from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import eye
 from pdla.matrix.redistribute import converted
@@ -86,15 +85,8 @@ def inv(
     """
     said = checks.words("inv", A, assume_a=assume_a, lower=lower, over=overwrite_a, finite=check_finite, layout=layout)
     with agreed(communicator((A,)), said):
-        if not one_of(assume_a, ASSUMED):
-            raise PlanError(f"inv: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
-        checks.flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
-        checks.square("inv", A)
-        if overwrite_a:
-            checks.overwritten("A", A)
-        if check_finite:
-            checks.finite(A)
-        dtype = checks.worked_on("inv", A.dtype)
+        checks.assumed("inv", assume_a)
+        dtype = checks.to_factor("inv", A, overwrite_a, check_finite, lower=lower)
         checks.result(A, A.shape, dtype, None, layout)
     return laid(_inverse(A, dtype, assume_a, lower, overwrite_a), layout or A.layout.summed, A.grid)
 
@@ -110,14 +102,12 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
 
 def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
-    X, pivots, singular = lu.factored(A, dtype, overwrite)
-    if singular:
-        raise LinAlgError(f"the matrix is singular: {lu.zero(singular)}")
+    X, pivots = lu.regular_factors(A, dtype, overwrite)
     places = np.argsort(lu.order(pivots))
     with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
         order = np.argsort(places[X.indices[1].indices()])
         Y = _forward(X, places, order, True)
-        _substitute(X, Y, False, None)
+        Substitution(X, Y, False, False).many()
         if Y.stored.size:
             Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(order)))
     return Y
@@ -130,7 +120,7 @@ def _by_cholesky(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
         Y = _forward(L, np.arange(L.shape[0]), ALL, False)
         T = L.H
         Y = laid(Y, T.layout, T.grid)
-        _substitute(T, Y, False, _filled(T, Y.indices[1].indices()))
+        Substitution(T, Y, False, False).many(_filled(T, Y.indices[1].indices()))
         symmetrize(Y, True)
         if dtype.kind == "c":
             make_real(Y.stored, *Y.indices)
@@ -157,7 +147,7 @@ def _forward(T: DistMatrix, places: np.ndarray, order: Any, unit: bool) -> DistM
     there = np.searchsorted(rows, wanted)
     mine = np.flatnonzero(np.append(rows, -1)[there] == wanted)
     T.xp.place(Y.stored, there[mine], mine, 1)
-    _substitute(T, Y, True, _filled(T, wanted), unit)
+    Substitution(T, Y, True, unit).many(_filled(T, wanted))
     return Y
 
 
@@ -165,13 +155,6 @@ def _filled(T: DistMatrix, rows: np.ndarray) -> list[int]:
     """For each block of T how many of this rank's columns, which begin in these ascending rows, begin in it or before."""
     ends = dimensions(T)[0]
     return np.searchsorted(rows, [(k + 1) * ends.block for k in range(ends.count)]).tolist()
-
-
-def _substitute(T: DistMatrix, Y: DistMatrix, lower: bool, filled: list[int] | None, unit: bool = False) -> None:
-    """Collective: Y becomes T^-1 Y, as far as it is filled."""
-    steps = Substitution(T, Y, lower, unit)
-    if T.grid.active and T.shape[0]:
-        steps.many(filled)
 
 
 def matrix_power(A: DistMatrix, n: int) -> DistMatrix:

@@ -24,7 +24,7 @@ from pdla.linalg import checks, kernels
 from pdla.linalg.block_cyclic import block_size, brought, dimensions, square_blocks, told, working
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.triangular import in_square_blocks, regular, substituted
-from pdla.matmul.checks import communicator, matrix
+from pdla.matmul.checks import communicator
 from pdla.matmul.schedules.streams import multiply
 from pdla.matrix.core import DistMatrix
 
@@ -82,16 +82,10 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
            [0.25, 1.  ]]), array([1, 1]))
     """
     with agreed(communicator((A,)), checks.words("lu_factor", A, over=overwrite_a, finite=check_finite)):
-        checks.flags(overwrite_a=overwrite_a, check_finite=check_finite)
-        matrix(A)
-        if overwrite_a:
-            checks.overwritten("A", A)
-        if check_finite:
-            checks.finite(A)
-        dtype = checks.worked_on("lu_factor", A.dtype)
+        dtype = checks.to_factor("lu_factor", A, overwrite_a, check_finite, rectangular=True)
     X, pivots, singular = factored(A, dtype, overwrite_a)
     if singular:
-        warnings.warn(f"lu_factor: {zero(singular)}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"lu_factor: {_zero(singular)}", RuntimeWarning, stacklevel=2)
     return X, pivots
 
 
@@ -149,7 +143,7 @@ def _pivots(X: DistMatrix, pivots: Any) -> None:
         raise ShapeError(f"lu_solve: pivots={pivots!r}: {n} numbers of rows, as lu_factor gives them")
 
 
-def zero(singular: int) -> str:
+def _zero(singular: int) -> str:
     return f"element ({singular - 1}, {singular - 1}) of U is 0 or NaN"
 
 
@@ -183,10 +177,15 @@ def _exchanged(X: DistMatrix, pivots: np.ndarray, side: RightSide) -> DistMatrix
 
 def solved_by_factoring(A: DistMatrix, side: RightSide, overwrite: bool) -> Any:
     """Collective: X of A X = B; LinAlgError, on every rank, for a singular A."""
-    X, pivots, singular = factored(A, side.dtype, overwrite)
+    return solved_by_lu(*regular_factors(A, side.dtype, overwrite), side)
+
+
+def regular_factors(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray]:
+    """Collective: L and U in one matrix, and the pivots; LinAlgError, on every rank, for a singular A."""
+    X, pivots, singular = factored(A, dtype, overwrite)
     if singular:
-        raise LinAlgError(f"the matrix is singular: {zero(singular)}")
-    return solved_by_lu(X, pivots, side)
+        raise LinAlgError(f"the matrix is singular: {_zero(singular)}")
+    return X, pivots
 
 
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> tuple[DistMatrix, np.ndarray, int]:

@@ -58,8 +58,7 @@ class RightSide:
         """Collective: a new matrix, in this layout and the dtype of both."""
         if isinstance(self.B, DistMatrix):
             return brought(self.B, layout, grid, self.dtype, self.overwrite)
-        xp, (rows, _) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
-        cols = layout.indices(self.shape, grid.sizes, grid.coords)[1]
+        xp, (rows, cols) = grid.comm.xp, layout.indices(self.shape, grid.sizes, grid.coords)
         block = xp.empty((len(rows), len(cols)), self.dtype)
         xp.copy(block, xp.take(self.B.reshape(len(self.B), 1), rows.selection, cols.selection).astype(self.dtype, copy=False))
         return DistMatrix(block, self.shape, grid, layout)

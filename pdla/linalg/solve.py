@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pdla.comm.agreement import agreed
-from pdla.errors import PlanError
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.cholesky import factored, solved_by
@@ -13,11 +12,8 @@ from pdla.linalg.lu import solved_by_factoring
 from pdla.linalg.refinement import lower_dtype, refined
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.triangular import solved
-from pdla.matmul.checks import communicator, one_of
+from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
-
-TRIANGLES = ("lower triangular", "upper triangular")
-ASSUMED = ("gen", "pos", "sym", "her", *TRIANGLES)
 
 
 def solve(
@@ -82,8 +78,7 @@ def solve(
     """
     named = {"lower": lower, "over": overwrite_a, "finite": check_finite, "layout": layout, "refine": refine}
     with agreed(communicator((A, B)), checks.words("solve", A, B, assume_a=assume_a, **named)):
-        if not one_of(assume_a, ASSUMED):
-            raise PlanError(f"solve: assume_a={assume_a!r}: one of {', '.join(map(repr, ASSUMED))}")
+        checks.assumed("solve", assume_a)
         checks.flags(lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
         checks.square("solve", A)
         if overwrite_a:
@@ -91,7 +86,7 @@ def solve(
         side = RightSide.of("solve", A, B, layout)
         if check_finite:
             checks.finite(A, B)
-        low = lower_dtype(refine, side.dtype, assume_a in TRIANGLES)
+        low = lower_dtype(refine, side.dtype, assume_a in checks.TRIANGLES)
     if low is not None and (X := refined(A, side, low, assume_a == "pos", lower)) is not None:
         return X
     if assume_a in ("gen", "sym", "her"):

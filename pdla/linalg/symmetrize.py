@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from pdla.array import namespace
 from pdla.comm.cache import cached
 from pdla.indices import IndexSet
@@ -36,5 +34,4 @@ def make_real(x: Any, rows: IndexSet, cols: IndexSet) -> None:
 
     BLAS does so in its Hermitian matrices.
     """
-    in_rows, in_cols, _ = rows.overlay(cols)
-    namespace(x).place(x.imag, np.arange(x.shape[0])[in_rows], np.arange(x.shape[1])[in_cols], 0)
+    namespace(x).place(x.imag, *rows.meeting(cols), 0)

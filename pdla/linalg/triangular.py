@@ -19,7 +19,7 @@ from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
 from pdla.layout import Layout, axes_of, effective
 from pdla.linalg import checks, kernels
-from pdla.linalg.block_cyclic import block_size, brought, dimensions, near_square, square_blocks, working
+from pdla.linalg.block_cyclic import block_size, brought, diagonal, dimensions, near_square, square_blocks, working
 from pdla.linalg.right_side import RightSide
 from pdla.matmul.checks import communicator, one_of, scalars
 from pdla.matmul.schedules.streams import multiply
@@ -186,24 +186,17 @@ def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: 
     X = side.brought(lying, T.grid)
     X.xp.scale(X.stored, alpha)
     steps = Substitution(T, X, lower, unit)
-    if T.grid.active and T.shape[0]:
-        if few:
-            steps.few()
-        else:
-            steps.many()
+    if few:
+        steps.few()
+    else:
+        steps.many()
     return X._like(X.base, layout=Layout.trusted(lying.rows, (), columns)) if few and columns else X
 
 
 def regular(T: DistMatrix) -> None:
     """Collective: LinAlgError, on every rank, where T has a zero on its diagonal."""
-    rows, cols = T.indices
-    in_rows, in_cols, count = rows.overlay(cols)
-    xp, first = T.xp, T.shape[0]
-    if count:
-        i, j = np.arange(len(rows))[in_rows], np.arange(len(cols))[in_cols]
-        zero = xp.known(xp.picked(T.stored, i, j), np.ones(count)) == 0
-        first = int(rows.indices()[i][zero].min(initial=first))
-    least = _least(T, first)
+    numbers, elements = diagonal(T)
+    least = _least(T, int(numbers[elements == 0].min(initial=T.shape[0])))
     if least < T.shape[0]:
         raise LinAlgError(f"the triangular matrix is singular: element ({least}, {least}) of its diagonal is 0")
 
@@ -224,7 +217,7 @@ class Substitution:
         self.xp, self.t, self.x = T.xp, T.stored, X.stored
         self.conjugated, self.lower, self.unit = T.conjugated, lower, unit
         self.rows, self.cols = dimensions(T)
-        steps = range(self.rows.count)
+        steps = range(self.rows.count if T.grid.active else 0)
         self.steps = steps if lower else steps[::-1]
 
     def _span(self, k: int) -> slice:
@@ -246,6 +239,8 @@ class Substitution:
 
     def many(self, filled: list[int] | None = None) -> None:
         """filled: at each block, of how many of this rank's first columns X is worked out; None: of all."""
+        if not self.steps:
+            return
         size = 0 if self.cols.comm is None else len(self.t) * self.cols.block
         self.panels = [buffer(self.xp, (size,), self.t.dtype) for _ in range(2)]
         coming = self._panel(self.steps[0])

@@ -494,9 +494,7 @@ def eye(shape: Shape | int, grid: ProcessGrid, layout: Layout, *, dtype: Any = n
 
     def fill(block: np.ndarray, rows: IndexSet, cols: IndexSet) -> None:
         block.fill(0)
-        here, there, size = rows.overlay(cols)
-        positions = np.arange(max(block.shape))
-        block[positions[here][:size], positions[there][:size]] = 1
+        block[rows.meeting(cols)] = 1
 
     return _filled(square, grid, layout, kind, fill)
 

@@ -127,9 +127,9 @@ def _diagonal(A: DistMatrix) -> Iterator[Any]:
     if isinstance(in_rows, slice) and isinstance(in_cols, slice):
         yield A.xp.take(A.stored, in_rows, in_cols).diagonal()
         return
-    in_rows, in_cols = (np.arange(n)[chosen] for n, chosen in zip(A.stored.shape, (in_rows, in_cols), strict=True))
+    i, j = rows.meeting(cols)
     for batch in (slice(lo, lo + SCATTERED) for lo in range(0, size, SCATTERED)):
-        yield A.xp.take(A.stored, in_rows[batch], in_cols[batch]).diagonal()
+        yield A.xp.take(A.stored, i[batch], j[batch]).diagonal()
 
 
 def _squares(A: DistMatrix, factor: float = 1) -> float:
