@@ -1,4 +1,4 @@
-"""Kernels of cuda/, compiled at first use for the device of the thread that calls them."""
+"""Kernels of cuda/, compiled at first use for the device of the thread that calls them; and cuBLAS, loaded at first use."""
 
 from __future__ import annotations
 
