@@ -19,7 +19,7 @@ $(error MPI=$(MPI): say MPI=mpich (embedded, the default) or MPI=system (the mpi
 endif
 
 # Tests of all that pdla asks of the packages that it needs.
-LOWEST  = array/test_array matrix/test_core matrix/test_create matmul/test_matmul linalg/test_level3 io/test_io bench/report/test_report bench/test_compare
+LOWEST  = array/test_array matrix/test_core matrix/test_create matmul/test_matmul matmul/test_plan matmul/test_checks matmul/test_api linalg/test_level3 io/test_io bench/report/test_report bench/test_compare
 SPREAD  = -n auto --maxprocesses 8 --dist worksteal
 CLIENTS = gfortran libopenmpi-dev libscalapack-openmpi-dev libscalapack-mpich-dev scalapack-mpi-test mpich cp2k cp2k-data
 

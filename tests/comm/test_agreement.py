@@ -567,3 +567,23 @@ def test_threads_may_take_turns():
         return sums
 
     assert pdla.run(4, program)[0] == [16.0] * 3
+
+
+@pytest.mark.parametrize("view", [lambda A: A.T, lambda A: A.conj()], ids=["T", "conj"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda A: A @ A, lambda A: A.redistribute(Layout("row")), lambda A: A.gather(), lambda A: A.check_copies(),
+        lambda A: A.norm(), lambda A: A.trace(), lambda A: A.sum(),
+    ],
+    ids=["@", "redistribute", "gather", "check_copies", "norm", "trace", "sum"],
+)
+def test_a_view_on_one_rank_alone_is_an_error_on_every_rank(call, view):
+    """Otherwise the ranks' pieces would be taken for parts of one matrix, or their messages for each other's."""
+
+    def program(comm):
+        A = pdla.ones((4, 4), ProcessGrid((2, 2)), Layout(), dtype=complex)
+        with pytest.raises(pdla.errors.AgreementError, match=r"rank 0: .*(by columns|conjugated).*; ranks 1, 2, 3: "):
+            call(view(A) if comm.rank == 0 else A)
+
+    pdla.run(4, program)
