@@ -5,7 +5,7 @@ from math import prod
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from helpers.layouts import grids, layouts, spread
+from helpers.layouts import grids, layouts, sizes, spread
 from hypothesis import given
 
 import pdla
@@ -13,7 +13,6 @@ from pdla import ProcessGrid
 from pdla.matrix.redistribute import _nearest
 
 VIEWS = {"A": lambda A: A, "T": lambda A: A.T, "H": lambda A: A.conj().T}
-sizes = st.integers(0, 20)
 
 
 @st.composite
