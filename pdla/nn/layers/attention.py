@@ -20,7 +20,7 @@ from pdla.nn.blocks import like
 from pdla.nn.checks import check_sequence
 from pdla.nn.context import MicroBatch
 from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.linear import Linear
+from pdla.nn.layers.linear import Linear
 from pdla.nn.scheme import Scheme, is_count
 
 

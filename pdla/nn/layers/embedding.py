@@ -14,15 +14,15 @@ from pdla.array import namespace
 from pdla.array.composed import widened
 from pdla.array.dtypes import check_numbers
 from pdla.comm.ledger import tagged
-from pdla.errors import PdlaError, ShapeError, kind_of
+from pdla.errors import PdlaError, kind_of
 from pdla.layout import Layout, axes_of
 from pdla.matrix.core import DistMatrix
 from pdla.matrix.create import zeros
 from pdla.nn.blocks import like
-from pdla.nn.checks import check_counts, check_floats, check_number, check_sequence
+from pdla.nn.checks import check_counts, check_floats, check_ids, check_number, check_sequence
 from pdla.nn.context import MicroBatch, Write
 from pdla.nn.layer import Layer, arguments_agreed
-from pdla.nn.linear import Linear
+from pdla.nn.layers.linear import Linear
 from pdla.nn.parameter import Parameter
 from pdla.nn.scheme import LinearLayouts, Scheme
 from pdla.nn.transfers import Transfer, gathered, reduced
@@ -277,22 +277,6 @@ def _adding_at(places: Any, rows: Any) -> Write:
         namespace(block).add_at(block, places, widened(rows))
 
     return write
-
-
-def check_ids(layer: object, ids: Any, vocabulary: int, sequence: int = 1, ignore: int | None = None) -> None:
-    """ShapeError unless ids is a 1-D array of integers from 0 to vocabulary - 1, or `ignore`, in whole sequences."""
-    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-        given = f"of {ids.dtype}, of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"in {kind_of(ids)}"
-        raise ShapeError(f"{layer} takes token numbers in a 1-D array of integers, not {given}")
-    if np.ma.is_masked(ids):
-        where = "" if ignore is None else f", with x={ignore} where they do not count"
-        raise ShapeError(f"{layer}: masked elements among token numbers: give .filled(x){where}")
-    known = ids if ignore is None else ids[ids != ignore]
-    if known.size and (int(known.min()) < 0 or int(known.max()) >= vocabulary):
-        besides = "" if ignore is None else f"; {ignore} does not count, another number is given as CrossEntropy(ignore=-100)"
-        raise ShapeError(f"{layer}: token numbers from {known.min()} to {known.max()}; they go from 0 to {vocabulary - 1}{besides}")
-    if len(ids) % sequence:
-        raise ShapeError(f"{layer}: {len(ids)} tokens are not whole sequences of {sequence}")
 
 
 class TiedHead(Linear):
