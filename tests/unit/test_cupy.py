@@ -134,7 +134,7 @@ def test_many_copies_in_a_launch(count):
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])
 def test_a_block_takes_tiles_in_turn(blocks, monkeypatch):
-    monkeypatch.setattr("pdla.array.launch.GRID", blocks)
+    monkeypatch.setattr("pdla.array.cupy.launch.GRID", blocks)
     sources = [numbers((65, 70 + number), "float32", number) for number in range(5)]
     targets = [there(np.zeros_like(x), "CFCFC"[number]) for number, x in enumerate(sources)]
     xp.copies([(target, there(x, "CCFFF"[number])) for number, (target, x) in enumerate(zip(targets, sources, strict=True))])
@@ -499,7 +499,7 @@ def test_a_number_passed_over_shifts_what_comes_after_it(tile, row, host_draws):
 @pytest.mark.parametrize("n", [1, 5, 6, 7, 8, 11])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_philox_reads_and_writes_nothing_past_its_block(dtype, n):
-    from pdla.array.launch import launch  # which imports CuPy, or the stand-in, once that is found
+    from pdla.array.cupy.launch import launch  # which imports CuPy, or the stand-in, once that is found
 
     rows, cols = (xp.asarray(np.arange(20) * step) for step in (128, 1))
     made = xp.asarray(np.full((20, n), 7, dtype))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from pdla.array.launch import blocks, launch
+from pdla.array.cupy.launch import blocks, launch
 from pdla.errors import ShapeError
 
 _TILE, _BLOCK = 32, (32, 8)  # as in pack.cu

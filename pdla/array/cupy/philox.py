@@ -9,8 +9,8 @@ import cupy
 import numpy as np
 
 from pdla.array import numpy
+from pdla.array.cupy.launch import THREADS, blocks, launch
 from pdla.array.draw import TILE, Draw, tiles
-from pdla.array.launch import THREADS, blocks, launch
 from pdla.indices import IndexSet
 
 _KINDS = "float32", "float64", "complex64", "complex128"

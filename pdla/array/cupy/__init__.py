@@ -20,8 +20,8 @@ import numpy as np
 
 from pdla import config
 from pdla.array import blas, numpy
-from pdla.array.cusolver import getrf, potrf, trsm, trtri
-from pdla.array.fused import (
+from pdla.array.cupy.cusolver import getrf, potrf, trsm, trtri
+from pdla.array.cupy.fused import (
     add_at,
     column_sums,
     erf,
@@ -36,9 +36,9 @@ from pdla.array.fused import (
     softmax_gradient,
     uniform,
 )
-from pdla.array.launch import cublas
-from pdla.array.pack import WORDS, Move, kernel_for, pack, rectangle
-from pdla.array.philox import drawn
+from pdla.array.cupy.launch import cublas
+from pdla.array.cupy.pack import WORDS, Move, kernel_for, pack, rectangle
+from pdla.array.cupy.philox import drawn
 from pdla.errors import DeviceError
 from pdla.indices import Selection
 

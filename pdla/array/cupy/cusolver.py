@@ -12,8 +12,8 @@ import cupy
 import numpy as np
 
 from pdla.array import blas, lapack
+from pdla.array.cupy.launch import cublas
 from pdla.array.lapack import PREFIXES, in_place, turned
-from pdla.array.launch import cublas
 
 
 @cache

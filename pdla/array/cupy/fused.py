@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from pdla.array import composed, numpy
-from pdla.array.launch import THREADS, blocks, launch
+from pdla.array.cupy.launch import THREADS, blocks, launch
 
 _WARP = 32
 _ROWS = 256  # rows of a tile of columns.cu, in which each thread of a warp has 16 bytes of a row
