@@ -16,7 +16,7 @@ from functools import partial
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
-from cuda_host import launch
+from helpers.cuda_host import launch
 
 __version__ = "stand-in"
 DEVICES = int(os.environ.get("STANDIN_DEVICES", "1"))
