@@ -18,10 +18,11 @@ from pdla.array import chosen, composed, namespace
 from pdla.array import numpy as host
 from pdla.array.draw import Draw
 from pdla.array.quantile import normal
-from pdla.bench import peak, split
 from pdla.bench.cli import main
+from pdla.bench.measure import peak
 from pdla.errors import AgreementError, DeviceError, ShapeError
 from pdla.indices import IndexSet
+from pdla.simulate import split
 
 xp = cupy_namespace()
 KNOWN = [dtype for dtype in DTYPES if dtype not in ("longdouble", ">f8")]

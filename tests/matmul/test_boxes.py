@@ -13,6 +13,7 @@ from pdla.matmul.boxes import Box
 from pdla.model.bounds import accessed_lower_bound, received_lower_bound
 from pdla.model.machine import Machine
 
+
 def test_boxes_stay_near_the_lower_bound_for_every_rank_count():
     """The figures that the documentation quotes, on fewer rank counts."""
     for mnk in ((32768,) * 3, (100000, 100000, 5000), (6000, 6000, 1200000), (10007, 20011, 4999)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import numpy as np
 
 import pdla
 from pdla.array import cores, namespace
-from pdla.bench.plural import plural
 
 NAP = 0.2  # seconds that rank 0 keeps the others waiting
 POLLS = 0.5  # share of the cores that waiting ranks could use: above it, they are said to poll
@@ -117,53 +115,3 @@ def _used(comm: pdla.Communicator, wait: Callable[[], None]) -> float:
     said = comm.share((platform.node(), share))
     here = [share for rank, (host, share) in enumerate(said) if rank and host == said[0][0]]
     return sum(here) / min(len(here), cores.usable()) if here else 0.0
-
-
-def lines(known: dict[str, Any], comm: pdla.Communicator, world: str, waits: dict[str, float]) -> list[str]:
-    """What `info` prints, at rank 0."""
-    machine, versions = known["machine"], known["versions"]
-    mpi = known["mpi"]
-    return [
-        f"pdla       {versions['pdla']}, commit {versions['commit'] or 'unknown (not a git checkout)'}",
-        f"Python     {versions['python']} ({sys.executable}), NumPy {versions['numpy']}, SciPy {versions['scipy']}",
-        f"machine    {machine['host']}, {machine['processor']}, {machine['system']}",
-        f"MPI        {mpi['library'].splitlines()[0]}" if mpi else f"MPI        not used: ranks are {world}",
-        *([f"           standard {mpi['standard']}, mpi4py {mpi['mpi4py']}"] if mpi else []),
-        *(f"BLAS       {_library(b)}, {_threads(b)}" for b in known["blas"]),
-        f"ranks      {comm.size} on {machine['hosts']} {plural(machine['hosts'], 'host')}, {machine['ranks_a_host']} a host; "
-        f"{machine['cores']} {plural(machine['cores'], 'core')} here, {machine['cores_a_rank']} that rank 0 may use",
-        *_waiting_lines(known, comm, waits),
-        f"devices    {_devices(comm)}",
-    ]
-
-
-def _library(blas: dict[str, Any]) -> str:
-    """A BLAS in words; oneMKL does not say for which processor it is."""
-    return f"{blas['internal_api']} {blas['version']}" + (f" ({blas['architecture']})" if blas["architecture"] else "")
-
-
-def _devices(comm: pdla.Communicator) -> str:
-    if comm.xp.name == "numpy":
-        return "none used; --array cupy puts matrices on GPUs, and finds out whether this MPI takes their memory"
-    way = "gets copies in pinned memory of the host" if getattr(comm, "staged", False) else "takes device memory"
-    return "CuPy's arrays, which go by NCCL" if hasattr(comm, "nccl") else f"CuPy's arrays; MPI {way}"
-
-
-def _threads(pool: dict[str, Any]) -> str:
-    return f"{pool['num_threads']} {plural(pool['num_threads'], 'thread')} a rank"
-
-
-def _waiting_lines(known: dict[str, Any], comm: pdla.Communicator, waits: dict[str, float]) -> list[str]:
-    if not waits:
-        return ["waiting    not measured: one rank waits for nobody"]
-    crowded = oversubscribed(known)
-    kinds = ", ".join(f"{way} {'polls' if used > POLLS else 'yields'} ({used:.0%} CPU)" for way, used in waits.items())
-    found = [f"waiting    {kinds}; ranks {'outnumber the cores' if crowded else 'have a core each'}"]
-    if crowded and waits.get("MPI_Barrier", 0) > POLLS:
-        found.append(
-            "WARNING    this MPI busy-polls in its own blocking calls and ranks share cores: programs that use those "
-            "calls measure the scheduler. pdla waits in a loop of its own, which sleeps."
-        )
-    if waits["pdla"] > POLLS and crowded:
-        found.append("WARNING    pdla's own wait polls although ranks share cores: times measure the scheduler")
-    return found

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from pdla.bench import networks, problem, products
 from pdla.bench.arguments import Parser, machine, rank_count, to_draw
+from pdla.bench.commands import problem
+from pdla.bench.commands.command import Command
+from pdla.bench.commands.problem import Problem, record
 from pdla.bench.leave import foresee, leave, write_json
-from pdla.bench.networks import SCHEMES, Net
-from pdla.bench.plural import plural
-from pdla.bench.problem import Problem, record
-from pdla.bench.products import Product
 from pdla.bench.stop import refuse
 from pdla.indices import MOST as LONGEST
 from pdla.model.machine import Machine
+from pdla.simulate import networks, products
+from pdla.simulate.networks import SCHEMES, Net
+from pdla.simulate.plural import plural
+from pdla.simulate.products import Product
 
 MOST = 12  # dry runs for each scheme on each number of ranks; for a product, for all algorithms together
 WIDTH = 58  # characters of a choice
@@ -218,3 +220,10 @@ def _curve(axes: Any, name: str, values: list[tuple[int, float]], mark: str, end
     (drawn,) = axes.plot(*zip(*values, strict=True), marker=mark, markersize=4, linewidth=1.2, label=name)
     if ends:
         axes.plot(*values[-1], marker="x", markersize=10, markeredgewidth=2, color=drawn.get_color())
+
+
+COMMAND = Command(
+    "scale", "find the fastest ways on ever more ranks, up to a million: strong or weak scaling", """\
+  python -m pdla.bench scale --machine a100x4 --from 64 --to 1000000 --plot scaling.svg
+""", run, add, alone=True, takes=("json", "machine"),
+)

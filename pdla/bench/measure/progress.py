@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pdla.bench.case import Case
+from pdla.bench.measure.case import Case
 
 
 class Progress:

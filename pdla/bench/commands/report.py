@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from pdla.bench import table
 from pdla.bench.arguments import Parser
+from pdla.bench.commands.command import Command
 from pdla.bench.leave import foresee, leave
-from pdla.bench.report import page, plots
+from pdla.bench.report import page, plots, table
 from pdla.bench.report.lines import lines, read
 
 
@@ -35,3 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
         leave(arguments.html, lambda path: Path(path).write_text(page.page(files, shown)), "--html")
         print(f"written: {arguments.html}")
     return 0
+
+
+COMMAND = Command(
+    "report", "show results of --json as a table, as plots, or as one page of HTML", """\
+  python -m pdla.bench report result.json --html page.html  a run as a page to look at
+""", run, add, alone=True, takes=(),
+)

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pdla.bench.check import WRONG
-from pdla.bench.gemm import Row
+from pdla.bench.measure.check import WRONG
+from pdla.bench.measure.product import Row
 
 WIDTH = 220  # characters of a line where the output is no terminal: more than any table has
 

@@ -9,14 +9,14 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from pdla.bench import networks, products
 from pdla.bench.arguments import Parser, above_zero, positive, sides
-from pdla.bench.networks import Net, Step
-from pdla.bench.products import Cost, Product
-from pdla.bench.search import Found
 from pdla.bench.stop import refuse
 from pdla.indices import MOST
 from pdla.model.machine import Machine
+from pdla.simulate import networks, products
+from pdla.simulate.networks import Net, Step
+from pdla.simulate.products import Cost, Product
+from pdla.simulate.search import Found
 
 Problem = Net | Product
 Result = Step | Cost

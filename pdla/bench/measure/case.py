@@ -13,8 +13,8 @@ import numpy as np
 import pdla
 from pdla.io import load
 from pdla.model.machine import operations
+from pdla.simulate.products import LAYOUT
 
-LAYOUT = pdla.Layout(rows="row", cols="col")  # of A, B and C as they are stored
 TURNS: dict[str, Callable[[pdla.DistMatrix], pdla.DistMatrix]] = {
     "N": lambda X: X,
     "T": lambda X: X.T,

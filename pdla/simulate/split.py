@@ -16,11 +16,11 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 import pdla
-from pdla.bench.plural import plural
 from pdla.comm.agreement import name
 from pdla.comm.clock import now
 from pdla.comm.ledger import Event, Ledger
 from pdla.model.machine import Machine
+from pdla.simulate.plural import plural
 
 RANKS, SPANS = 64, 2000  # of a timeline, at most; a prediction for more ranks runs one of them
 BARRIERS = 5  # by which the ranks' clocks are compared

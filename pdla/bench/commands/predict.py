@@ -7,14 +7,15 @@ from dataclasses import asdict
 from math import inf
 from typing import Any
 
-from pdla.bench import problem
 from pdla.bench.arguments import Parser, machine, positive, rank_count
+from pdla.bench.commands import problem
+from pdla.bench.commands.command import Command
+from pdla.bench.commands.problem import Problem, record, write_csv
 from pdla.bench.leave import foresee, leave, write_json
-from pdla.bench.networks import STATES, Net
-from pdla.bench.plural import plural
-from pdla.bench.problem import Problem, record, write_csv
-from pdla.bench.search import Found
 from pdla.bench.stop import refuse
+from pdla.simulate.networks import STATES, Net
+from pdla.simulate.plural import plural
+from pdla.simulate.search import Found
 
 GAP = 2  # characters between two columns
 
@@ -72,3 +73,11 @@ def notes(found: Found[Any], of: Problem) -> list[str]:
 
 def _choices(of: Problem) -> tuple[str, ...]:
     return ("scheme", "grid") if isinstance(of, Net) else ("algorithm", "grid")
+
+
+COMMAND = Command(
+    "predict", "find the fastest schemes and grids for a transformer, or algorithms for a product, on a machine", """\
+  python -m pdla.bench predict -P 64 --machine a100x4       the fastest scheme and grid for a transformer
+  python -m pdla.bench predict -P 64 --product 8192x8192x8192        the fastest algorithms and grids for a product
+""", run, add, alone=True, takes=("ranks", "json", "machine"),
+)

@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 
 import pdla
-from pdla.bench.case import LAYOUT
-from pdla.bench.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
-from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout
 from pdla.matmul import boxes, roles
 from pdla.matmul.algorithms import NAMED
@@ -21,7 +18,10 @@ from pdla.matmul.schedules import ON_GRID, SCHEDULES
 from pdla.matrix.redistribute import sums
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine, operations
+from pdla.simulate.estimate import Move, Sizes, block, divisors, fastest, gather, length, neighbours, scatter
+from pdla.simulate.search import Candidate, Found, search
 
+LAYOUT = Layout(rows="row", cols="col")  # of A, B and C in 2-D blocks
 BOXES = 32  # that are looked at, the cheapest
 MOST = 24  # dry runs in a search
 

@@ -20,10 +20,11 @@ import numpy as np
 from pdla import config, nn
 from pdla.array import cores
 from pdla.array.numpy import gemm
-from pdla.bench.arguments import Parser
-from pdla.bench.info import processor
+from pdla.bench.arguments import COMMON, Parser
+from pdla.bench.commands.command import Command
 from pdla.bench.leave import foresee, leave
-from pdla.bench.plural import plural
+from pdla.bench.measure.facts import processor
+from pdla.bench.stop import refuse
 from pdla.comm.clock import current as clock
 from pdla.comm.communicator import Communicator
 from pdla.comm.dry import dry_run
@@ -31,6 +32,7 @@ from pdla.comm.pending import Pending
 from pdla.grid import ProcessGrid
 from pdla.matrix.create import zeros
 from pdla.model.machine import Machine
+from pdla.simulate.plural import plural
 
 LEAST, TURNS = 3, 7  # turns of a measurement: the first number if they take long
 SHORT, LONG = 0.01, 1.0  # seconds: of a turn that needs no repetitions; that TURNS turns may not reach
@@ -52,7 +54,15 @@ def add(to: Parser) -> None:
     to.add_argument("--out", metavar="FILE", help="write the machine to FILE, as TOML")
 
 
-def program(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+def check(arguments: argparse.Namespace) -> None:
+    """Raises Stop where the command has no use for an option."""
+    if "cupy" in (arguments.array, config.settings.array):
+        raise refuse("calibrate measures processors, not GPUs: give --array numpy, and leave out PDLA_ARRAY")
+    if arguments.json:
+        raise refuse(f"--json {arguments.json}: calibrate writes a machine, as TOML: give --out FILE")
+
+
+def run(comm: Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: print the machine, and verbs as measured and predicted on it; write it if asked. Gives the exit status."""
     foresee(arguments.out, "--out", comm)
     machine = measured(comm)
@@ -342,3 +352,10 @@ def table(rows: list[Row]) -> list[str]:
         told = f"{1e6 * row.predicted:15.1f}{row.predicted / row.measured:8.2f}" if row.predicted else ""
         lines.append(line + told)
     return lines
+
+
+COMMAND = Command(
+    "calibrate", "measure this job's machine, so that times can be predicted on it", """\
+  mpirun -n 4 python -m pdla.bench calibrate --out here.toml         measure this machine
+""", run, add, check, takes=tuple(name for name in COMMON if name != "machine"), refuses=("dry_run", "ranks", "json"),
+)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 import pdla
-from pdla.bench.case import LAYOUT, Case, Operands, integer_operands, random_operands
-from pdla.bench.check import WRONG, Checker
-from pdla.bench.peak import Peaks, elapsed
-from pdla.bench.split import Split, Work, foretold, measured
+from pdla.bench.measure.case import LAYOUT, Case, Operands, integer_operands, random_operands
+from pdla.bench.measure.check import WRONG, Checker
+from pdla.bench.measure.peak import Peaks, elapsed
 from pdla.errors import PlanError
 from pdla.matmul.plan import Figures
 from pdla.matmul.schedules import SCHEDULES
 from pdla.model.machine import Machine
+from pdla.simulate.split import Split, Work, foretold, measured
 
 BUDGET = 0.5  # seconds for the repeats of one product, where their number is not given
 FEWEST, MOST = 3, 20
@@ -59,6 +59,18 @@ class Row:
     @property
     def multiple_of_bound(self) -> float | None:
         return self.bytes_received / self.bytes_lower_bound if self.bytes_lower_bound else None
+
+
+@dataclass
+class Results:
+    """Rows in the order in which they were run, and what was left out, in words."""
+
+    rows: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def right(self) -> bool:
+        return all(row.right for row in self.rows)
 
 
 @dataclass(frozen=True)

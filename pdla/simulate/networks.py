@@ -12,13 +12,13 @@ import numpy as np
 
 import pdla
 from pdla import nn
-from pdla.bench.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
-from pdla.bench.plural import plural
-from pdla.bench.search import Candidate, Found, search
 from pdla.layout import Layout, axes_of
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
 from pdla.nn.scheme import LinearLayouts, cut_over
+from pdla.simulate.estimate import Move, Seconds, Sizes, block, divisors, fastest, gather, length, reduced, settle
+from pdla.simulate.plural import plural
+from pdla.simulate.search import Candidate, Found, search
 
 SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
 STATES = 4  # arrays of the weights' size: weights, gradients, and AdamW's two moments

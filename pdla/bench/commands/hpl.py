@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import pdla
-from pdla.bench.arguments import Parser, positive, positives
-from pdla.bench.peak import elapsed
-from pdla.bench.stop import FAILED
+from pdla.bench.arguments import COMMON, Parser, positive, positives
+from pdla.bench.commands.command import Command
+from pdla.bench.measure.peak import elapsed
+from pdla.bench.stop import FAILED, refuse
 from pdla.errors import LinAlgError
 from pdla.linalg import solve
 from pdla.linalg.block_cyclic import block_size
@@ -32,7 +33,13 @@ def add(to: Parser) -> None:
     to.add_argument("--repeats", type=positive, metavar="N", default=1, help="how often to solve each system (default 1)")
 
 
-def program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+def check(arguments: argparse.Namespace) -> None:
+    """Raises Stop where the command has no use for an option."""
+    if arguments.json:
+        raise refuse(f"--json {arguments.json}: hpl prints HPL's own table")
+
+
+def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
     """Collective: solve and print every system. Gives the exit status."""
     runs: list[Run] = []
     solved(comm, 64, 16, 0)  # what is loaded at the first call takes time, too
@@ -41,10 +48,10 @@ def program(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[
     for n in arguments.n:
         for block in arguments.nb:
             for _ in range(arguments.repeats):
-                run = solved(comm, n, block or block_size(n, comm.size), len(runs))
-                runs.append(run)
+                found = solved(comm, n, block or block_size(n, comm.size), len(runs))
+                runs.append(found)
                 if comm.rank == 0:
-                    print(run.text(), flush=True)
+                    print(found.text(), flush=True)
     failed = [run for run in runs if not run.residual < THRESHOLD]
     if comm.rank == 0:
         print(RULE.replace("-", "="), _summary(len(runs), len(failed)), sep="\n")
@@ -116,3 +123,10 @@ def _summary(runs: int, failed: int) -> str:
         "End of Tests.",
         RULE.replace("-", "="),
     ])
+
+
+COMMAND = Command(
+    "hpl", "solve a random system of linear equations by the rules of HPL: its residual, its GFLOP/s", """\
+  mpirun -n 4 python -m pdla.bench hpl -n 20000             a system of 20,000 equations by HPL's rules
+""", run, add, check, takes=tuple(name for name in COMMON if name != "machine"), refuses=("dry_run", "ranks", "json"),
+)

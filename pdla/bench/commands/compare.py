@@ -18,11 +18,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pdla.bench.arguments import Parser
-from pdla.bench.check import WRONG
-from pdla.bench.plural import plural
+from pdla.bench.commands.command import Command
+from pdla.bench.measure.check import WRONG
 from pdla.bench.report.content import misfit
+from pdla.bench.report.table import console, size
 from pdla.bench.stop import FAILED, refuse
-from pdla.bench.table import console, size
+from pdla.simulate.plural import plural
 
 PROBLEM = ("m", "n", "k", "dtype", "transa", "transb", "source")
 KEYS = (*PROBLEM, "algorithm", "grid", "seconds", "bytes_received", "right")  # what a row must have
@@ -210,3 +211,10 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         return
     for key, each in inner:
         yield from _flat(f"{name}.{key}" if name else str(key), each)
+
+
+COMMAND = Command(
+    "compare", "set two results of --json side by side: what became slower, or receives more bytes", """\
+  python -m pdla.bench compare before.json after.json       which products became slower
+""", run, add, alone=True, takes=(),
+)

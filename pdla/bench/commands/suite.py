@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pdla
-from pdla.bench.case import Case, Make, digits, digits_operands, digits_path, random_operands
-from pdla.bench.gemm import Bench, Row, predict
-from pdla.bench.progress import Progress
+from pdla.bench.commands.command import Command
+from pdla.bench.commands.reported import reported
+from pdla.bench.measure.case import Case, Make, digits, digits_operands, digits_path, random_operands
+from pdla.bench.measure.product import Bench, Results, predict
+from pdla.bench.measure.progress import Progress
 from pdla.errors import PlanError
 from pdla.matmul.schedules import ON_GRID
 from pdla.model.machine import Machine
@@ -18,18 +21,6 @@ MANY = 16  # ranks, which take long where cores are few
 NO_DIGITS = (
     "the digits (real input): scikit-learn, which ships them, is not installed; `pip install scikit-learn` brings it"
 )
-
-
-@dataclass
-class Results:
-    """Rows in the order in which they were run, and what was left out, in words."""
-
-    rows: list[Row] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-    @property
-    def right(self) -> bool:
-        return all(row.right for row in self.rows)
 
 
 def shapes(ranks: int) -> list[tuple[int, int]]:
@@ -58,7 +49,13 @@ def real(ranks: int) -> Iterator[Case]:
     yield Case(64, 64, 1797, grid=grid, transa="T", source="digits")
 
 
-def run(bench: Bench) -> Results:
+def run(comm: pdla.Communicator, arguments: argparse.Namespace, words: list[str]) -> int:
+    """Collective: gives the exit status."""
+    dry = arguments.dry_run
+    return reported(comm, arguments, words, lambda bench, known: predicted(comm.size, bench.machine) if dry else measured(bench))
+
+
+def measured(bench: Bench) -> Results:
     """Collective: measure the suite; takes at most about two minutes, even with 64 ranks on two cores."""
     comm = bench.comm
     path = comm.share(digits_path() if comm.rank == 0 else None)[0]
@@ -90,3 +87,13 @@ def predicted(ranks: int, machine: Machine | None = None) -> Results:
         except PlanError as reason:
             results.left_out.append(left_out(case, reason))
     return results
+
+
+COMMAND = Command(
+    "suite", "check and time every algorithm that fits this number of ranks, on made-up and real input", """\
+  mpirun -n 4 python -m pdla.bench                          every algorithm that fits 4 ranks, on made-up and real input
+  mpirun -n 4 python -m pdla.bench --array cupy             matrices on GPUs, one a rank or shared
+  python -m pdla.bench --threads 6                          6 ranks as threads: no MPI needed
+  python -m pdla.bench --dry-run -P 4096                    bytes, messages and workspace of 4096 ranks, predicted
+""", run,
+)
