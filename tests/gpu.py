@@ -35,7 +35,7 @@ LEAN = [
     "mpich", "mpi4py>=4.1", "setuptools>=77", "pytest>=8.4", "pluggy", "iniconfig", "pygments", "packaging", "pytest-mpi",
     "threadpoolctl>=3.8", "jsonschema", "jsonschema-specifications", "referencing", "rpds-py", "attrs", "typing-extensions",
 ]
-KERNELS = [f"tests/array/test_{name}.py" for name in ("cupy", "cusolver", "fused", "launch", "pack", "philox")]
+KERNELS = [f"tests/array/cupy/test_{name}.py" for name in ("cupy", "cusolver", "fused", "launch", "pack", "philox")]
 SANITIZED = {  # a case of each kernel: under compute-sanitizer, all would take an hour
     "pack": [
         "test_copy[shape6-float32]", "test_many_copies_in_a_launch[32]", "test_take_and_put[float64-gaps]",
@@ -90,7 +90,7 @@ def steps(python, out):
     pytest = [python, "-m", "pytest", "-q"]
     mpirun = str(Path(python).with_name("mpirun"))
     mpirun = mpirun if Path(mpirun).exists() else "mpirun"
-    kernels = [*pytest, *(f"tests/array/test_{name}.py::{case}" for name, cases in SANITIZED.items() for case in cases)]
+    kernels = [*pytest, *(f"tests/array/cupy/test_{name}.py::{case}" for name, cases in SANITIZED.items() for case in cases)]
     sanitizer = ["compute-sanitizer", "--error-exitcode=9", "--target-processes=all"]
     bench = [python, "-m", "pdla.bench", "--array", "cupy", "--json", str(out.with_suffix(".bench.json"))]
     yield "compile", lacking("nvcc"), [python, ".ci/kernels.py"]

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla.bench import info, report, suite
-from pdla.bench.case import LAYOUT, Case, digits, digits_path, integer_operands, random_operands
-from pdla.bench.check import SMALL, Checker, differences
-from pdla.bench.cli import ALONE, ON_RANKS, main, parse
-from pdla.bench.gemm import Bench, predict
-from pdla.bench.peak import Peaks
+from pdla.bench.cli import main, parse
+from pdla.bench.commands import COMMANDS, info, suite
+from pdla.bench.measure.case import LAYOUT, Case, digits, digits_path, integer_operands, random_operands
+from pdla.bench.measure.check import SMALL, Checker, differences
+from pdla.bench.measure.peak import Peaks
+from pdla.bench.measure.product import Bench, predict
+from pdla.bench.report.content import SCHEMA, entry
 from pdla.bench.stop import Stop
 from pdla.config import LAUNCHERS
 from pdla.matmul.schedules import ON_GRID
@@ -38,7 +39,7 @@ def run(capsys, *words):
 def valid(path):
     """A report that obeys the schema."""
     content = json.loads(path.read_text())
-    jsonschema.Draft202012Validator(json.loads(report.SCHEMA.read_text())).validate(content)
+    jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(content)
     return content
 
 
@@ -123,17 +124,17 @@ def test_help_has_examples(capsys):
     assert "--dry-run -P 4096" in out
 
 
-@pytest.mark.parametrize("command", [*ON_RANKS, *ALONE])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_each_command_says_what_it_is_for_and_how_it_is_typed(capsys, command):
     status, out, err = run(capsys, command, "--help")
     assert (status, err) == (0, "") and out.startswith(f"usage: python -m pdla.bench {command} ")
-    about, example = (ON_RANKS | ALONE)[command][-1], out.partition("examples:\n")[2]
+    about, example = COMMANDS[command].about, out.partition("examples:\n")[2]
     assert f"{about[1:]}." in out and f"python -m pdla.bench {command} " in example
 
 
 def test_help_leaves_out_what_a_command_refuses(capsys):
     options = "--dry-run", "-P RANKS", "--json FILE"
-    told = {command: run(capsys, command, "--help")[1] for command in ON_RANKS}
+    told = {command: run(capsys, command, "--help")[1] for command, has in COMMANDS.items() if not has.alone}
     shown = {command: [option for option in options if option in text] for command, text in told.items()}
     assert shown == {"gemm": ["--dry-run", "-P RANKS", "--json FILE"], "hpl": [], "info": ["--json FILE"], "calibrate": []}
 
@@ -444,7 +445,7 @@ def test_a_wrong_product_is_not_timed(monkeypatch):
         plan = pdla.matmul.__globals__["plan_matmul"](A, B, **keywords)
         return Off(**{one.name: getattr(plan, one.name) for one in fields(plan) if one.init})
 
-    monkeypatch.setattr("pdla.bench.gemm.pdla.plan_matmul", off)
+    monkeypatch.setattr("pdla.bench.measure.product.pdla.plan_matmul", off)
     row = measured(2, Case(8, 8, 8, grid=(1, 2)))
     assert not row.right
     assert (row.seconds, len(row.faults)) == ((), 2)
@@ -575,8 +576,8 @@ def test_info_in_threads(capsys, tmp_path):
 
 
 def test_the_schema_refuses_a_row_without_checks(tmp_path):
-    schema = json.loads(report.SCHEMA.read_text())
-    row = report.entry(replace(predict(Case(4, 4, 4, algorithm="gather"), 1), checks=("exact (NumPy)",)))
+    schema = json.loads(SCHEMA.read_text())
+    row = entry(replace(predict(Case(4, 4, 4, algorithm="gather"), 1), checks=("exact (NumPy)",)))
     only_row = {**schema, **schema["$defs"]["row"]}
     jsonschema.validate(json.loads(json.dumps(row)), only_row)
     del row["checks"]

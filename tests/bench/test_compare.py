@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 from helpers.commands import command
 
-from pdla.bench import compare
-from pdla.bench.case import Case
-from pdla.bench.gemm import predict
+from pdla.bench.commands import compare
+from pdla.bench.measure.case import Case
+from pdla.bench.measure.product import Results, predict
 from pdla.bench.report import content
-from pdla.bench.suite import Results
 
 FACTS = {
     "machine": {"hosts": 1, "processor": "one", "cores": 4},

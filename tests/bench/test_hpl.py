@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla.bench import hpl
 from pdla.bench.cli import main
+from pdla.bench.commands import hpl
 from pdla.bench.stop import FAILED
 from pdla.errors import LinAlgError
 

@@ -12,13 +12,14 @@ from helpers.commands import FREE, command
 
 import pdla
 from pdla import nn
-from pdla.bench import estimate, networks, predict, products, scale
-from pdla.bench.estimate import Seconds
-from pdla.bench.networks import SCHEMES, Net
-from pdla.bench.products import Product
-from pdla.bench.search import Candidate, Found, search
+from pdla.bench.commands import predict, scale
 from pdla.comm.collectives import ring
 from pdla.model.machine import Machine
+from pdla.simulate import estimate, networks, products
+from pdla.simulate.estimate import Seconds
+from pdla.simulate.networks import SCHEMES, Net
+from pdla.simulate.products import Product
+from pdla.simulate.search import Candidate, Found, search
 
 SMALL = Net(hidden=64, heads=8, sequence=8, batch=16, layers=2)
 RAGGED = Net(hidden=60, heads=5, sequence=7, batch=13, layers=3)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from helpers.commands import FREE, command
 
-from pdla.bench import scale
-from pdla.bench.networks import SCHEMES, Net
-from pdla.bench.products import Product
-from pdla.bench.scale import grown, predicted
+from pdla.bench.commands import scale
+from pdla.bench.commands.scale import grown, predicted
 from pdla.model.machine import Machine
+from pdla.simulate.networks import SCHEMES, Net
+from pdla.simulate.products import Product
 
 LARGE = ["--hidden", "16", "--heads", "4", "--sequence", "4", "--batch", "4", "--layers", "1"]
 LINKED = Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e7, latency=0.0, far_latency=0.0)

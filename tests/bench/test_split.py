@@ -7,10 +7,10 @@ import pytest
 from helpers.clocks import Ahead
 
 import pdla
-from pdla.bench.split import RANKS, SPANS, Part, covered, foretold, measured, together
 from pdla.comm.clock import current as current_clock
 from pdla.comm.ledger import Event, timed
 from pdla.model.machine import Machine
+from pdla.simulate.split import RANKS, SPANS, Part, covered, foretold, measured, together
 
 EVENTS = [
     Event("bcast", "row", 80, start=1.0, end=4.0),

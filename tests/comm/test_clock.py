@@ -11,8 +11,8 @@ import pytest
 
 import pdla
 from pdla import Layout, config
-from pdla.bench import calibrate
 from pdla.bench.cli import main
+from pdla.bench.commands import calibrate
 from pdla.comm.clock import Clock
 from pdla.model.machine import Machine
 

@@ -1,7 +1,7 @@
 """Commands of the benchmark as tests give them."""
 
-from pdla.bench import predict
 from pdla.bench.arguments import Parser
+from pdla.bench.commands import predict
 from pdla.bench.stop import Stop
 from pdla.model.machine import Machine
 

@@ -37,7 +37,7 @@ class Hosted:
 
 
 def cupy_namespace():
-    """pdla/array/cupy.py; skips the module where there is nothing to run it on."""
+    """pdla/array/cupy; skips the module where there is nothing to run it on."""
     if not GPU:
         if COMPILER is None:
             pytest.skip("no GPU, and no C++ compiler to run the kernels on this processor", allow_module_level=True)

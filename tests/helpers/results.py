@@ -3,13 +3,13 @@
 from dataclasses import replace
 from math import prod
 
-from pdla.bench import info, report
-from pdla.bench.case import Case
-from pdla.bench.gemm import predict
-from pdla.bench.split import Span, Split, Timeline
-from pdla.bench.suite import Results
+from pdla.bench.measure import facts
+from pdla.bench.measure.case import Case
+from pdla.bench.measure.product import Results, predict
+from pdla.bench.report import content
 from pdla.comm.dry import DryComm
 from pdla.model.machine import Machine
+from pdla.simulate.split import Span, Split, Timeline
 
 HOSTILE = 'a </script><script>document.title = "spoilt"</script> & machine'
 SPANS = (
@@ -32,7 +32,7 @@ def rows(ranks, seconds):
 def written(path, grid, seconds):
     """A result file of these rows; gives its path as text."""
     ranks = prod(grid)
-    known = info.facts(DryComm(0, ranks), "dry")
+    known = facts.facts(DryComm(0, ranks), "dry")
     results = Results(list(rows(grid, seconds)))
-    report.write(path, report.report(known, "mpi", ranks, ["gemm"], results, {"float64": 1e9}, Machine(name=HOSTILE)))
+    content.write(path, content.report(known, "mpi", ranks, ["gemm"], results, {"float64": 1e9}, Machine(name=HOSTILE)))
     return str(path)

@@ -9,13 +9,13 @@ import pytest
 from helpers import results
 from rich.console import Console
 
-from pdla.bench import report
 from pdla.bench.arguments import Parser
-from pdla.bench.case import Case
-from pdla.bench.gemm import predict
+from pdla.bench.commands import report
+from pdla.bench.measure.case import Case
+from pdla.bench.measure.product import predict
 from pdla.bench.report import content, lines, page, plots
+from pdla.bench.report.table import tables
 from pdla.bench.stop import Stop
-from pdla.bench.table import tables
 from pdla.model.machine import Machine
 
 SECONDS = {"gather": (0.02, 0.01, 0.03), "summa": (0.005,), "3d": ()}
@@ -33,7 +33,7 @@ def run(*words):
 
 
 def test_files_obey_the_schema(files):
-    schema = json.loads(report.SCHEMA.read_text())
+    schema = json.loads(content.SCHEMA.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     for file in files:
         found = json.loads(Path(file).read_text())
@@ -48,7 +48,7 @@ def test_files_obey_the_schema(files):
 
 def test_rows_are_read_back(tmp_path):
     (made,) = results.rows((2, 2), {"cannon": (0.5, 0.25)})
-    there_and_back = content.row(json.loads(json.dumps(report.entry(made))))
+    there_and_back = content.row(json.loads(json.dumps(content.entry(made))))
     assert there_and_back == replace(made, explained="")
 
 

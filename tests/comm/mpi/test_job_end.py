@@ -208,10 +208,10 @@ with pdla.ProcessGrid((1, 2)) as outer:
 @pytest.mark.parametrize(("work", "status", "told"), [("time.sleep(3); return 3", 3, ""), ("return 1 / 0", 1, "ZeroDivisionError")])
 def test_others_wait_for_a_command_of_one_process_until_it_ends(work, status, told):
     body = f"""
-import sys, time
-from pdla.bench import cli, predict
+import dataclasses, sys, time
+from pdla.bench import cli
 def run(arguments): {work}
-predict.run = run
+cli.COMMANDS["predict"] = dataclasses.replace(cli.COMMANDS["predict"], run=run)
 patience({300.0 if told else 1.0})
 sys.exit(cli.main(["predict", "-P", "4"]))
 """

@@ -6,8 +6,10 @@ import jsonschema
 import pytest
 
 import pdla
-from pdla.bench import info, report, suite
 from pdla.bench.cli import main
+from pdla.bench.commands import suite
+from pdla.bench.measure import facts
+from pdla.bench.report.content import SCHEMA
 
 pytestmark = pytest.mark.mpi
 
@@ -29,7 +31,7 @@ def test_the_suite(comm, capsys, monkeypatch, keep_hooks, mpi_tmp_path):
     printed = capsys.readouterr().out
     assert ("of peak" in printed) == (comm.rank == 0)
     content = json.loads(path.read_text())
-    jsonschema.validate(content, json.loads(report.SCHEMA.read_text()))
+    jsonschema.validate(content, json.loads(SCHEMA.read_text()))
     assert (content["world"], content["ranks"]) == ("mpi", comm.size)
     assert all(row["right"] for row in content["rows"])
     for row in content["rows"]:
@@ -67,6 +69,6 @@ def test_info(comm, capsys, keep_hooks):
 
 
 def test_waits_are_measured_in_both_ways(comm):
-    waits = info.waiting(pdla.world(), "mpi")
+    waits = facts.waiting(pdla.world(), "mpi")
     assert set(waits) == ({"pdla", "MPI_Barrier"} if comm.size > 1 else set())
     assert all(used >= 0 for used in waits.values())
