@@ -94,7 +94,7 @@ def steps(python, out):
     sanitizer = ["compute-sanitizer", "--error-exitcode=9", "--target-processes=all"]
     bench = [python, "-m", "pdla.bench", "--array", "cupy", "--json", str(out.with_suffix(".bench.json"))]
     yield "compile", lacking("nvcc"), [python, ".ci/kernels.py"]
-    yield "kernels", "", [*pytest, *KERNELS, "tests/comm/mpi/test_transport.py"]
+    yield "kernels", "", [*pytest, *KERNELS, "tests/comm/mpi_world/test_transport.py"]
     yield "memcheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=memcheck", *kernels]
     yield "racecheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=racecheck", *kernels]
     for ranks in RANKS:
