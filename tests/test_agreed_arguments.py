@@ -242,10 +242,10 @@ def layered(here):
     return here.stack(axis="row"), here.stack(axis="row").T, here.stack()
 
 
-FACTORED = ("cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm", "inv", "det", "slogdet", "cond")
+FACTORED = ("cholesky", "cho_factor", "lu_factor", "solve", "solve_triangular", "trsm", "inv", "det", "slogdet", "cond", "lu")
 out = {"layout": lambda here: (ROWS, None)}  # another one than out's is an error by itself
 SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that need others there
-    **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk"), out),
+    **dict.fromkeys(("matmul", "plan_matmul", "symm", "hemm", "syrk", "herk", "syr2k", "her2k"), out),
     **{name: {"A": Here.eyes} for name in FACTORED},
     "matrix_power": {"n": lambda here: (3, 2, -1)},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),

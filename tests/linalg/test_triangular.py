@@ -147,3 +147,17 @@ def test_faults_are_the_same_on_every_rank():
 def test_integers_are_solved_as_float64():
     x = pdla.run(2, lambda comm: solve_triangular(on((1, 2), 2 * np.eye(4, dtype=int), BLOCKS, comm), np.arange(4), lower=True))[0]
     assert x.dtype == np.float64 and np.array_equal(x, np.arange(4) / 2)
+
+
+def test_what_may_be_overwritten_is_only_where_it_is_said():
+    t, b = triangular(24, "float64"), drawn((24, 40), "float64", 1)
+
+    def program(comm):
+        A = on((2, 2), t, cyclic(4), comm)
+        for side, there in (("left", b), ("right", b.T)):
+            for over in (False, True):
+                B = on((2, 2), there, Layout(Cyclic("row", 4), "col") if side == "left" else Layout("col", Cyclic("row", 4)), comm)
+                X = trsm(A if side == "left" else A.T, B, lower=side == "left", side=side, overwrite_b=over)
+                assert over == np.array_equal(B.gather(), X.gather()) and over != np.array_equal(B.gather(), there)
+
+    pdla.run(4, program)
