@@ -15,7 +15,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import pdla
-from pdla import Layout, ProcessGrid, config, matmul, random, record, run
+from pdla import Layout, ProcessGrid, matmul, random, record, run
 from pdla.array import blas
 from pdla.comm.collectives import broadcast
 from pdla.comm.pending import done
@@ -54,13 +54,13 @@ def test_every_verb(size, way):
             np.testing.assert_array_equal(out, numbers((me - step) % size, (2, 3)))
         comm.barrier()
 
-    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         run(size, program)
 
 
 @pytest.mark.parametrize("way", ["flat", "chain"])
 def test_a_number_alone_is_broadcast(way):
-    with config.override(bcast=way):
+    with patch.object(broadcast, "best", lambda *_: way):
         assert run(4, lambda comm: comm.bcast(np.array(comm.rank + 0.5), 2).wait().tolist()) == [2.5] * 4
 
 
@@ -104,7 +104,7 @@ def test_16_bits_are_added_up_in_32_and_rounded_once(size, dtype):
     assert all(whole == told[0][2] for whole, _, _ in told) and told[-1][1] == told[0][2]
 
 
-@pytest.mark.parametrize(("way", "messages"), [("mpi", 1), ("flat", 1), ("chain", 6)])
+@pytest.mark.parametrize(("way", "messages"), [("flat", 1), ("chain", 6)])
 def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages):
     def program(comm):
         x = numbers(comm.rank, (6, 8))[:, ::2]
@@ -115,12 +115,12 @@ def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages
         (event,) = ledger.events
         return event.bytes, event.messages, event.way
 
-    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         done = run(5, program)
         dry = [pdla.dry_run(5, lambda comm: comm.bcast(comm.xp.empty((6, 4), "float64"), 1).wait(), rank=r)[1] for r in range(5)]
     assert [size for size, _, _ in done] == [192, 0, 192, 192, 192]
     assert [count for _, count, _ in done] == [messages, 0, messages, messages, messages]
-    assert {name for _, _, name in done} == {"flat" if way == "mpi" else way}
+    assert {name for _, _, name in done} == {way}
     assert [(ledger.bytes_received, ledger.messages) for ledger in dry] == [d[:2] for d in done]
 
 
@@ -134,9 +134,9 @@ def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
 
     assert run(4, program)[3] == [("flat", 800, 1), ("chain", 800_000, 13)]
     assert pdla.dry_run(4, program, rank=3)[0] == run(4, program)[3]
-    chosen = [broadcast.best(1 << 20, ranks, nodes) for ranks, nodes in ((4, 0), (4, 1), (2, 2), (3, 2))]
-    assert chosen == ["mpi", "mpi", "flat", "chain"]
-    assert [broadcast.best(broadcast.LONG - 1, 4, 2), broadcast.best(broadcast.LONG, 4, 2)] == ["mpi", "chain"]
+    asked = (4, 0, True), (4, 1, True), (4, 1, False), (2, 2, True), (3, 2, True)
+    assert [broadcast.best(1 << 20, *one) for one in asked] == ["mpi", "mpi", "flat", "flat", "chain"]
+    assert [broadcast.best(broadcast.LONG - 1, 4, 2, True), broadcast.best(broadcast.LONG, 4, 2, True)] == ["mpi", "chain"]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_the_ledger_tells_bytes_from_ranks_on_other_nodes(way, from_far):
         count(lambda: comm.alltoall({comm.rank ^ 1: x}, {comm.rank ^ 1: empty((4, 5), "float64")}))
         return far
 
-    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         by_rank = run(4, program)
         assert [pdla.dry_run(4, program, rank=r)[0] for r in range(4)] == by_rank
     bcast, *others = zip(*by_rank, strict=True)
@@ -200,12 +200,6 @@ def test_totals_tell_bytes_from_other_nodes_and_one_node_has_none():
 
     assert run(3, program, [0, 1, 1])[0] == (48, 32, 24)  # 0 receives 3 words from 2, 1 one from 0, 2 two from 1
     assert run(3, program, [5, 5, 5])[0] == run(3, program, ())[0] == (48, 0, 0)
-
-
-def test_a_way_that_is_none_is_refused():
-    assert config.read({"PDLA_BCAST": "chain"}).bcast == "chain"
-    with pytest.raises(ValueError, match="PDLA_BCAST='tree' is none of auto, mpi, flat, chain"):
-        config.read({"PDLA_BCAST": "tree"})
 
 
 def test_alltoall_between_some_ranks_into_strided_views():
