@@ -5,9 +5,9 @@ import threading
 import time
 import weakref
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from math import inf
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_an_all_reduce_may_be_waited_for_before_another_verb_or_after_it(comm):
 
 @pytest.mark.parametrize("way", ["mpi", "flat"])
 def test_a_number_of_numpy_s_is_no_array(comm, way):
-    with config.override(bcast=way):
+    with patch.object(broadcast, "best", lambda *_: way):
         for verb in (lambda x: comm.bcast(x, 0), comm.allreduce):
             with pytest.raises(ShapeError, match=r"np.float64\(2.5\) is a float64: give an array"):
                 verb(np.float64(2.5))
@@ -52,7 +52,7 @@ def test_a_number_of_numpy_s_is_no_array(comm, way):
 def test_a_group_is_made_while_messages_are_sent_on(comm):
     """The last rank waits for what comes through the others, which are to wait for it in a call of MPI's."""
     x = comm.xp.asarray(np.full(2**18, float(comm.rank == 0)))
-    with config.override(bcast="chain"):
+    with patch.object(broadcast, "best", lambda *_: "chain"):
         sent = comm.bcast(x, 0)
     if comm.rank == comm.size - 1:
         sent.wait()
@@ -113,7 +113,7 @@ def of_rank(comm, how, rank, shape, dtype="float64"):
 def broadcast_by(way, comm, monkeypatch):
     """Let all worlds broadcast this way, a chain in chunks of some hundred bytes."""
     monkeypatch.setattr(comm, "tree", True)
-    monkeypatch.setattr(config, "settings", replace(config.settings, bcast=way))
+    monkeypatch.setattr(broadcast, "best", lambda *_: way)
     monkeypatch.setattr(broadcast, "CHUNK", 500)
 
 
