@@ -18,10 +18,10 @@ def test_each_file_of_tests_has_its_module(base):
     homeless = []
     for file in sorted(base.rglob("test_*.py")):
         folder, name = file.relative_to(base).parent, file.stem.removeprefix("test_")
-        if folder.parts[:1] in ((other,) for other in OTHERWISE) or base == TESTS and folder.parts[:1] == ("mpi",):
+        if folder.parts[:1] in ((other,) for other in OTHERWISE) or (base == TESTS and folder.parts[:1] == ("mpi",)):
             continue
         room = PDLA.joinpath(*(RENAMED.get(part, part) for part in folder.parts))
-        if not ((room / f"{name}.py").exists() or name == room.name and (room / "__init__.py").exists()):
+        if not ((room / f"{name}.py").exists() or (name == room.name and (room / "__init__.py").exists())):
             homeless.append((folder / file.stem).as_posix())
     assert sorted(set(homeless) - set(ROOMS)) == []
 
