@@ -105,7 +105,7 @@ def steps(python, out):
     by_nccl = [*on_gpus, "PDLA_GPU_MPI=nccl", mpirun, "-n", str(min(gpus, 8)), *pytest, "--with-mpi", "tests/mpi"]
     yield "nccl", lacking(mpirun) or no_nccl(python, gpus), by_nccl
     yield "bench", lacking(mpirun), [mpirun, "-n", "4", *bench]
-    yield "measure", "", [python, "bench/gpu.py", "--json", str(out.with_suffix(".measured.json"))]
+    yield "measure", "", [python, "-m", "bench.gpu", "--json", str(out.with_suffix(".measured.json"))]
 
 
 def lacking(program):
