@@ -20,6 +20,7 @@ from pdla.layout import Layout
 from pdla.linalg import checks, lu
 from pdla.linalg.block_cyclic import dimensions, laid
 from pdla.linalg.cholesky import factored
+from pdla.linalg.row_exchange import order
 from pdla.linalg.symmetrize import make_real, symmetrize
 from pdla.linalg.triangular import Substitution, in_square_blocks, regular
 from pdla.matmul.checks import communicator
@@ -103,13 +104,13 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
 def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
     X, pivots = lu.regular_factors(A, dtype, overwrite)
-    places = np.argsort(lu.order(pivots))
+    places = np.argsort(order(pivots, A.shape[0]))
     with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
-        order = np.argsort(places[X.indices[1].indices()])
-        Y = _forward(X, places, order, True)
+        ascending = np.argsort(places[X.indices[1].indices()])
+        Y = _forward(X, places, ascending, True)
         Substitution(X, Y, False, False).many()
         if Y.stored.size:
-            Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(order)))
+            Y.xp.copy(Y.stored, Y.xp.take(Y.stored, ALL, np.argsort(ascending)))
     return Y
 
 

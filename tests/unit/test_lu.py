@@ -120,7 +120,7 @@ def test_words_are_those_of_a_dry_run_and_of_the_formula(ranks):
 
     ran = pdla.run(ranks, program)
     assert ran == [pdla.dry_run(ranks, program, rank=rank)[0] for rank in range(ranks)]
-    assert sum(received for received, *_ in ran) == round(8 * ranks * lu_words(m, n, ranks, nb))
+    assert sum(received for received, *_ in ran) == round(8 * ranks * lu_words(m, n, (1, ranks), nb))
 
 
 def test_singular_matrices_are_named_on_every_rank():
