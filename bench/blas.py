@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_info
 from pdla import config
 from pdla.array import blas
 from pdla.array.numpy import gemm
-from pdla.bench.problem import sizes
+from pdla.bench.commands.problem import sizes
 
 TURNS, CALLS = 21, 2
 

@@ -18,7 +18,7 @@ from sides.ours import BLOCKS, make, near_square, operands, side
 from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
-from pdla.bench.problem import sizes
+from pdla.bench.commands.problem import sizes
 from pdla.errors import PdlaError
 from pdla.matmul.algorithms import box
 

@@ -30,7 +30,7 @@ from sides import core
 from sides.launch import CORES
 
 from pdla.bench.arguments import to_write
-from pdla.bench.info import processor
+from pdla.bench.measure.facts import processor
 from pdla.model.machine import Machine
 
 BENCH = Path(__file__).resolve().parent

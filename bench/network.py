@@ -32,7 +32,7 @@ from sides import core
 from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, core_type, no_scalapack
 
 from pdla.bench.arguments import positive, positives, to_write
-from pdla.bench.problem import sizes
+from pdla.bench.commands.problem import sizes
 from pdla.model.machine import Machine
 
 SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")

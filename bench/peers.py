@@ -35,7 +35,7 @@ from sides.launch import CORES, TORCH, Job, jobs, unfit
 from sides.product import Product
 
 from pdla.bench.arguments import positive, positives, to_write
-from pdla.bench.info import processor
+from pdla.bench.measure.facts import processor
 
 RANKS = (2, 4, 16)
 SHAPES = ("256", "512", "1024", "2048", "4096", "512x512x131072", "4096x4096x128", "65536x256x256")

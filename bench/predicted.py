@@ -18,8 +18,8 @@ from sides.given import started
 
 import pdla
 from pdla import nn
-from pdla.bench import calibrate
 from pdla.bench.arguments import positive
+from pdla.bench.commands import calibrate
 
 LAYOUT = pdla.Layout("row", "col")
 

@@ -269,9 +269,9 @@ def pytest_collection_modifyitems(items):
     if config.settings.array == "numpy":
         return
     import numpy as np
-    from devices import Hosted
+    from helpers.devices import Hosted
 
-    helpers = [sys.modules[name] for name in ("matmuls", "level3", "nets") if name in sys.modules]
+    helpers = [sys.modules[name] for name in ("helpers.matmuls", "helpers.level3", "helpers.nets") if name in sys.modules]
     for module in {item.module for item in items} | set(helpers):
         if hasattr(module, "np"):
             module.np = Hosted(np)

@@ -82,16 +82,16 @@ def steps(python, out):
     pytest = [python, "-m", "pytest", "-q"]
     mpirun = str(Path(python).with_name("mpirun"))
     mpirun = mpirun if Path(mpirun).exists() else "mpirun"
-    kernels = [*pytest, *(f"tests/unit/test_cupy.py::{case}" for case in SANITIZED)]
+    kernels = [*pytest, *(f"tests/array/test_cupy.py::{case}" for case in SANITIZED)]
     sanitizer = ["compute-sanitizer", "--error-exitcode=9", "--target-processes=all"]
     bench = [python, "-m", "pdla.bench", "--array", "cupy", "--json", str(out.with_suffix(".bench.json"))]
     yield "compile", lacking("nvcc"), [python, ".ci/kernels.py"]
-    yield "kernels", "", [*pytest, "tests/unit/test_cupy.py", "tests/unit/test_staging.py"]
+    yield "kernels", "", [*pytest, "tests/array/test_cupy.py", "tests/comm/mpi/test_transport.py"]
     yield "memcheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=memcheck", *kernels]
     yield "racecheck", lacking("compute-sanitizer"), [*sanitizer, "--tool=racecheck", *kernels]
     for ranks in RANKS:
         yield f"suite on {ranks}", lacking(mpirun), [*on_gpus, mpirun, "-n", str(ranks), *pytest, "--with-mpi", "tests/mpi"]
-    messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/test_comm.py", "tests/mpi/test_staging.py"]
+    messages = ["-n", "4", *pytest, "--with-mpi", "tests/mpi/comm/test_communicator.py", "tests/mpi/comm/mpi/test_staging.py"]
     yield "staged", lacking(mpirun), [*on_gpus, "PDLA_GPU_MPI=off", mpirun, *messages]
     gpus = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
     by_nccl = [*on_gpus, "PDLA_GPU_MPI=nccl", mpirun, "-n", str(min(gpus, 8)), *pytest, "--with-mpi", "tests/mpi"]

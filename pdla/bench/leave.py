@@ -52,7 +52,7 @@ def apart(arguments: argparse.Namespace) -> None:
     for name in (*READ, *WRITTEN):
         given = getattr(arguments, name, None) or []
         for path in given if isinstance(given, list) else [given]:
-            does = f"--{name} writes" if name in WRITTEN else f"{arguments.command} reads"
+            does = f"--{name} writes" if name in WRITTEN else f"{arguments.command.name} reads"
             other = taken.setdefault(Path(path).resolve(), does)
             plain = Path(path).is_file() or not Path(path).exists()  # unlike /dev/null
             if name in WRITTEN and other != does and plain:

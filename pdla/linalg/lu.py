@@ -90,7 +90,10 @@ def lu_factor(A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = 
     return X, pivots
 
 
-def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite: bool = True, layout: Layout | None = None) -> Any:
+def lu_solve(
+    lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, overwrite_b: bool = False, check_finite: bool = True,
+    layout: Layout | None = None,
+) -> Any:
     """Solve A X = B by A's LU factors. Collective over their grid, idle ranks included.
 
     Parameters
@@ -99,6 +102,8 @@ def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite:
         As `lu_factor` gives it.
     B : DistMatrix or array
         n x m, or a vector of n numbers; see `solve_triangular`.
+    overwrite_b : bool, optional
+        Whether a matrix B may be written to, which spares a copy where it lies as it is worked on.
     check_finite : bool, optional
         Whether to look for NaN and infinity first.
     layout : Layout, optional
@@ -126,12 +131,12 @@ def lu_solve(lu_and_piv: tuple[DistMatrix, np.ndarray], B: Any, *, check_finite:
     array([1., 2.])
     """
     X, pivots = lu_and_piv if isinstance(lu_and_piv, tuple) and len(lu_and_piv) == 2 else (lu_and_piv, None)
-    said = checks.words("lu_solve", X, pivots, B, finite=check_finite, layout=layout)
+    said = checks.words("lu_solve", X, pivots, B, over=overwrite_b, finite=check_finite, layout=layout)
     with agreed(communicator((X, B), "lu_and_piv"), said):
-        checks.flags(check_finite=check_finite)
+        checks.flags(overwrite_b=overwrite_b, check_finite=check_finite)
         checks.square("lu_solve", X)
         _pivots(X, pivots)
-        side = RightSide.of("lu_solve", X, B, layout)
+        side = RightSide.of("lu_solve", X, B, layout, overwrite_b)
         if check_finite:
             checks.finite(X, B)
     return solved_by_lu(X, np.asarray(pivots), side)
@@ -280,8 +285,11 @@ class LU:
         corner = buffer(self.xp, (1 + w + w * w,), x.dtype)
         won = winners(self.xp, self.rows, k, x, self.numbers[self.rows.begins(k) :])
         if won is not None:
-            self.xp.copy(corner[: 1 + w], self._head(pivots_of(won.numbers, i), won.singular, i))
+            fine = self.xp.finite(won.offer)
+            self.xp.copy(corner[: 1 + w], self._head(pivots_of(won.numbers, i), won.singular or int(not fine), i))
             self.xp.copy(corner[1 + w :].reshape(w, w), won.factors[:w])
+            if not fine:  # OpenBLAS may name a row with NaN as a pivot, and leave it where it is
+                self.xp.scale(corner[1 + w :], np.nan)
         return self.rows.bcast(corner, self.rows.owner(k)).wait()
 
     def _head(self, pivots: np.ndarray, singular: int, first: int) -> Any:

@@ -1,0 +1,227 @@
+"""Layers of users' own, by public names alone: what they may override, declare and ask."""
+
+import doctest
+
+import numpy as np
+import pytest
+from helpers.nets import SERIAL, check_close, everywhere, on, run
+
+import pdla
+from pdla import nn
+from pdla.errors import PdlaError, ShapeError
+
+HIDDEN, HEADS, GROUPS, SEQUENCE = 24, 6, 3, 4
+SIZE, SHARED = HIDDEN // HEADS, HEADS // GROUPS
+X, DY = np.random.default_rng(0).standard_normal((2, 24, HIDDEN))
+
+
+class Grouped(nn.Layer):
+    """Attention of several queries of a group to one key and one value; columns by group: its queries, its key, its value."""
+
+    units = (SHARED + 2) * SIZE, SHARED * SIZE
+    sequence = SEQUENCE
+
+    def __init__(self, scheme):
+        super().__init__(scheme)
+        self.takes = self.gives = scheme.first.Y
+        self.widths = GROUPS * self.units[0], HIDDEN
+
+    def parts(self, block):
+        """Views: queries (sequences, groups, queries of a group, tokens, features), keys and values with one in the third place."""
+        rows, columns = block.shape
+        each = block.reshape(rows // SEQUENCE, SEQUENCE, columns // self.units[0], SHARED + 2, SIZE).transpose(0, 2, 3, 1, 4)
+        return each[:, :, :SHARED], each[:, :, SHARED : SHARED + 1], each[:, :, SHARED + 1 :]
+
+    def forward_local(self, x, batch):
+        q, k, v = self.parts(x.local)
+        scores = q @ k.swapaxes(3, 4) * SIZE**-0.5 + np.triu(np.full((SEQUENCE, SEQUENCE), -np.inf), 1)
+        weights = np.exp(scores - scores.max(axis=4, keepdims=True))
+        weights /= weights.sum(axis=4, keepdims=True)
+        batch.save(self, x.local, weights)
+        mixed = (weights @ v).transpose(0, 3, 1, 2, 4)
+        return nn.like(x, mixed.reshape(x.local.shape[0], -1 if mixed.size else 0), features=HIDDEN, unit=self.units[1])
+
+    def backward_local(self, dy, batch):
+        block, weights = batch.saved(self)
+        q, k, v = self.parts(block)
+        d = dy.local.reshape(len(q), SEQUENCE, q.shape[1], SHARED, SIZE).transpose(0, 2, 3, 1, 4)
+        slope = d @ v.swapaxes(3, 4)
+        slope = weights * (slope - (slope * weights).sum(axis=4, keepdims=True)) * SIZE**-0.5
+        dx = dy.xp.empty(block.shape, block.dtype)
+        dq, dk, dv = self.parts(dx)
+        dq[...] = slope @ k
+        dk[...] = (slope.swapaxes(3, 4) @ q).sum(axis=2, keepdims=True)
+        dv[...] = (weights.swapaxes(3, 4) @ d).sum(axis=2, keepdims=True)
+        return nn.like(dy, dx, features=self.widths[0], unit=self.units[0])
+
+
+def grouped_query_attention(scheme):
+    taken, given = Grouped.units
+    to = nn.Linear(scheme, HIDDEN, GROUPS * taken, units=(1, taken))
+    back = nn.Linear(scheme, HIDDEN, HIDDEN, kind="second", units=(given, 1))
+    return nn.Sequential(scheme, [to, Grouped(scheme), back])
+
+
+class Marked(nn.Layer):
+    """Each feature times a number that is learned, plus the element's own place in the whole."""
+
+    def __init__(self, scheme):
+        super().__init__(scheme)
+        self.takes = self.gives = scheme.first.X
+        self.widths = HIDDEN, HIDDEN
+        self.gain = nn.feature_vector(scheme, HIDDEN, self.takes, fill=2)
+
+    def forward_local(self, x, batch):
+        assert batch.training
+        batch.save(self, x.local)
+        places = np.add.outer(100 * batch.rows(x), x.indices[1].indices())
+        return nn.like(x, x.local * self.gain.value.local + places)
+
+    def backward_local(self, dy, batch):
+        (x,) = batch.saved(self)
+        batch.add_gradient(self.gain, dy, (x * dy.local).sum(axis=0, keepdims=True))
+        return nn.like(dy, dy.local * self.gain.value.local)
+
+
+class Residual(nn.Layer):
+    """x + attention(marked(x)): a layer that awaits others."""
+
+    def __init__(self, scheme):
+        super().__init__(scheme)
+        self.parts, self.sequence = [Marked(scheme), grouped_query_attention(scheme)], SEQUENCE
+        self.takes = self.gives = scheme.first.X
+        self.widths = HIDDEN, HIDDEN
+
+    async def forward_async(self, x, batch):
+        y = x
+        for part in self.parts:
+            y = await part.forward_async(y, batch)
+        return nn.like(x, x.local + y.local)
+
+    async def backward_async(self, dy, batch):
+        dx = dy
+        for part in reversed(self.parts):
+            dx = await part.backward_async(dx, batch)
+        return nn.like(dy, dx.local + dy.local)
+
+
+def passed(scheme, make):
+    layer = make(scheme)
+    y = layer.forward(scheme.shard(X, sequence=SEQUENCE))
+    dx = layer.backward(scheme.shard(DY, sequence=SEQUENCE))
+    return {"y": y.gather(), "dx": dx.gather()} | {name: value.gather() for name, value in layer.gradients().items()}
+
+
+@pytest.mark.parametrize("make", [grouped_query_attention, Marked, Residual], ids=lambda make: make.__name__)
+@everywhere
+def test_layers_of_ones_own_are_the_same_everywhere(place, make):
+    check_close(run(place, lambda scheme: passed(scheme, make)), run(SERIAL, lambda scheme: passed(scheme, make)), where=place.name)
+
+
+def test_their_gradients_are_those_of_finite_differences():
+    def program(scheme):
+        layer, (e,) = Residual(scheme), np.random.default_rng(1).standard_normal((1, *X.shape))
+        up, down = (layer.forward(scheme.shard(X + h * e, sequence=SEQUENCE)).gather() for h in (1e-6, -1e-6))
+        layer.forward(scheme.shard(X, sequence=SEQUENCE))
+        return ((up - down) * DY).sum() / 2e-6, (layer.backward(scheme.shard(DY, sequence=SEQUENCE)).gather() * e).sum()
+
+    numeric, exact = run(SERIAL, program)
+    assert abs(numeric - exact) < 1e-6 * abs(exact)
+
+
+def test_rows_and_columns_are_those_of_the_whole():
+    found = run(on(nn.Tensor3D, (2, 2, 2), shards=2), lambda scheme: passed(scheme, Marked))
+    assert np.array_equal(found["y"], 2 * X + np.add.outer(100 * np.arange(24), np.arange(HIDDEN)))
+    assert np.allclose(found["gain"], (X * DY).sum(axis=0))
+
+
+@pytest.mark.parametrize("thing", [nn.Layer, nn.MicroBatch, nn.like, nn.feature_vector], ids=lambda thing: thing.__name__)
+def test_examples_of_docstrings(thing):
+    (found,) = doctest.DocTestFinder(recurse=False).find(thing, globs={"pdla": pdla, "np": np})
+    assert found.examples and doctest.DocTestRunner().run(found).failed == 0
+
+
+# ---------------------------------------------------------------------------------------------- what is refused
+
+
+def test_the_wrong_method_is_refused_when_the_class_is_made():
+    with pytest.raises(PdlaError, match=r"Mine.forward begins a pass on all ranks: override forward_local\(x, batch\), or async"):
+        type("Mine", (nn.Layer,), {"forward": lambda self, x: x})
+    with pytest.raises(PdlaError, match=r"Mine.backward begins .* override backward_local\(dy, batch\)"):
+        type("Mine", (nn.GeLU,), {"backward": lambda self, dy: dy})
+    with pytest.raises(PdlaError, match=r"Mine.forward_async is no async def: override"):
+        type("Mine", (nn.Layer,), {"forward_async": lambda self, x, batch: x})
+
+    async def backward_local(self, dy, batch):
+        return dy
+
+    with pytest.raises(PdlaError, match=r"Mine.backward_local is an async def: override"):
+        type("Mine", (nn.Layer,), {"backward_local": backward_local})
+
+
+class Neither(nn.Layer):
+    def __init__(self, scheme, number=1):
+        super().__init__(scheme)
+
+
+class OneWay(nn.Layer):
+    def forward_local(self, x, batch):
+        return x
+
+
+class Unmade(nn.Layer):
+    def __init__(self, scheme):
+        self.number = 1
+
+
+REFUSED = {
+    "no pass": (lambda s: Neither(s).forward(s.shard(X)), PdlaError, "Neither on .* has no pass forward: override forward_local"),
+    "no pass back": (
+        lambda s: (layer := OneWay(s)).backward(layer.forward(s.shard(X))), PdlaError, "OneWay on .* has no pass backward: override"
+    ),
+    "not made": (lambda s: Unmade(s), PdlaError, r"Unmade.__init__ does not call super\(\).__init__\(scheme\)"),
+    "other features": (lambda s: Marked(s).forward(s.shard(X[:, :9])), ShapeError, r"Marked on .* takes \(tokens, 24\) of float64"),
+    "another dtype": (lambda s: Marked(s).forward(s.shard(X.astype("f"))), ShapeError, "of float64, not .* of float32"),
+    "another unit": (
+        lambda s: nn.Sequential(s, [nn.Linear(s, 24, 48, units=(1, 8)), Grouped(s)]), ShapeError, "takes features in units of 16"
+    ),
+    "cut of axes that are not there": (
+        lambda s: nn.feature_vector(s, 8, "depth | row"), pdla.errors.LayoutError, "cut='depth | row': 'axes that cut rows"
+    ),
+    "half a feature": (lambda s: nn.feature_vector(s, 1.5, s.first.X), ShapeError, "features=1.5: a whole number"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_refused_says_what_would_work(what):
+    program, kind, words = REFUSED[what]
+    with pytest.raises(kind, match=words):
+        pdla.run(4, lambda comm: program(nn.Summa2D(pdla.ProcessGrid((2, 2), comm=comm))))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_error_in_a_micro_batch_ends_the_others(shards):
+    """None is left that was never awaited, and the next pass runs."""
+
+    class Failing(nn.Layer):
+        fails = True
+
+        def forward_local(self, x, batch):
+            if self.fails:
+                raise ValueError("as asked")
+            return x
+
+        def backward_local(self, dy, batch):
+            return dy
+
+    def program(scheme):
+        net = nn.Sequential(scheme, [nn.Linear(scheme, HIDDEN, 8), failing := Failing(scheme)])
+        x = scheme.shard(X)
+        with pytest.raises(ValueError, match="as asked"):
+            net.forward(x)
+        failing.fails = False
+        y = net.forward(x)
+        return net.backward(y).shape
+
+    assert run(on(nn.Serial, (1,), shards=shards), program) == X.shape
