@@ -71,7 +71,7 @@ test-gpu:  ## run all that needs a GPU, where there is one: kernels, MPI tests, 
 	$(PYTHON) tests/gpu.py $(ARGS)
 
 experiments: $(READY)-docs  ## check the papers' claims by dry runs and on an emulated cluster (root, 25 minutes): docs/experiments.md
-	$(PY) bench/experiments.py --write $(ARGS)
+	$(PY) -m bench.experiments --write $(ARGS)
 
 lint: $(READY)-lint  ## check style, types, and which modules import which
 	$(VENV)/bin/ruff check

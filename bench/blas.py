@@ -1,6 +1,6 @@
 """One local product by NumPy's BLAS and by another: how much of a lead over ScaLAPACK, say, is due to the BLAS.
 
-PDLA_BLAS=libmkl_rt.so.3 mpirun -n 2 python bench/blas.py 2048x4096x128 [...]
+PDLA_BLAS=libmkl_rt.so.3 mpirun -n 2 python -m bench.blas 2048x4096x128 [...]
 
 All ranks multiply at once, one thread each, by either library in turn. Without PDLA_BLAS the other is the system's OpenBLAS, which
 Debian's ScaLAPACK calls. Prints the median milliseconds over 21 turns of two products, and version and file of each BLAS. C is
@@ -15,11 +15,11 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.given import started
-from sides.launch import core_type
-from sides.meeting import Meeting
 from threadpoolctl import threadpool_info
 
+from bench.common.given import started
+from bench.common.launch import core_type
+from bench.common.meeting import Meeting
 from pdla import config
 from pdla.array import blas
 from pdla.array.numpy import gemm

@@ -1,7 +1,7 @@
 """Products on different boxes, timed side by side: whether the box that pdla chooses is the fastest.
 
-mpirun -n 16 python bench/boxes.py 4096x4096x4096 float64 5x3x1:summa 4x4x1:summa 4x4x1:shared
-mpirun -n 16 python bench/boxes.py --blocks 65536x256x256 float64 16x1x1:shared gather
+mpirun -n 16 python -m bench.boxes 4096x4096x4096 float64 5x3x1:summa 4x4x1:summa 4x4x1:shared
+mpirun -n 16 python -m bench.boxes --blocks 65536x256x256 float64 16x1x1:shared gather
 
 pdla's choice comes first. Each box has matrices in its own layouts. With --blocks, A, B and C are 2-D blocks on the near-square
 grid for all of them, and a schedule without a box runs on whatever grid is cheapest. Each product is checked on integers; then
@@ -13,11 +13,11 @@ import sys
 from statistics import median
 
 from mpi4py import MPI
-from sides.meeting import Meeting
-from sides.ours import BLOCKS, make, near_square, operands, side
-from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
+from bench.common.meeting import Meeting
+from bench.common.product import Product, fill_at_random, fill_with_integers, right
+from bench.sides.ours import BLOCKS, flat_grid, make, operands, side
 from pdla.bench.commands.problem import sizes
 from pdla.errors import PdlaError
 from pdla.matmul.algorithms import box
@@ -31,7 +31,7 @@ def told(comm, product, spec, blocks):
     shape = tuple(map(int, sides.split("x"))) if sides else None
     way = {"algorithm": "3d", "box": shape, "schedule": schedule} if shape else {"schedule": schedule}
     if blocks:
-        return side(*operands(product, near_square(comm), BLOCKS), **way)
+        return side(*operands(product, flat_grid(comm), BLOCKS), **way)
     tables = {table.schedule: table for table in box.tables(shape or (1, 1, 1))}
     if shape is None or schedule not in tables:
         raise ValueError(f"{spec!r}: a box and a schedule, such as 2x2x1:summa, of {', '.join(tables)}")

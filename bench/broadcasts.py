@@ -1,7 +1,7 @@
 """Milliseconds of a broadcast in each of pdla's ways, by message size: which way is best where.
 
-mpirun -n 4 python bench/broadcasts.py [repeats]
-python bench/cluster.py --hosts 4 -- python bench/broadcasts.py
+mpirun -n 4 python -m bench.broadcasts [repeats]
+python -m bench.cluster --hosts 4 -- python -m bench.broadcasts
 
 Broadcasts one after another, from several roots in turn; figures are medians, over roots and repeats, of the slowest rank's time.
 """
@@ -11,9 +11,9 @@ from statistics import median
 from unittest.mock import patch
 
 import numpy as np
-from sides.given import started
 
 import pdla
+from bench.common.given import started
 from pdla import config
 from pdla.bench.arguments import positive
 from pdla.comm.collectives import broadcast

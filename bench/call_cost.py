@@ -1,6 +1,6 @@
 """What a planned product costs beside the same product written by hand: 2-D blocks so small that the time is that of the calls.
 
-mpirun -n 4 python bench/call_cost.py [n] [turns]        n = 64, 200 turns of 20 calls for each side, alternating
+mpirun -n 4 python -m bench.call_cost [n] [turns]        n = 64, 200 turns of 20 calls for each side, alternating
 
 By hand: A's blocks are gathered along grid rows, B's along grid columns, into buffers made before; then numpy.matmul into C.
 Prints the median and the least microseconds of a call over the turns, by the slowest rank, and the ratio of the medians; then the
@@ -11,13 +11,11 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.ceiling import near_square
-from sides.given import started
-from sides.meeting import Meeting
-from sides.ours import BLOCKS, operands, side
-from sides.ours import near_square as near_square_grid
-from sides.product import Product, Side, block, fill_with_integers, interval, right
 
+from bench.common.given import started
+from bench.common.meeting import Meeting
+from bench.common.product import Product, Side, block, fill_with_integers, interval, near_square, right
+from bench.sides.ours import BLOCKS, flat_grid, operands, side
 from pdla.bench.arguments import positive
 
 CALLS = 20  # in a turn: without a barrier between them, as in a program's loop
@@ -55,7 +53,7 @@ def times(meeting, sides, turns):
 def main(n=64, turns=200):
     comm, meeting = MPI.COMM_WORLD, Meeting(MPI.COMM_WORLD)
     product = Product(n, n, n, "float64")
-    A, B, C = operands(product, near_square_grid(comm), BLOCKS)
+    A, B, C = operands(product, flat_grid(comm), BLOCKS)
     hand, planned = by_hand(comm, product), side(A, B, C)
     for name, one in (("by hand", hand), ("pdla", planned)):
         fill_with_integers(one)

@@ -1,6 +1,6 @@
 """What it costs when matrices lie as ScaLAPACK's: products from and to block-cyclic layouts beside pdla's native ones.
 
-mpirun -n 4 python bench/conversion.py [n] [repeats] [block]        n = 4096, 9 repeats, blocks of 128 on the near-square grid
+mpirun -n 4 python -m bench.conversion [n] [repeats] [block]        n = 4096, 9 repeats, blocks of 128 on the near-square grid
 
 Each through a plan, conversions included, the repeats alternating; 2-D blocks for comparison. Prints the median and the least
 seconds, the median over the native one, and the workspace a rank.
@@ -9,12 +9,12 @@ seconds, the median over the native one, and the workspace a rank.
 from statistics import median
 
 from mpi4py import MPI
-from sides.given import started
-from sides.meeting import Meeting
-from sides.ours import BLOCKS, near_square, operands, side
-from sides.product import Product, fill_at_random, fill_with_integers, right
 
 import pdla
+from bench.common.given import started
+from bench.common.meeting import Meeting
+from bench.common.product import Product, fill_at_random, fill_with_integers, right
+from bench.sides.ours import BLOCKS, flat_grid, operands, side
 from pdla.bench.arguments import positive
 
 
@@ -25,8 +25,8 @@ def main(n=4096, repeats=9, width=128):
     own, *best = pdla.native_layouts(n, n, n, comm=comm)
     where = {
         "native": (own, best),
-        f"block-cyclic {width}": (near_square(comm), cyclic),
-        "2-D blocks": (near_square(comm), BLOCKS),
+        f"block-cyclic {width}": (flat_grid(comm), cyclic),
+        "2-D blocks": (flat_grid(comm), BLOCKS),
     }
     sides = {name: side(*operands(product, grid, layouts)) for name, (grid, layouts) in where.items()}
     for name, one in sides.items():

@@ -1,7 +1,7 @@
 """What share of a link exchanges reach, and how long all-gathers and sums take: directly, in steps, around the nodes, and MPI's
 own.
 
-python bench/cluster.py --hosts 16 --rate 50mbit -- python bench/exchanges.py 50     the link's rate in Mbit/s
+python -m bench.cluster --hosts 16 --rate 50mbit -- python -m bench.exchanges 50     the link's rate in Mbit/s
 Shares: each rank receives 6 MB, from all others of groups of 2, 4 and 16, or from the rank before it; by one MPI message from each,
 and by pdla, whose long messages travel in pieces. Then the milliseconds of an all-gather and of a reduce-scatter over all ranks, by
 the KiB of a rank's piece; a second number is the most.
@@ -13,9 +13,9 @@ from statistics import median
 
 import numpy as np
 from mpi4py import MPI
-from sides.given import started
 
 import pdla
+from bench.common.given import started
 from pdla.bench.arguments import above_zero
 from pdla.comm import group
 from pdla.comm.collectives import circulant, ring

@@ -1,6 +1,6 @@
 """Cholesky, LU and triangular systems of all ranks beside SciPy's with two threads, by turns in one run.
 
-mpirun -n 2 python bench/factor.py [n ...]          1024, 2048 and 4096
+mpirun -n 2 python -m bench.factor [n ...]          1024, 2048 and 4096
 
 float64. SciPy's LAPACK factors in place, in Fortran order, on rank 0 while the others sleep; ours in square blocks (LU: in block
 columns), in place ("own"), and from 2-D blocks and back ("blocks"). B of the triangular systems has n columns. Checked by LAPACK's
@@ -15,11 +15,11 @@ from statistics import median
 import numpy as np
 from mpi4py import MPI
 from scipy.linalg import blas, lapack
-from sides.given import started
-from sides.meeting import Meeting
 from threadpoolctl import threadpool_limits
 
 import pdla
+from bench.common.given import started
+from bench.common.meeting import Meeting
 from pdla.bench.arguments import positive
 from pdla.linalg import block_cyclic, cho_factor, cholesky, lu_factor, solve_triangular
 

@@ -1,4 +1,4 @@
-"""Speeds of pdla on one GPU, beside PyTorch's and CuPy's: python bench/gpu.py --json FILE. `make test-gpu` runs it, too.
+"""Speeds of pdla on one GPU, beside PyTorch's and CuPy's: python -m bench.gpu --json FILE. `make test-gpu` runs it, too.
 
 gemm    pdla's local product against PyTorch's, which also uses cuBLAS; operations are 2 m n k; goal: 0.97 of it at n >= 4096
 calls   seconds to ask for the work of a small array, which the device does meanwhile, beside CuPy's and PyTorch's

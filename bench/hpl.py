@@ -1,6 +1,6 @@
 """HPL's rate by pdla and by Debian's hpcc (apt-get install hpcc libopenblas0-pthread), in turns: billions of operations a second.
 
-python bench/hpl.py [n] [repeats]        4096 equations, 3 repeats, on 2 and 4 ranks
+python -m bench.hpl [n] [repeats]        4096 equations, 3 repeats, on 2 and 4 ranks
 
 hpcc's HPL on each grid with blocks of 64, 128 and 192, of which the best counts; it is run as a whole, with the other tests that it
 has, which take longer. Prints medians, and the ratio of pdla's to hpcc's.
@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from sides.given import started
-
+from bench.common.given import started
+from bench.common.launch import mpirun
 from pdla.bench.arguments import positive
 
 GRIDS = {2: ((1, 2),), 4: ((1, 4), (2, 2))}
@@ -61,7 +61,7 @@ RATE = re.compile(r"^(?:pdla|W[RC]).* (\d\.\d+e[+-]\d+) *$", re.MULTILINE)  # th
 
 
 def ours(ranks, n):
-    command = [Path(sys.executable).with_name("mpirun"), "-n", str(ranks), sys.executable, "-m", "pdla.bench", "hpl", "-n", str(n)]
+    command = [mpirun(), "-n", str(ranks), sys.executable, "-m", "pdla.bench", "hpl", "-n", str(n)]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment()).stdout
     return max(map(float, RATE.findall(said)))
 

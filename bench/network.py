@@ -1,4 +1,4 @@
-"""pdla beside ScaLAPACK and an allgather by hand on an emulated network, all in one run: python bench/network.py [--json FILE]
+"""pdla beside ScaLAPACK and an allgather by hand on an emulated network, all in one run: python -m bench.network [--json FILE]
 
 For each rate of the links and each number of ranks on a host a cluster is built (bench/cluster.py), on which three jobs multiply:
 pdla in its native layouts and from 2-D blocks to 2-D blocks, with the ranks' own GEMMs and nothing moved ("computing"); allgather
@@ -24,13 +24,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 
-import cluster
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from sides import core
-from sides.launch import AS_ROOT, BENCH, CORES, OPEN_MPI, core_type, no_scalapack
 
+from bench import cluster
+from bench.common import core
+from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.commands.problem import sizes
 from pdla.model.machine import Machine
@@ -69,7 +69,7 @@ def check(given: argparse.Namespace) -> None:
         raise cluster.Refused(f"--sides {','.join(odd)}: give some of {','.join(JOBS)}")
     for rate, ranks in cross(given.rates.split(","), given.ranks_per_host):
         asked = {"hosts": given.hosts, "ranks": ranks, "rate": rate, "limit": given.limit}
-        cluster.check(argparse.Namespace(**asked, command=["python", "-m", "sides.job"]))
+        cluster.check(argparse.Namespace(**asked, command=["python", "-m", "bench.sides.job"]))
 
 
 # ---------------------------------------------------------------------------------------------- jobs
@@ -89,7 +89,7 @@ def on_cluster(given: argparse.Namespace, ranks: int, rate: str, results: Path) 
         start = under_open_mpi if name == "ScaLAPACK" else cluster.mpirun
         if name == "pdla":
             os.environ["PDLA_MACHINE"] = described(given.core, given.hosts, ranks, rate)
-        status = start(given.hosts, ranks, [sys.executable, "-m", "sides.job", json.dumps(spec | {"results": str(found)})])
+        status = start(given.hosts, ranks, [sys.executable, "-m", "bench.sides.job", json.dumps(spec | {"results": str(found)})])
         lines = [json.loads(line) for line in found.read_text().splitlines()]
         with results.open("a") as file:
             for line in lines:
@@ -224,8 +224,7 @@ def measured(given: argparse.Namespace, folder: Path, out: Console) -> list[dict
 
 def main() -> int:
     given = arguments()
-    os.environ |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
-    os.environ |= {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)}
+    os.environ |= threads(1) | {"PYTHONPATH": str(ROOT)}
     out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     if "ScaLAPACK" in given.sides and (why := no_scalapack()):
         out.print(f"left out: ScaLAPACK: {why}")

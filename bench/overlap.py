@@ -1,8 +1,8 @@
 """How much of the communication a product hides behind its local GEMMs: SUMMA, Cannon and fetch.
 
-python bench/overlap.py [delay]              ranks are threads; an array travels `delay` seconds (0.2, or less: see below)
-mpirun -n 4 python bench/overlap.py          ranks are processes, on the network there is
-python bench/cluster.py --hosts 4 -- python bench/overlap.py
+python -m bench.overlap [delay]              ranks are threads; an array travels `delay` seconds (0.2, or less: see below)
+mpirun -n 4 python -m bench.overlap          ranks are processes, on the network there is
+python -m bench.cluster --hosts 4 -- python -m bench.overlap
 
 For each product, the least seconds of a few turns: the GEMMs alone (verbs return at once), the communication alone (GEMMs return at
 once), both together; and the share hidden: (GEMMs + communication - together) / communication. The first panel, or the skew, has
@@ -19,9 +19,8 @@ import time
 from contextlib import nullcontext
 from unittest.mock import patch
 
-from sides.given import started
-
 import pdla
+from bench.common.given import started
 from pdla.array import chosen
 from pdla.bench.arguments import above_zero
 from pdla.comm.pending import done

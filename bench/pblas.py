@@ -1,4 +1,4 @@
-"""PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run: python bench/pblas.py [--json FILE]
+"""PDGEMM through pdla beside ScaLAPACK's own and beside native pdla, in one run: python -m bench.pblas [--json FILE]
 
 A C program (bench/clients/gemm.c) calls pdgemm_, which libpdla_pblas.so in turn computes itself and passes on to ScaLAPACK. Native
 pdla multiplies matrices in its own layouts, from Python, under the same MPI. The two jobs alternate, --rounds times; figures are
@@ -22,12 +22,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sides.launch import AS_ROOT, BENCH, OPEN_MPI, Job, core_type, no_scalapack
 
+from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.sides.jobs import Job
 from pdla.bench.arguments import positive, positives, to_write
 
 START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PDLA_THREADS": "1"}
 LIMIT = 600  # seconds of a job
 
 
@@ -47,7 +47,7 @@ def built(folder: Path) -> Path:
     """Build the C program, with the libraries beside it; gives its path."""
     for command in (
         [sys.executable, "-m", "pdla.native.build", "--to", folder],
-        ["make", "-C", BENCH / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],
+        ["make", "-C", ROOT / "bench" / "clients", f"LIB={folder}", f"TO={folder}", folder / "gemm_c"],
     ):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return folder / "gemm_c"
@@ -55,7 +55,7 @@ def built(folder: Path) -> Path:
 
 def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> dict[str, Any]:
     command = [*START, str(asked.ranks), program, str(n), str(block), str(asked.turns)]
-    environment = os.environ | ONE_THREAD | AS_ROOT | core_type() | {"PDLA_PBLAS_FLOPS": "0"}
+    environment = os.environ | threads(1) | AS_ROOT | core_type() | {"PDLA_PBLAS_FLOPS": "0"}
     said = subprocess.run(command, env=environment, timeout=LIMIT, check=True, capture_output=True, text=True).stdout
     return json.loads(said[said.index("{") :])
 

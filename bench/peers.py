@@ -1,4 +1,4 @@
-"""pdla beside what one would use instead, all in one run: python bench/peers.py [--quick] [--json FILE]
+"""pdla beside what one would use instead, all in one run: python -m bench.peers [--quick] [--json FILE]
 
 Sides: NumPy in one process on all cores; the ranks' own GEMMs without communication (the ceiling), with and without a barrier
 after each; allgather and numpy.matmul by hand; pdla through a plan, from 2-D blocks to 2-D blocks and in its native layouts (on
@@ -30,10 +30,11 @@ from itertools import product as cross
 from pathlib import Path
 
 from rich.console import Console
-from sides.figures import Row, exported, left_out, table, verdict
-from sides.launch import CORES, TORCH, Job, jobs, unfit
-from sides.product import Product
 
+from bench.common.launch import CORES
+from bench.common.product import Product
+from bench.sides.figures import Row, exported, left_out, table, verdict
+from bench.sides.jobs import TORCH, Job, jobs, unfit
 from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.measure.facts import processor
 

@@ -1,7 +1,7 @@
 """Words that a rank receives, over the lower bound, for every number P of ranks: pdla's boxes, and boxes of exactly P ranks.
 
-python bench/volume.py [--shapes MxNxK,...] [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot FILE] [--json FILE]
-python bench/volume.py --large
+python -m bench.volume [--shapes MxNxK,...] [--to 1024] [--every 1] [--convert 0] [--least 0] [--plot FILE] [--json FILE]
+python -m bench.volume --large
 
 --convert N also plans products from and to 2-D blocks on the near-square grid, conversions counted, for every N-th number of ranks.
 --least N computes for every N-th the fewest words with which any box can do, from and to these blocks, whichever rank is put where:

@@ -1,4 +1,4 @@
-"""The measurements on the emulated cluster, as each rank runs them: python -m claims.job SPEC, under bench/cluster.py.
+"""The measurements on the emulated cluster, as each rank runs them: python -m bench.claims.job SPEC, under bench/cluster.py.
 
 SPEC is a JSON object: cases (names), repeats, and results, a file to which rank 0 adds a line as soon as a case is done. A time
 runs from the first rank's start to the last one's end, between barriers, by the clock that all ranks share; a first pass is not
@@ -15,10 +15,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from claims.cases import CASES, Case
-from sides import meeting
 
 import pdla
+from bench.claims.cases import CASES, Case
+from bench.common import meeting
 from pdla import config
 
 PROBES = "probes"  # a name beside those of cases, for the network's own figures

@@ -1,7 +1,9 @@
 """One mpirun of sides that share an MPI: each product is made, checked, and timed in turns that alternate between the sides.
 
-python -m sides.job SPEC     JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, turn, results}
-turn  seconds.  Rank 0 appends a line of JSON to the file `results` for each product and side.
+python -m bench.sides.job SPEC
+
+SPEC is JSON of {work: [{sizes: [m, n, k, dtype], sides: [[module, variant]]}], check, turns, turn, results}; turn is in seconds.
+Rank 0 appends a line of JSON to the file `results` for each product and side.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
-from sides.meeting import Meeting, received
-from sides.product import Product, Side, fill_at_random, fill_with_integers, right
+
+from bench.common.meeting import Meeting, received
+from bench.common.product import Product, Side, fill_at_random, fill_with_integers, right
 
 MOST = 50  # products in a turn, at most
 
@@ -54,7 +57,7 @@ def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[
 
 def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Collective: the figures of a product, one line for each side."""
-    modules = [(importlib.import_module(f"sides.{name}"), variant) for name, variant in names]
+    modules = [(importlib.import_module(f"bench.sides.{name}"), variant) for name, variant in names]
     sides = [module.make(meeting.comm, product, variant) for module, variant in modules]
     exact = [checked(meeting, side, product) if spec["check"] else None for side in sides]
     for side in sides:

@@ -265,7 +265,7 @@ class Communicator(Group):
         """
         self._gapless(out)
         flat, target = x.reshape(-1), out.reshape(-1)
-        if self._stepwise(x.nbytes):
+        if self.stepwise(x.nbytes):
             for row in circulant.summed_everywhere(self.xp, self.rank, self.size, flat, target, op):
                 yield self._in_steps("allreduce", row, out)
             return
@@ -339,9 +339,8 @@ class Communicator(Group):
         for r, out in into.items():
             if r != self.rank and out.size:  # type: ignore[union-attr]
                 coming[r], size = out, size + out.nbytes  # type: ignore[union-attr]
-        if self._stepwise(size):
-            order = sorted(coming, key=lambda r: (r - self.rank) % self.size)
-            return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, order)
+        if self.stepwise(size):
+            return self._in_steps(verb, circulant.gathered(self.xp, self.rank, self.size, x, coming), outs, [*coming])
         if self.nodes > 1 and self._around(size):
             route = self._route
             hops = [hop for hop in route.hops if hop.owner in coming]
@@ -398,7 +397,7 @@ class Communicator(Group):
         """
         self._one_each(verb, parts)
         wide, size = summed_in(out.dtype, op), sum(part.nbytes for part in parts)
-        if self._stepwise(size):
+        if self.stepwise(size):
             return self._in_steps(verb, circulant.summed(self.xp, self.rank, parts, out, op), out)
         if self.nodes > 1 and self._pipelined(size, wide.itemsize // parts[0].itemsize):
             addends = [self._widened(part, wide) for part in parts]

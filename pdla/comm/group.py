@@ -89,8 +89,19 @@ class Group(ABC):
             return False
         return self._circle.in_order and pays(nbytes, self.nodes, len(self._circle.ranks[0]), growth)
 
-    def _stepwise(self, nbytes: int) -> bool:
-        """Whether pieces of `nbytes` in all are gathered, or summed, step by step (circulant.py)."""
+    def stepwise(self, nbytes: int) -> bool:
+        """Tell whether short pieces are gathered, or summed, step by step (circulant.py).
+
+        Parameters
+        ----------
+        nbytes : int
+            Of all pieces.
+
+        Returns
+        -------
+        bool
+            The same on every rank.
+        """
         return circulant.pays(nbytes, self.size)
 
     def _far(self, rank: int) -> bool:

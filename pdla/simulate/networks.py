@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf, isqrt, prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-import pdla
 from pdla import nn
+from pdla.comm.dry import dry_run
+from pdla.grid import ProcessGrid
 from pdla.layout import Layout, axes_of
+from pdla.matrix.create import zeros
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine
 from pdla.nn.scheme import LinearLayouts, cut_over
@@ -20,14 +22,34 @@ from pdla.simulate.estimate import Move, Seconds, Sizes, block, divisors, fastes
 from pdla.simulate.plural import plural
 from pdla.simulate.search import Candidate, Found, search
 
+Options = tuple[tuple[str, Any], ...]  # of a scheme, by name
 SCHEMES = ("Megatron1D", "Summa2D", "Tesseract", "Cube3D", "Tensor3D")
 STATES = 4  # arrays of the weights' size: weights, gradients, and AdamW's two moments
 MOST = 150  # dry runs in a search
 
 
 @dataclass(frozen=True)
-class Net:
-    """A transformer to train: its layers' sizes, and the sequences of a step."""
+class Transformer:
+    """A transformer to train, of which a step is predicted.
+
+    Parameters
+    ----------
+    hidden, heads, sequence : int
+        Features, attention heads of a layer, and tokens of a sequence.
+    batch, layers : int
+        Sequences of a step, and layers.
+    dtype : str, optional
+        Of weights and activations: "float32" or "float64".
+
+    Examples
+    --------
+    >>> gpt = pdla.simulate.Transformer(hidden=64, heads=8, sequence=8, batch=16, layers=2)
+    >>> [str(step.choice) for step in gpt.fastest(4, "a100x4", count=2).best]
+    ['Megatron1D row=4', 'Tensor3D row=4']
+    """
+
+    kind: ClassVar = "transformer"
+    grows: ClassVar = ("batch", "hidden")  # what may grow with the ranks
 
     hidden: int
     heads: int
@@ -38,15 +60,17 @@ class Net:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element."""
         return np.dtype(self.dtype).itemsize
 
     @property
     def tokens(self) -> int:
+        """Tokens of a step."""
         return self.batch * self.sequence
 
     @property
     def linears(self) -> tuple[tuple[str, int, int, tuple[int, int]], ...]:
-        """A layer's linears: for each its place in a pair, inputs, outputs, and the units in which these are cut."""
+        """A layer's linears: place in a pair, inputs, outputs, and the units in which these are cut."""
         h, size = self.hidden, self.hidden // self.heads
         attention = ("first", h, 3 * h, (1, 3 * size)), ("second", h, h, (size, 1))
         return *attention, ("first", h, 4 * h, (1, 1)), ("second", 4 * h, h, (1, 1))
@@ -57,9 +81,72 @@ class Net:
         return 3 * self.layers * self.tokens * (24 * self.hidden**2 + 2 * self.sequence * self.hidden)
 
     def lower_bound(self, ranks: int) -> float:
-        """Bytes that some rank must receive for the linears' products, each product taken by itself and no matrix held twice."""
+        """Bound the bytes that some rank must receive for the linears' products.
+
+        Each product is taken by itself, and no matrix is held twice.
+
+        Parameters
+        ----------
+        ranks : int
+            How many share the work.
+
+        Returns
+        -------
+        float
+            Bytes.
+        """
         words = sum(3 * received_lower_bound(self.tokens, n, k, ranks) for _, k, n, _ in self.linears)
         return self.layers * self.itemsize * words
+
+    def grown(self, ratio: float, what: str) -> Transformer:
+        """Give the transformer whose step is more work, as nearly as whole numbers allow.
+
+        Parameters
+        ----------
+        ratio : float
+            Of the work to this one's.
+        what : str
+            "batch", or "hidden": features and heads, as the square root of the ratio.
+
+        Returns
+        -------
+        Transformer
+            Of the same dtype.
+        """
+        if what == "batch":
+            return replace(self, batch=max(1, round(self.batch * ratio)))
+        heads = max(1, round(self.heads * ratio**0.5))
+        return replace(self, heads=heads, hidden=heads * (self.hidden // self.heads))
+
+    def fastest(
+        self, ranks: int, machine: Machine | str, count: int = 10, memory: float = inf, most: int = MOST,
+        schemes: Iterable[str] = SCHEMES,
+    ) -> Found[Step]:
+        """Find the fastest schemes and grids, by dry runs of a layer. Not collective.
+
+        Parameters
+        ----------
+        ranks : int
+            How many there are. Where no scheme can use all, as many as some scheme can.
+        machine : Machine or str
+            The machine, or its name or file.
+        count : int, optional
+            How many to find.
+        memory : float, optional
+            The most bytes that a rank may need.
+        most : int, optional
+            Dry runs, at most.
+        schemes : iterable of str, optional
+            Those to look at.
+
+        Returns
+        -------
+        Found
+            Of steps (`Step`), the fastest first.
+        """
+        on = Machine.of(machine)
+        guesses = (guess(choice, self, on) for choice in choices(usable(ranks, self), self, schemes))
+        return search(guesses, lambda choice: step(choice, self, on), count, most, memory)
 
     def __str__(self) -> str:
         return (
@@ -76,7 +163,7 @@ class Choice:
     name: str
     shape: tuple[int, ...]
     axes: tuple[str, ...]
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Options = ()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -87,7 +174,7 @@ class Choice:
         return prod(self.shape)
 
     def scheme(self, comm: Any) -> nn.Scheme:
-        return getattr(nn, self.name)(pdla.ProcessGrid(self.shape, self.axes, comm, order="C"), **dict(self.options))
+        return getattr(nn, self.name)(ProcessGrid(self.shape, self.axes, comm, order="C"), **dict(self.options))
 
     def placed(self, sizes: Sizes) -> Choice:
         """The same with the axes in another order."""
@@ -123,7 +210,7 @@ class Step:
 # ---------------------------------------------------------------------------------------------- what there is
 
 
-def choices(ranks: int, net: Net, schemes: Iterable[str] = SCHEMES) -> Iterator[Choice]:
+def choices(ranks: int, net: Transformer, schemes: Iterable[str] = SCHEMES) -> Iterator[Choice]:
     """Every scheme on every grid of all ranks that cuts heads, features and sequences into no more parts than there are of them."""
     for name in schemes:
         for shape, options in _grids(name, ranks, net):
@@ -133,13 +220,13 @@ def choices(ranks: int, net: Net, schemes: Iterable[str] = SCHEMES) -> Iterator[
                 yield choice
 
 
-def usable(ranks: int, net: Net) -> int:
+def usable(ranks: int, net: Transformer) -> int:
     """The greatest number of ranks, up to `ranks`, on which some scheme has a grid."""
     most = min(ranks, net.batch * net.heads * net.hidden)
     return next(count for count in range(most, 0, -1) if any(True for _ in choices(count, net)))
 
 
-def _grids(name: str, ranks: int, net: Net) -> Iterator[tuple[tuple[int, ...], tuple[tuple[str, Any], ...]]]:
+def _grids(name: str, ranks: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
     for data in divisors(ranks, net.batch):
         rest = ranks // data
         if name == "Megatron1D":
@@ -155,7 +242,7 @@ def _grids(name: str, ranks: int, net: Net) -> Iterator[tuple[tuple[int, ...], t
                 yield from _deep(name, data, rest // depth, depth, net)
 
 
-def _deep(name: str, data: int, flat: int, depth: int, net: Net) -> Iterator[tuple[tuple[int, ...], tuple[tuple[str, Any], ...]]]:
+def _deep(name: str, data: int, flat: int, depth: int, net: Transformer) -> Iterator[tuple[tuple[int, ...], Options]]:
     q = isqrt(flat)
     if name == "Tensor3D":
         yield from (((data, row, flat // row, depth), ()) for row in divisors(flat, net.heads))
@@ -163,7 +250,7 @@ def _deep(name: str, data: int, flat: int, depth: int, net: Net) -> Iterator[tup
         yield from (((data, q, q, depth), options) for options in ((), (("cut_weights", True),)))
 
 
-def _fits(choice: Choice, net: Net) -> bool:
+def _fits(choice: Choice, net: Transformer) -> bool:
     scheme, sizes = _uncut(choice.name, choice.options), choice.sizes
     sequences, heads = (prod(sizes.get(axis, 1) for axis in axes) for axes in cut_over(scheme.first.Y))
     features = max(prod(sizes.get(axis, 1) for axis in part) for part in cut_over(scheme.first.W))
@@ -171,22 +258,22 @@ def _fits(choice: Choice, net: Net) -> bool:
 
 
 @lru_cache
-def _uncut(name: str, options: tuple[tuple[str, Any], ...]) -> nn.Scheme:
+def _uncut(name: str, options: Options) -> nn.Scheme:
     """The scheme on a grid of one rank, whose tables and layouts are the same as on any other."""
     axes = {"Megatron1D": ("data", "row"), "Summa2D": ("data", "row", "col")}.get(name, ("data", "row", "col", "depth"))
-    return pdla.dry_run(1, Choice(name, (1,) * len(axes), axes, options).scheme)[0]
+    return dry_run(1, Choice(name, (1,) * len(axes), axes, options).scheme)[0]
 
 
 # ---------------------------------------------------------------------------------------------- closed forms
 
 
 @lru_cache(maxsize=1024)
-def _linears(name: str, options: tuple[tuple[str, Any], ...], net: Net) -> list[tuple[LinearLayouts, int, int]]:
+def _linears(name: str, options: Options, net: Transformer) -> list[tuple[LinearLayouts, int, int]]:
     scheme = _uncut(name, options)
     return [(scheme.linear(scheme.table(kind), net.sequence, units), k, n) for kind, k, n, units in net.linears]
 
 
-def moves(choice: Choice, net: Net) -> Iterator[Move]:
+def moves(choice: Choice, net: Transformer) -> Iterator[Move]:
     """What the first rank receives for a layer, forward and backward."""
     sizes, keep, m = choice.sizes, _uncut(choice.name, choice.options).keep, net.tokens
     for at, k, n in _linears(choice.name, choice.options, net):
@@ -207,7 +294,7 @@ def _vector(n: int, lies: Layout, sizes: Sizes, itemsize: int) -> Iterator[Move]
     yield from reduced(length(n, lies.cols, sizes), axes_of(lies.rows), sizes, itemsize)
 
 
-def _norm(lies: Layout, net: Net, sizes: Sizes) -> Iterator[Move]:
+def _norm(lies: Layout, net: Transformer, sizes: Sizes) -> Iterator[Move]:
     """A LayerNorm's sums over features, two forward and two at once backward, and the gradients of gain and offset."""
     tokens = length(net.tokens, lies.rows, sizes)
     for words in (tokens, tokens, 2 * tokens):
@@ -216,7 +303,7 @@ def _norm(lies: Layout, net: Net, sizes: Sizes) -> Iterator[Move]:
         yield from _vector(net.hidden, lies, sizes, net.itemsize)
 
 
-def guess(choice: Choice, net: Net, machine: Machine) -> Candidate[Choice]:
+def guess(choice: Choice, net: Transformer, machine: Machine) -> Candidate[Choice]:
     """The choice with its axes in the order in which messages take least time, and its closed forms.
 
     Of memory it has what its linears need.
@@ -228,14 +315,14 @@ def guess(choice: Choice, net: Net, machine: Machine) -> Candidate[Choice]:
     return Candidate(choice.placed(sizes), whole, net.layers * _held(choice, net))
 
 
-def _work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Net, machine: Machine) -> float:
+def _work(at: LinearLayouts, k: int, n: int, choice: Choice, net: Transformer, machine: Machine) -> float:
     """Seconds of a linear's three products."""
     sizes = choice.sizes
     tokens, outputs = length(net.tokens, at.y.rows, sizes), length(n, at.y.cols, sizes)
     return 3 * machine.gemm(tokens, outputs, length(k, at.w.rows, sizes), net.dtype)
 
 
-def _held(choice: Choice, net: Net) -> int:
+def _held(choice: Choice, net: Transformer) -> int:
     """Bytes that a layer's linears need at least: weights with their gradients and moments, inputs, and the first one's outputs."""
     sizes, words = choice.sizes, 0
     for i, (at, k, n) in enumerate(_linears(choice.name, choice.options, net)):
@@ -247,7 +334,7 @@ def _held(choice: Choice, net: Net) -> int:
 # ---------------------------------------------------------------------------------------------- dry runs
 
 
-def step(choice: Choice, net: Net, machine: Machine) -> Step:
+def step(choice: Choice, net: Transformer, machine: Machine) -> Step:
     """The cost of a step: that of one layer, by a dry run forward and backward, times the number of layers."""
     sizes = choice.sizes
     alone = all(n == 1 for axis, n in sizes.items() if axis != "data")  # then all schemes do the same
@@ -256,25 +343,17 @@ def step(choice: Choice, net: Net, machine: Machine) -> Step:
 
 
 @lru_cache(maxsize=256)
-def _layer(choice: Choice, net: Net, machine: Machine) -> tuple[float, float, int, int, int, int]:
+def _layer(choice: Choice, net: Transformer, machine: Machine) -> tuple[float, float, int, int, int, int]:
     """A layer's figures, in Step's order."""
 
     def program(comm: Any) -> tuple[int, int]:
         scheme = choice.scheme(comm)
         layer = nn.TransformerLayer(scheme, net.hidden, net.heads, sequence=net.sequence, dtype=net.dtype)
-        x = pdla.zeros((net.tokens, net.hidden), scheme.grid, scheme.residual(net.sequence), dtype=net.dtype)
+        x = zeros((net.tokens, net.hidden), scheme.grid, scheme.residual(net.sequence), dtype=net.dtype)
         y = layer.forward(x)
         kept = layer.kept_bytes()
         layer.backward(y)
         return sum(value.stored.nbytes for value in layer.parameters().values()), kept
 
-    held, ledger = pdla.dry_run(choice.ranks, program, machine=machine)
+    held, ledger = dry_run(choice.ranks, program, machine=machine)
     return ledger.seconds, ledger.computed, ledger.bytes_received, ledger.messages, *held
-
-
-def best(
-    ranks: int, net: Net, machine: Machine, count: int, schemes: Iterable[str] = SCHEMES, memory: float = inf, most: int = MOST
-) -> Found[Step]:
-    """The `count` fastest schemes and grids of all ranks that need at most `memory` bytes a rank, by at most `most` dry runs."""
-    guesses = (guess(choice, net, machine) for choice in choices(ranks, net, schemes))
-    return search(guesses, lambda choice: step(choice, net, machine), count, most, memory)

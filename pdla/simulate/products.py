@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, log, prod, sqrt
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-import pdla
+from pdla.comm.dry import dry_run
+from pdla.comm.ledger import record
+from pdla.errors import ShapeError
+from pdla.grid import ProcessGrid
+from pdla.indices import MOST as LONGEST
 from pdla.layout import Layout
-from pdla.matmul import boxes, roles
+from pdla.matmul import boxes, plan_matmul, roles
 from pdla.matmul.algorithms import NAMED
 from pdla.matmul.algorithms.table import Table
 from pdla.matmul.schedules import ON_GRID, SCHEDULES
+from pdla.matrix.create import zeros
 from pdla.matrix.redistribute import sums
 from pdla.model import received_lower_bound
 from pdla.model.machine import Machine, operations
@@ -28,7 +33,24 @@ MOST = 24  # dry runs in a search
 
 @dataclass(frozen=True)
 class Product:
-    """C = A B: A is m x k, B is k x n."""
+    """C = A B, of which the cost is predicted.
+
+    Parameters
+    ----------
+    m, n, k : int
+        A is m x k, B is k x n.
+    dtype : str, optional
+        Of A, B and C.
+
+    Examples
+    --------
+    >>> found = pdla.simulate.Product(512, 512, 512).fastest(16, "a100x4", count=1)
+    >>> [str(cost.choice) for cost in found.best]
+    ['3d by gather m=2 n=2']
+    """
+
+    kind: ClassVar = "product"
+    grows: ClassVar = ("m, n and k",)  # what may grow with the ranks
 
     m: int
     n: int
@@ -37,6 +59,7 @@ class Product:
 
     @property
     def itemsize(self) -> int:
+        """Bytes of an element."""
         return np.dtype(self.dtype).itemsize
 
     @property
@@ -50,8 +73,71 @@ class Product:
         return (self.m, self.k), (self.k, self.n), (self.m, self.n)
 
     def lower_bound(self, ranks: int) -> float:
-        """Bytes that some rank must receive."""
+        """Bound the bytes that some rank must receive.
+
+        Parameters
+        ----------
+        ranks : int
+            How many share the work.
+
+        Returns
+        -------
+        float
+            Bytes.
+        """
         return self.itemsize * received_lower_bound(self.m, self.n, self.k, ranks)
+
+    def grown(self, ratio: float, what: str) -> Product:
+        """Give the product that is more work, as nearly as whole numbers allow.
+
+        Parameters
+        ----------
+        ratio : float
+            Of the work to this one's.
+        what : str
+            "m, n and k": as its cube root.
+
+        Returns
+        -------
+        Product
+            Of the same dtype.
+
+        Raises
+        ------
+        ShapeError
+            Where they would be longer than any matrix may be.
+        """
+        m, n, k = (max(1, round(size * ratio ** (1 / 3))) for size in (self.m, self.n, self.k))
+        if max(m, n, k) > LONGEST:
+            raise ShapeError(f"m n k = {m} {n} {k}, on {ratio:g} times the ranks, are too long: each is up to {LONGEST}")
+        return replace(self, m=m, n=n, k=k)
+
+    def fastest(
+        self, ranks: int, machine: Machine | str, count: int = 10, memory: float = inf, most: int = MOST
+    ) -> Found[Cost]:
+        """Find the fastest algorithms and grids, by dry runs. Not collective.
+
+        Parameters
+        ----------
+        ranks : int
+            How many there are, at most.
+        machine : Machine or str
+            The machine, or its name or file.
+        count : int, optional
+            How many to find.
+        memory : float, optional
+            The most bytes that a rank may need.
+        most : int, optional
+            Dry runs, at most.
+
+        Returns
+        -------
+        Found
+            Of costs (`Cost`), the fastest first.
+        """
+        on = Machine.of(machine)
+        guesses = (guess(self, table, on) for table in tables(self, ranks, on))
+        return search(guesses, lambda choice: cost(self, choice, ranks, on), count, most, memory)
 
     def __str__(self) -> str:
         return f"C = A B, m n k = {self.m} {self.n} {self.k}, {self.dtype}"
@@ -76,10 +162,10 @@ class Choice:
     def sizes(self) -> dict[str, int]:
         return {axis: self.table.sizes[axis] for axis in self.order}
 
-    def grid(self, comm: Any) -> pdla.ProcessGrid:
+    def grid(self, comm: Any) -> ProcessGrid:
         axes = self.table.axes
         ranks = np.arange(self.ranks).reshape([*self.sizes.values()]).transpose([self.order.index(axis) for axis in axes])
-        return pdla.ProcessGrid.trusted(self.table.shape, comm, ranks, axes)
+        return ProcessGrid.trusted(self.table.shape, comm, ranks, axes)
 
     def __str__(self) -> str:
         grid = " ".join(f"{axis}={n}" for axis, n in self.sizes.items() if n > 1) or "1 rank"
@@ -227,21 +313,13 @@ def cost(product: Product, choice: Choice, ranks: int, machine: Machine) -> Cost
     def program(comm: Any) -> Cost:
         grid = choice.grid(comm)
         a, b, _ = product.shapes
-        A, B = (pdla.zeros(shape, grid, layout, dtype=product.dtype) for shape, layout in ((a, table.A), (b, table.B)))
-        plan = pdla.plan_matmul(A, B, algorithm=choice.name, layout=table.C, **own)
+        A, B = (zeros(shape, grid, layout, dtype=product.dtype) for shape, layout in ((a, table.A), (b, table.B)))
+        plan = plan_matmul(A, B, algorithm=choice.name, layout=table.C, **own)
         begun, computed = comm.clock.time, comm.clock.computed
-        with pdla.record() as ledger:
+        with record() as ledger:
             C = plan(A, B)
         held = sum(X.stored.nbytes for X in (A, B, C))
         taken = comm.clock.time - begun, comm.clock.computed - computed
         return Cost(choice, *taken, ledger.bytes_received, ledger.messages, ledger.peak_workspace, held)
 
-    return pdla.dry_run(ranks, program, machine=machine)[0]
-
-
-def best(
-    ranks: int, product: Product, machine: Machine, count: int, memory: float = inf, most: int = MOST
-) -> Found[Cost]:
-    """The `count` fastest algorithms and grids of at most so many ranks and `memory` bytes a rank, by at most `most` dry runs."""
-    guesses = (guess(product, table, machine) for table in tables(product, ranks, machine))
-    return search(guesses, lambda choice: cost(product, choice, ranks, machine), count, most, memory)
+    return dry_run(ranks, program, machine=machine)[0]

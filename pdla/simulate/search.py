@@ -38,10 +38,24 @@ R = TypeVar("R", bound=Result)
 
 @dataclass(frozen=True)
 class Found(Generic[R]):
-    """What a search has found, fastest first, and how many candidates there were.
+    """What a search has found, and how many candidates there were.
 
-    How many of these were run, and how many were not, since they need too much memory or cannot be faster. The others promised
-    less than those run. smallest: bytes of the least that were too many.
+    Parameters
+    ----------
+    best : list
+        The fastest first, with their `choice`, `seconds`, and `size`: bytes that a rank needs.
+    possible, run : int
+        How many candidates there were, and how many were run dry.
+    too_large, too_slow : int
+        How many were not run, as they need too much memory or cannot be faster.
+    smallest : float
+        The least bytes that were too many.
+
+    Examples
+    --------
+    >>> found = pdla.simulate.Product(512, 512, 512).fastest(16, "a100x4", count=1)
+    >>> len(found.best), found.possible == found.run + found.too_slow + found.not_looked_at
+    (1, True)
     """
 
     best: list[R]
@@ -53,10 +67,22 @@ class Found(Generic[R]):
 
     @property
     def not_looked_at(self) -> int:
+        """How many promised less than those that were run."""
         return self.possible - self.run - self.too_large - self.too_slow
 
     def words(self, of: tuple[str, ...]) -> str:
-        """What was looked at, in words; of: the parts of a candidate, such as a scheme and a grid, in the singular."""
+        """Say what was looked at.
+
+        Parameters
+        ----------
+        of : tuple of str
+            The parts of a candidate, such as a scheme and a grid, in the singular.
+
+        Returns
+        -------
+        str
+            A sentence.
+        """
         left = [f"{self.too_large:,} {plural(self.too_large, 'needs', 'need')} more memory"] if self.too_large else []
         whose = plural(self.too_slow, "its", "their")
         left += [f"{self.too_slow:,} cannot be faster: {whose} work or {whose} bytes alone take longer"] if self.too_slow else []

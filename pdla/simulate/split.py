@@ -15,11 +15,13 @@ from operator import itemgetter
 from statistics import fmean, median
 from typing import NamedTuple
 
-import pdla
 from pdla.comm.agreement import name
 from pdla.comm.clock import now
-from pdla.comm.ledger import Event, Ledger
+from pdla.comm.communicator import Communicator
+from pdla.comm.dry import dry_run
+from pdla.comm.ledger import Event, Ledger, record
 from pdla.model.machine import Machine
+from pdla.simulate.all_ranks import dry_run_all
 from pdla.simulate.plural import plural
 
 RANKS, SPANS = 64, 2000  # of a timeline, at most; a prediction for more ranks runs one of them
@@ -128,33 +130,33 @@ def _timeline(parts: Sequence[Part], ranks: int) -> Timeline:
 Work = Callable[[], object]
 
 
-def measured(comm: pdla.Communicator, work: Work) -> tuple[Ledger, Split]:
+def measured(comm: Communicator, work: Work) -> tuple[Ledger, Split]:
     """Collective: run work() once; gives this rank's ledger, and where the time of all ranks went."""
     ledger, part = _run(comm, work, SPANS // min(comm.size, RANKS))
     parts = zip(comm.share(part), _ahead(comm), strict=True)
     return ledger, together([told.moved(-ahead) for told, ahead in parts], comm.size)
 
 
-def foretold(ranks: int, machine: Machine, make: Callable[[pdla.Communicator], Work]) -> Split:
+def foretold(ranks: int, machine: Machine, make: Callable[[Communicator], Work]) -> Split:
     """Where the time goes on that machine, by dry runs of the work that make(comm) gives, run once before to plan. Not collective.
 
     All ranks are run, so that one that is late delays others; of more than RANKS, the first alone, as if the others kept pace
     with it.
     """
 
-    def planned(comm: pdla.Communicator) -> Work:
+    def planned(comm: Communicator) -> Work:
         work = make(comm)
         work()
         return work
 
     if ranks > RANKS:
-        part = pdla.dry_run(ranks, lambda comm: _run(comm, planned(comm), SPANS)[1], machine=machine)[0]
+        part = dry_run(ranks, lambda comm: _run(comm, planned(comm), SPANS)[1], machine=machine)[0]
         return together([part.moved(-part.begin)], ranks)
-    return pdla.dry_run_all(ranks, lambda comm: measured(comm, planned(comm))[1], machine=machine).results[0]
+    return dry_run_all(ranks, lambda comm: measured(comm, planned(comm))[1], machine=machine).results[0]
 
 
-def _run(comm: pdla.Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
-    with pdla.record() as ledger:
+def _run(comm: Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
+    with record() as ledger:
         comm.xp.finish()
         comm.barrier()
         begin = now()
@@ -164,7 +166,7 @@ def _run(comm: pdla.Communicator, work: Work, kept: int) -> tuple[Ledger, Part]:
     return ledger, Part.of(comm.rank, ledger.events, begin, end, kept)
 
 
-def _ahead(comm: pdla.Communicator) -> list[float]:
+def _ahead(comm: Communicator) -> list[float]:
     """Collective: for each rank, the seconds by which its clock is ahead of rank 0's. The ranks of a node share a clock."""
     if comm.nodes == 1:
         return [0.0] * comm.size

@@ -17,12 +17,12 @@ from pdla.comm.collectives import ring
 from pdla.model.machine import Machine
 from pdla.simulate import estimate, networks, products
 from pdla.simulate.estimate import Seconds
-from pdla.simulate.networks import SCHEMES, Net
+from pdla.simulate.networks import SCHEMES, Transformer
 from pdla.simulate.products import Product
 from pdla.simulate.search import Candidate, Found, search
 
-SMALL = Net(hidden=64, heads=8, sequence=8, batch=16, layers=2)
-RAGGED = Net(hidden=60, heads=5, sequence=7, batch=13, layers=3)
+SMALL = Transformer(hidden=64, heads=8, sequence=8, batch=16, layers=2)
+RAGGED = Transformer(hidden=60, heads=5, sequence=7, batch=13, layers=3)
 SLOW = Machine(flops=1e15, call=0.0, memory=1e30, bandwidth=1e3, network=1e3, latency=0.0, far_latency=0.0)
 NODES = Machine(flops=1e15, call=0.0, memory=1e30, bandwidth=1e12, network=1e3, latency=0.0, far_latency=0.0, node=4)
 MIXED = Machine(flops=1e11, memory=1e11, bandwidth=1e9, network=1e8, latency=1e-6, far_latency=1e-5, node=4)
@@ -218,7 +218,7 @@ def test_one_is_counted_in_the_singular():
         "; 1 needs more memory; 1 cannot be faster: its work or its bytes alone take longer; 1 that promises less was not looked at"
     )
     assert Found([], 1, 1, 0, 0, 0.0).words(of) == "1 scheme and grid: 1 run dry"
-    assert str(Net(1, 1, 1, 1, 1)) == "1 layer of 1 feature, 1 head, 1 sequence of 1, 32-bit floats"
+    assert str(Transformer(1, 1, 1, 1, 1)) == "1 layer of 1 feature, 1 head, 1 sequence of 1, 32-bit floats"
 
 
 def test_one_rank_is_no_ranks(capsys):
@@ -231,16 +231,16 @@ def test_one_rank_is_no_ranks(capsys):
 
 
 def test_without_a_network_only_work_counts():
-    for step in networks.best(16, SMALL, FREE, 3).best:
+    for step in SMALL.fastest(16, FREE, 3).best:
         assert step.computing == pytest.approx(step.seconds)
-    (cost,) = products.best(16, Product(64, 64, 64), FREE, 1).best
+    (cost,) = Product(64, 64, 64).fastest(16, FREE, 1).best
     assert cost.seconds == pytest.approx(2 * 64**3 / 16 / 1e9)
 
 
 def test_on_a_slow_network_the_least_volume_wins():
     every = [networks.step(choice, SMALL, SLOW) for choice in networks.choices(16, SMALL)]
-    assert networks.best(16, SMALL, SLOW, 1).best[0].received == min(step.received for step in every)
-    (cost,) = products.best(8, Product(64, 64, 64), SLOW, 1).best
+    assert SMALL.fastest(16, SLOW, 1).best[0].received == min(step.received for step in every)
+    (cost,) = Product(64, 64, 64).fastest(8, SLOW, 1).best
     assert cost.choice.table.box == (2, 2, 2)
     assert cost.received == 8 * 3 * 32 * 32 // 2 == round(Product(64, 64, 64).lower_bound(8))
 
@@ -248,17 +248,17 @@ def test_on_a_slow_network_the_least_volume_wins():
 def test_on_nodes_of_four_what_moves_most_stays_on_a_node():
     """Megatron's activations within a node, and between nodes the gradients of a quarter of the weights; Tesseract's panels, and
     nothing between nodes; of a product that is no work, everything on one node."""
-    net = Net(hidden=32, heads=8, sequence=64, batch=64, layers=1)
-    (step,) = networks.best(16, net, NODES, 1, ("Megatron1D",)).best
+    net = Transformer(hidden=32, heads=8, sequence=64, batch=64, layers=1)
+    (step,) = net.fastest(16, NODES, 1, schemes=("Megatron1D",)).best
     assert [*step.choice.sizes.items()] == [("data", 4), ("row", 4)]
-    slow, fast = (products.best(8, Product(1024, 32, 32), replace(NODES, flops=flops), 1).best[0] for flops in (1e9, 1e15))
+    slow, fast = (Product(1024, 32, 32).fastest(8, replace(NODES, flops=flops), 1).best[0] for flops in (1e9, 1e15))
     assert slow.choice.order[0] == "depth" and slow.choice.sizes["depth"] == 2 and fast.choice.ranks <= 4
     assert fast.seconds < slow.seconds < 32 * 32 * 8 / 1e3  # not even one B has come from another node
 
 
 def test_every_layer_is_counted():
     choice = networks.Choice("Tensor3D", (1, 2, 2, 1), ("data", "row", "col", "depth"))
-    one, three = (networks.step(choice, Net(64, 8, 8, 16, layers), MIXED) for layers in (1, 3))
+    one, three = (networks.step(choice, Transformer(64, 8, 8, 16, layers), MIXED) for layers in (1, 3))
     for figure in ("seconds", "computing", "received", "messages", "parameters", "kept", "size"):
         assert getattr(three, figure) == 3 * getattr(one, figure) > 0
 
@@ -274,13 +274,13 @@ def test_every_choice_uses_all_ranks_and_cuts_no_more_than_there_is(ranks):
 
 
 def test_ranks_that_no_scheme_can_use():
-    few = Net(hidden=4, heads=2, sequence=4, batch=3, layers=1)
+    few = Transformer(hidden=4, heads=2, sequence=4, batch=3, layers=1)
     assert [networks.usable(ranks, few) for ranks in (12, 23, 24, 10**6)] == [12, 3 * 2 * 3, 24, 24]
 
 
 def test_a_million_ranks():
-    net = Net(hidden=3072, heads=64, sequence=512, batch=64, layers=24)
-    found = networks.best(10**6, net, Machine.load("a100x4"), 1, most=1)
+    net = Transformer(hidden=3072, heads=64, sequence=512, batch=64, layers=24)
+    found = net.fastest(10**6, Machine.load("a100x4"), 1, most=1)
     assert found.run == 1 and found.best[0].choice.ranks == 10**6 and found.possible > 50
 
 

@@ -8,10 +8,10 @@ import pytest
 from helpers.commands import FREE, command
 
 from pdla.bench.commands import scale
-from pdla.bench.commands.scale import grown, predicted
 from pdla.model.machine import Machine
-from pdla.simulate.networks import SCHEMES, Net
+from pdla.simulate.networks import SCHEMES, Transformer
 from pdla.simulate.products import Product
+from pdla.simulate.scaling import scaling
 
 LARGE = ["--hidden", "16", "--heads", "4", "--sequence", "4", "--batch", "4", "--layers", "1"]
 LINKED = Machine(flops=1e9, call=0.0, memory=1e30, bandwidth=1e7, latency=0.0, far_latency=0.0)
@@ -45,11 +45,11 @@ def test_numbers_of_ranks(written, words, counts):
 
 
 def test_what_grows():
-    assert grown(Product(10, 20, 30), 8, "m, n and k growing") == Product(20, 40, 60)
-    net = Net(hidden=64, heads=8, sequence=8, batch=3, layers=2)
-    assert grown(net, 16, "batch growing") == Net(64, 8, 8, 48, 2)
-    assert grown(net, 16, "hidden growing") == Net(256, 32, 8, 3, 2)
-    assert grown(net, 16, "") is net
+    assert Product(10, 20, 30).grown(8, "m, n and k") == Product(20, 40, 60)
+    net = Transformer(hidden=64, heads=8, sequence=8, batch=3, layers=2)
+    assert net.grown(16, "batch") == Transformer(64, 8, 8, 48, 2)
+    assert net.grown(16, "hidden") == Transformer(256, 32, 8, 3, 2)
+    assert [point.problem for point in scaling(net, [1, 2], FREE)] == [net, net]
 
 
 def test_without_a_network_products_scale_perfectly(written):
@@ -65,10 +65,10 @@ def test_without_a_network_products_scale_perfectly(written):
 
 def test_a_network_costs_efficiency_and_a_faster_one_less():
     slower = replace(LINKED, bandwidth=1e6)
-    for of in (Net(hidden=16, heads=2, sequence=4, batch=4, layers=1), Product(64, 64, 64)):
-        one = predicted(of, 1, LINKED, float("inf"))
-        fast, slow, free = (predicted(of, 8, machine, float("inf")).best["seconds"] for machine in (LINKED, slower, FREE))
-        assert free < fast < slow and one.best["seconds"] / 8 <= free * (1 + 1e-9)
+    for of in (Transformer(hidden=16, heads=2, sequence=4, batch=4, layers=1), Product(64, 64, 64)):
+        [one] = scaling(of, [1], LINKED)
+        fast, slow, free = (next(scaling(of, [8], machine)).best.seconds for machine in (LINKED, slower, FREE))
+        assert free < fast < slow and one.best.seconds / 8 <= free * (1 + 1e-9)
 
 
 def test_each_scheme_ends_where_it_has_no_grid(written):

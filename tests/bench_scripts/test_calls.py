@@ -1,6 +1,5 @@
 """Paths are short: how many Python calls products and layers take, as bench/calls.py counts them."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,19 +8,17 @@ import pytest
 import scipy.linalg  # noqa: F401 - so that none of its import is counted
 
 import pdla
+from bench import calls
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "calls.py"
-spec = importlib.util.spec_from_file_location("calls", SCRIPT)
-calls = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(calls)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(4, 6_000), (64, 10_500), (1024, 11_500)])
 @pytest.mark.parametrize("layout", calls.LAYOUTS)
 def test_calls_of_the_first_product(layout, ranks, most):
     """Dry, in a process of its own, where nothing is known of such a product yet."""
-    program = f"import calls, pdla; print(*pdla.dry_run({ranks}, calls.products, calls.LAYOUTS[{layout!r}])[0])"
-    done = subprocess.run([sys.executable, "-c", program], cwd=SCRIPT.parent, check=True, capture_output=True, text=True)
+    program = f"import pdla; from bench import calls; print(*pdla.dry_run({ranks}, calls.products, calls.LAYOUTS[{layout!r}])[0])"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
     first, _, again = map(int, done.stdout.split())
     assert first <= most and again <= most
 

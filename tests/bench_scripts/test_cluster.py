@@ -1,6 +1,5 @@
 """The emulated cluster: the kernel counts on its links what ledgers say and little more, and nothing is left behind."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -13,7 +12,9 @@ from pathlib import Path
 import pytest
 from helpers.jobs import LONGEST
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "cluster.py"
+from bench import cluster
+
+ROOT = Path(__file__).parents[2]
 PROBE = "ip link add end0 type veth peer name end1 && tc qdisc add dev end0 root tbf rate 1mbit burst 128kb latency 200ms"
 BROADCAST = """
 import socket
@@ -78,9 +79,9 @@ class Job:
         self.mark, self.before = f"PDLA_TEST_MARK={uuid.uuid4()}", remains()
         name, _, value = self.mark.partition("=")
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [*before, sys.executable, SCRIPT, *map(str, words)]
+        command = [*before, sys.executable, "-m", "bench.cluster", *map(str, words)]
         env = os.environ | environment | {name: value}
-        self.process = subprocess.Popen(command, env=env, preexec_fn=heed, **pipes)
+        self.process = subprocess.Popen(command, cwd=ROOT, env=env, preexec_fn=heed, **pipes)
 
     def end(self):
         """Its exit status, what it printed, and what it said on stderr."""
@@ -138,9 +139,6 @@ def test_what_cannot_be_run_is_refused_in_one_line(words, said):
     [(1000, "/bin/ip", "network namespaces need root"), (0, None, "'ip' is not on PATH: Debian's package iproute2 brings it")],
 )
 def test_without_root_or_tools_one_line_says_so(user, found, said, monkeypatch, capsys):
-    spec = importlib.util.spec_from_file_location("cluster", SCRIPT)
-    cluster = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(cluster)
     monkeypatch.setattr(cluster.os, "geteuid", lambda: user)
     monkeypatch.setattr(cluster.shutil, "which", lambda name: found)
     assert cluster.main(["--", "python", "-V"]) == 2

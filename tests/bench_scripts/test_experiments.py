@@ -11,13 +11,11 @@ import pytest
 from helpers.jobs import LONGEST
 
 import pdla
+from bench import experiments
+from bench.claims import cases, claims, dry, job, page, tables
 from pdla.model.machine import Machine
 
-BENCH = Path(__file__).parents[2] / "bench"
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(BENCH)
-    import experiments
-    from claims import cases, claims, dry, job, page, tables
+ROOT = Path(__file__).parents[2]
 
 STRONG = "strong Tesseract [4,4,4]"
 
@@ -248,8 +246,8 @@ def test_why_there_is_no_cluster_is_kept(tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_run_is_refused(words, said, tmp_path):
-    command = [sys.executable, BENCH / "experiments.py", "--json", tmp_path / "found.json", *words]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=LONGEST)
+    command = [sys.executable, "-m", "bench.experiments", "--json", tmp_path / "found.json", *words]
+    done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode != 0 and said in done.stderr and not done.stdout
 
 

@@ -1,6 +1,5 @@
 """How the measuring scripts are started: --help and wrong arguments print what a script is for."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -8,23 +7,14 @@ from pathlib import Path
 import pytest
 from helpers.jobs import LONGEST
 
-SIDES = Path(__file__).parents[2] / "bench" / "sides"
+from bench.common import schemes
+from bench.common.given import started
 
-
-def side(name):
-    spec = importlib.util.spec_from_file_location(name, SIDES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def started():
-    return side("given").started
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("words", "called"), [([], (3, 4)), (["5"], (5, 4)), (["5", "6"], (5, 6))])
-def test_words_are_numbers_in_their_order(started, monkeypatch, words, called):
+def test_words_are_numbers_in_their_order(monkeypatch, words, called):
     got = []
     monkeypatch.setattr("sys.argv", ["script.py", *words])
     started(lambda n=3, turns=4: got.append((n, turns)), int, "what it is for")
@@ -32,14 +22,14 @@ def test_words_are_numbers_in_their_order(started, monkeypatch, words, called):
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])
-def test_help_is_what_the_script_is_for(started, monkeypatch, capsys, word):
+def test_help_is_what_the_script_is_for(monkeypatch, capsys, word):
     monkeypatch.setattr("sys.argv", ["script.py", word])
     started(pytest.fail, int, "what it is for")
     assert capsys.readouterr().out == "what it is for\n"
 
 
 @pytest.mark.parametrize("words", [["x"], ["1.5"], ["1", "2"], []])
-def test_what_fits_nothing_is_told(started, monkeypatch, words):
+def test_what_fits_nothing_is_told(monkeypatch, words):
     monkeypatch.setattr("sys.argv", ["bench/script.py", *words])
     with pytest.raises(SystemExit) as ended:
         started(lambda n: pytest.fail(f"began with {n}"), int, "what it is for")
@@ -49,7 +39,7 @@ def test_what_fits_nothing_is_told(started, monkeypatch, words):
 REFUSED = {
     "blas.py 12x3": "'12x3' is not a product: give m x n x k",
     "large_counts.py 12": "too many positional arguments",
-    "against_numpy.py -5": "'-5' is not a whole number of 1 or more",
+    "call_cost.py -5": "'-5' is not a whole number of 1 or more",
     "broadcasts.py 0": "'0' is not a whole number of 1 or more",
     "rates.py x": "'x' is not a whole number of 0 or more",
     "planning.py 10000001": "'10000001' is too many: up to 10000000 ranks",
@@ -101,20 +91,21 @@ def test_a_count_without_a_program_tells_how_it_is_started(words):
 def test_without_openblas_of_the_system_another_library_is_asked_for():
     """The program itself was taken for the library: its name was None."""
     code = "import ctypes.util, os, runpy, sys; os.environ.pop('PDLA_BLAS', None); ctypes.util.find_library = lambda name: None; "
-    code += "sys.argv[:] = ['blas.py']; sys.path.insert(0, '.'); runpy.run_path('blas.py', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=SIDES.parent, capture_output=True, text=True, timeout=LONGEST)
+    code += "sys.argv[:] = ['blas.py']; runpy.run_module('bench.blas', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)
     assert done.returncode == 1 and done.stderr.startswith("blas.py: there is no OpenBLAS of the system's here: PDLA_BLAS= names")
 
 
 def ended(script, *words):
-    return subprocess.run([sys.executable, SIDES.parent / script, *words], capture_output=True, text=True, timeout=LONGEST)
+    command = [sys.executable, "-m", f"bench.{script.removesuffix('.py')}", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LONGEST)
 
 
 @pytest.mark.parametrize("first", ["Serial", "Tensor3D(row=1, col=1)"])
 def test_a_distance_from_serial_is_told_only_where_serial_has_run(capsys, first):
     results = {first: {"losses": [2.0, 1.0], "accuracy": 0.5}, "Cube3D": {"losses": [2.0, 1.1], "accuracy": 0.5}}
     for name in results:
-        side("schemes").show(name, results)
+        schemes.show(name, results)
     one, other = capsys.readouterr().out.splitlines()
     assert one.endswith("accuracy 0.5000, from Serial 0e+00" if first == "Serial" else "accuracy 0.5000")
     assert other.endswith("accuracy 0.5000, from Serial 1e-01" if first == "Serial" else "accuracy 0.5000")

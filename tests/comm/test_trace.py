@@ -4,6 +4,7 @@ Trace Event Format, Google 2016: phases M (metadata), X (complete: ts and dur, n
 of one category and id).
 """
 
+import itertools
 import json
 from collections import Counter
 from itertools import pairwise
@@ -14,6 +15,7 @@ import pytest
 from helpers.clocks import Ahead
 
 import pdla
+from pdla import record, run
 from pdla.comm.clock import current as current_clock
 from pdla.comm.clock import now
 from pdla.comm.ledger import note_read
@@ -126,3 +128,35 @@ def test_clocks_are_aligned(tmp_path):
     rows = checked(tmp_path / "all.json")
     assert {row["pid"] for row in rows if row["ph"] == "e"} == {0, 1, 2}
     assert max(row["ts"] for row in rows if "ts" in row) < 60e6
+
+
+def test_a_trace_can_be_saved(tmp_path):
+    """Of one rank, and of all of them by rank 0: work as spans that do not cross, messages as pairs, clocks that agree."""
+    import json
+
+    def program(comm):
+        grid = pdla.ProcessGrid((1, 2), comm=comm)
+        A = pdla.ones((64, 64), grid, pdla.Layout("row", "col"))
+        with record() as ledger, pdla.tagged("product"):
+            pdla.matmul(A, A, algorithm="summa", panel=16)
+        ledger.save_trace(tmp_path / f"{comm.rank}.json")
+        ledger.save_trace(tmp_path / "all.json", comm)
+        with pytest.raises(OSError, match="nowhere"):
+            ledger.save_trace(tmp_path / "nowhere" / "all.json", comm)
+        with pytest.raises(OSError, match="null"):
+            ledger.save_trace("all\0.json", comm)
+        return len(ledger.events)
+
+    counts = run(2, program)
+    alone, all_ranks = (json.loads((tmp_path / f"{name}.json").read_text())["traceEvents"] for name in ("1", "all"))
+    assert {row["pid"] for row in alone} == {0} and {row["pid"] for row in all_ranks} == {0, 1}
+    assert [row["args"]["name"] for row in all_ranks if row["ph"] == "M"] == ["rank 0", "rank 1"]
+    begun, ended = ({row["id"]: row for row in all_ranks if row["ph"] == phase} for phase in "be")
+    spans = [row for row in all_ranks if row["ph"] == "X"]
+    assert len(spans) + len(begun) == sum(counts) and begun.keys() == ended.keys()
+    assert all(begun[i]["ts"] <= ended[i]["ts"] and begun[i]["cat"] == ended[i]["cat"] for i in begun)
+    assert min(row["ts"] for row in all_ranks if "ts" in row) == 0
+    assert {row["name"] for row in (*spans, *begun.values())} == {"product"}
+    for rank in (0, 1):
+        mine = sorted((row["ts"], row["ts"] + row["dur"]) for row in spans if row["pid"] == rank)
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(mine))

@@ -9,6 +9,7 @@ import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout
 
 NAMES = ("x", "y", "z")
+sizes = st.integers(0, 20)
 
 
 @st.composite
@@ -74,3 +75,12 @@ def spread(whole, grid, layout):
     rows, cols = (held.indices() for held in layout.indices(whole.shape, grid.sizes, grid.coords))
     block = np.array(addend(whole, layout, grid)[np.ix_(rows, cols)], order="CF"[grid.comm.rank % 3 == 1])
     return pdla.from_local(block, whole.shape, grid, layout)
+
+
+
+@st.composite
+def triangles(draw):
+    """A grid and its rank count, two layouts, sizes."""
+    ranks = draw(st.integers(1, 7))
+    grid, (n, k) = draw(grids(ranks)), (draw(sizes), draw(sizes))
+    return ranks, grid, n, k, draw(layouts((n, k), grid, partial=True)), draw(layouts((n, n), grid))

@@ -1,10 +1,14 @@
 """What the tests of the rest of level 3 share: each function once against NumPy, on exact data."""
 
+import itertools
+
 import numpy as np
 
 import pdla
 from helpers.matmuls import exact
+from pdla import Cyclic, Layout, ProcessGrid
 
+BLOCKS, TURNS = Layout("row", "col"), Layout(Cyclic("row", 2), Cyclic("col", 2))
 VIEWS = {"A": lambda X: X, "T": lambda X: X.T, "H": lambda X: X.conj().T, "conj": lambda X: X.conj()}
 
 
@@ -78,3 +82,20 @@ def check_stack(grid, axis, layout, bmnk, dtype, views=("A", "A"), algorithm="au
     C = pdla.batched_matmul(A, B, algorithm=algorithm)
     assert np.array_equal(A.gather(), a) and C.dtype == a.dtype, (grid, axis, layout, bmnk)
     assert C.shape == (batch, m, n) and np.array_equal(C.gather(), a @ b), (grid, axis, layout, bmnk, views)
+
+
+def rank_k(comm, shape, n, k, layout, wanted, product=pdla.syrk):
+    """Bytes by verb, bytes, messages and flops of an update on this rank."""
+    grid = ProcessGrid(shape)
+    A, C = pdla.zeros((n, k), grid, layout), pdla.zeros((n, n), grid, wanted)
+    before = comm.world.bytes_copied[comm.rank] if hasattr(comm, "world") else 0
+    with pdla.record() as ledger:
+        product(A, out=C)
+    copied = comm.world.bytes_copied[comm.rank] - before if hasattr(comm, "world") else ledger.bytes_received
+    assert copied == ledger.bytes_received
+    return ledger.by_verb(), ledger.bytes_received, ledger.messages, ledger.flops
+
+
+def pairs(block):
+    """The elements of a block, as a set."""
+    return set(itertools.product(block[0].indices().tolist(), block[1].indices().tolist()))

@@ -26,7 +26,7 @@ GIVEN = (  # not in an __all__, but what a user is given, or finds in the refere
     AllRanks, Event, Figures, IndexSet, Native, Path, Pending, Prediction, Step,
     FactorPrediction, config.Settings, config.override, bounds.received_lower_bound, bounds.scaling_ends,
 )
-FACES = (pdla, pdla.linalg, pdla.nn, pdla.scalapack)
+FACES = (pdla, pdla.linalg, pdla.nn, pdla.scalapack, pdla.simulate)
 CALLED = ("__call__", "__getitem__", "__setitem__")  # special methods that are described on their own
 
 SECTIONS = ("Parameters", "Returns", "Yields", "Attributes", "Raises", "See Also", "Notes", "Examples")

@@ -1,4 +1,4 @@
-"""The kernels compile for every device that pdla names, use vector accesses and spill nothing; what they compute: test_cupy.py."""
+"""The kernels compile for every device that pdla names, use vector accesses and spill nothing; what they compute: tests/array."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""DistMatrix: operators, views, sums over ranks, and what it refuses; against NumPy on the whole matrix."""
+"""DistMatrix: operators, parts and views, and what it refuses; against NumPy on the whole matrix."""
 
 import copy
 import operator
@@ -10,35 +10,13 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.matrices import DTYPES, LAYOUTS, numbers, on_a_grid
 
 import pdla
-from pdla import Cuts, Cyclic, DistMatrix, Layout, ProcessGrid, nn
+from pdla import Cyclic, DistMatrix, Layout, ProcessGrid, nn
 from pdla.errors import LayoutError, ShapeError
-from pdla.matrix import redistribute, reductions
 
 LAYOUT = Layout("row", "col")
-LAYOUTS = [
-    Layout(),
-    Layout("row", "col"),
-    Layout("col"),
-    Layout(cols=("col", "row")),
-    Layout(Cyclic("col", 2), Cyclic("row", 1)),
-]
-DTYPES = ["float64", "float32", "complex64", "complex128", "int32"]
-
-
-def numbers(shape=(7, 5), dtype="float64", seed=0):
-    """Small integers, complex ones where the dtype is."""
-    draw = np.random.default_rng([seed, *shape])
-    x = draw.integers(-4, 5, shape)
-    return (x + 1j * draw.integers(-4, 5, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
-
-
-def on_a_grid(program, *args, ranks=5):
-    """Run program(grid, *args) on a grid of 2 x 2 with one rank idle; gives the results by rank."""
-    return pdla.run(ranks, lambda comm: program(ProcessGrid((2, 2)), *args))
-
-
 # ---------------------------------------------------------------------------------------------- parts
 
 
@@ -230,49 +208,6 @@ def test_repr_needs_no_other_rank():
 # ---------------------------------------------------------------------------------------------- sums over ranks
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "int8"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=repr)
-def test_norm_trace_and_sum_count_copies_once(layout, dtype):
-    whole = numbers((9, 9), dtype)
-    whole[np.diag_indices(9)] += 50
-
-    def program(grid):
-        A = pdla.from_global(whole, grid, layout)
-        for view, x in [(A, whole), (A.T, whole.T), (A.H, whole.conj().T)]:
-            assert view.norm() == pytest.approx(np.linalg.norm(whole.astype("complex128")), rel=1e-15)
-            assert view.trace() == x.trace() and view.trace().dtype == x.trace().dtype
-            assert view.sum() == x.sum() and view.sum().dtype == x.sum().dtype
-        return A.norm(), A.trace(), A.sum()
-
-    assert len(set(on_a_grid(program))) == 1
-
-
-def test_a_norm_needs_no_second_block():
-    def program(comm):
-        A = pdla.ones((4096, 2048), ProcessGrid((1, 1)), Layout(), dtype="float32")
-        tracemalloc.start()
-        assert A.norm() == A.T.norm() == (4096 * 2048) ** 0.5
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < A.local.nbytes
-
-    pdla.run(1, program)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_a_norm_in_double_precision_copies_nothing(dtype):
-    """A stopping criterion is asked for in every iteration: copies of the block would take longer than its sum."""
-    def program(comm):
-        A = pdla.ones((512, 512), ProcessGrid((1, 1)), Layout(), dtype=dtype)
-        tracemalloc.start()
-        assert A.norm() == A.T.norm() == 512
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < A.local.nbytes / 16
-
-    pdla.run(1, program)
-
-
 def test_an_operator_in_place_needs_no_second_block():
     def program(comm):
         A = pdla.ones((512, 512), ProcessGrid((1, 1)), Layout())
@@ -288,137 +223,6 @@ def test_an_operator_in_place_needs_no_second_block():
         assert peak < A.local.nbytes / 8 and A.local[0, 0] == 0.625 and A.local[0, 1] == 0.5625
 
     pdla.run(1, program)
-
-
-@pytest.mark.parametrize("shape", [(2, 2**22), (2**22, 2)])
-def test_long_rows_are_summed_and_compared_in_parts_too(shape):
-    def program(comm):
-        A = pdla.ones(shape, ProcessGrid((1, 1)), Layout(), dtype="float32")
-        tracemalloc.start()
-        assert A.norm() == 2**11.5 and A.sum() == 2**23 and A.check_copies()
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < A.local.nbytes
-
-    pdla.run(1, program)
-
-
-@pytest.mark.parametrize("place", [(0, 0), (1, 6), (2, 0), (4, 3)])
-def test_parts_that_are_no_whole_rows_are_summed_and_compared(place, monkeypatch):
-    monkeypatch.setattr(reductions, "STRIP", 3)
-
-    def program(comm):
-        A = pdla.from_global(numbers((5, 7), "complex64"), ProcessGrid((2, 1)), Layout(cols=None))
-        assert A.norm() == A.H.norm() == pytest.approx(np.linalg.norm(A.local), rel=1e-7) and A.check_copies()
-        A.local[place] += comm.rank * 1j
-        assert not A.check_copies() and not A.H.check_copies()
-
-    pdla.run(2, program)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "complex128", "longdouble"])
-@pytest.mark.parametrize("size", [2.0**1000, -(2.0**1000), 2.0**-600, 5e-324, np.inf, np.nan])
-def test_a_norm_is_right_where_its_squares_are_too_large_or_too_small(size, dtype):
-    whole = np.zeros((8, 8), dtype)
-    whole[::2, 1::2] = size
-
-    def program(grid):
-        return pdla.from_global(whole, grid, LAYOUT).norm()
-
-    with np.errstate(all="raise"):
-        np.testing.assert_array_equal(on_a_grid(program), [4 * abs(size)] * 5)
-
-
-def test_a_norm_that_is_no_float():
-    assert on_a_grid(lambda grid: pdla.from_global(np.full((8, 8), 1e308), grid, LAYOUT).norm()) == [np.inf] * 5
-
-
-@pytest.mark.parametrize("at", [(0, 7), (7, 0)])
-def test_a_norm_of_what_is_no_number_and_of_what_is_infinite_is_no_number(at):
-    """Whichever rank has which: the largest is infinite."""
-    whole = np.zeros((8, 8))
-    whole[at, 1] = np.inf, np.nan
-    assert np.isnan(on_a_grid(lambda grid: pdla.from_global(whole, grid, LAYOUT).norm())).all()
-
-
-def test_norm_trace_and_sum_of_nothing():
-    def program(grid):
-        A = pdla.zeros((0, 0), grid, Layout("row", "col"))
-        return A.norm(), A.trace(), A.sum()
-
-    assert on_a_grid(program) == [(0, 0, 0)] * 5
-
-
-@pytest.mark.parametrize("dtype", ["int64", "uint64", "int8", "float16", "bfloat16"])
-def test_a_trace_and_a_sum_are_of_numpy_s_dtype_and_wrap_around_as_there(dtype):
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    whole = np.full((6, 6), 120 if dtype.itemsize < 8 else np.iinfo(dtype).max - 1, dtype)
-
-    def program(grid):
-        A = pdla.from_global(whole, grid, Layout("row", "col"))
-        assert A.trace() == whole.trace() and type(A.trace()) is type(whole.trace())
-        total = whole.astype("float32").sum().astype(dtype) if dtype.itemsize == 2 else whole.sum()  # rounded once
-        assert A.sum() == total and type(A.sum()) is type(total)
-
-    on_a_grid(program)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "complex64", "float16"])
-def test_a_scattered_diagonal_is_summed_in_parts(dtype, monkeypatch):
-    """Of cyclic rows and columns: the block that its rows and columns have in common may be most of what the rank holds."""
-    whole = numbers((90, 90), dtype)
-
-    def program(grid):
-        A = pdla.from_global(whole, grid, Layout(Cyclic("row", 3), Cyclic("col", 5)))
-        return A.trace(), A.H.trace()
-
-    assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
-    monkeypatch.setattr(reductions, "SCATTERED", 4)
-    assert set(on_a_grid(program)) == {(whole.trace(), whole.conj().trace())}
-
-
-def test_a_scattered_diagonal_needs_no_second_block():
-    def program(comm):
-        A = pdla.ones((4096, 4096), ProcessGrid((2, 2)), Layout(Cyclic("row", 3), Cyclic("col", 5)), dtype="float32")
-        comm.barrier()  # other threads' blocks are not to be counted
-        if comm.rank == 0:
-            tracemalloc.start()
-        comm.barrier()
-        assert A.trace() == 4096
-        comm.barrier()
-        if comm.rank == 0:
-            peak = tracemalloc.get_traced_memory()[1]  # of four threads
-            tracemalloc.stop()
-            assert peak < A.local.nbytes
-
-    pdla.run(4, program)
-
-
-@pytest.mark.parametrize("P", [1, 4])
-def test_a_trace_of_16_bits_is_rounded_once(P):
-    def program(comm):
-        return pdla.eye(4096, ProcessGrid((P, 1)), Layout("row"), dtype=ml_dtypes.bfloat16).trace()
-
-    assert set(pdla.run(P, program)) == {ml_dtypes.bfloat16(4096)}
-
-
-def test_an_inner_product_is_the_trace_of_a_product():
-    X, Y = numbers((9, 4), "complex128"), numbers((9, 4), "complex128")[::-1]
-
-    def program(grid):
-        A, B = (pdla.from_global(x, grid, Layout("row")) for x in (X, Y))
-        return (A.conj() * B).sum(), (A.H @ B).trace()
-
-    assert set(on_a_grid(program)) == {(np.vdot(X, Y), np.vdot(X, Y))}
-
-
-def test_trace_wants_a_square_on_every_rank():
-    def program(grid):
-        with pytest.raises(ShapeError, match=r"shape \(4, 6\): it must be square"):
-            pdla.ones((4, 6), grid, Layout("row")).trace()
-
-    on_a_grid(program)
 
 
 def test_partial_sums():
@@ -445,144 +249,7 @@ def test_partial_sums():
     on_a_grid(program)
 
 
-@pytest.mark.parametrize(("shape", "words"), [((3, 60), 300), ((60, 3), 184), ((60, 60), 3480)])
-def test_partial_sums_are_added_up_in_the_order_that_brings_fewer_words(shape, words):
-    """Of 3 rows cut by 8 ranks 3 get one, and receive it seven times: 60 columns, or 30 if the columns have been cut before."""
-
-    def program(comm):
-        A = pdla.from_local(np.full(shape, comm.rank), shape, ProcessGrid((8, 2), comm=comm), Layout(partial=("row", "col")))
-        with pdla.record() as ledger:
-            B = A.redistribute(Layout("row", "col"))
-        assert (B.gather() == sum(range(16))).all()
-        return ledger.bytes_received
-
-    assert max(pdla.run(16, program)) == 8 * words
-
-
-@pytest.mark.parametrize(
-    ("shape", "wanted", "more"),
-    [
-        ((1, 64), Layout(), 48),
-        ((64, 1), Layout(), 48),
-        ((64, 4), Layout(cols="row"), 0),
-        ((4, 64), Layout("row"), 0),
-        ((64, 4), Layout(Cyclic("row", 2)), 0),
-    ],
-)
-def test_addends_are_summed_along_the_dimension_that_is_cut_afterwards_or_else_the_longer_one(shape, wanted, more):
-    """So a rank receives three addends of a fourth of the matrix, and then what else it is to hold, if that is more."""
-
-    def program(comm):
-        A = pdla.ones(shape, ProcessGrid((4,)), Layout(partial="row"))
-        with pdla.record() as ledger:
-            assert (A.redistribute(wanted).local == 1).all()
-        assert ledger.bytes_received == A.dtype.itemsize * (3 * A.shape[0] * A.shape[1] // 4 + more)
-
-    pdla.run(4, program)
-
-
-@pytest.mark.parametrize("ranks", [7, 33])
-@pytest.mark.parametrize("block", [(5, 7), (66, 3), (20, 1980)], ids=str)
-def test_the_words_of_addends_by_which_their_order_is_chosen_are_those_received(ranks, block):
-    """Of small blocks over many ranks in steps, else at once; several rows a rank, and ranks without any."""
-
-    def program(comm):
-        A, received = pdla.ones(block, ProcessGrid(ranks, comm=comm), Layout(partial="row")), []
-        for layout in Layout("row"), Layout(cols="row"):
-            with pdla.record() as ledger:
-                A.redistribute(layout)
-            received.append(ledger.bytes_received // A.dtype.itemsize)
-        return received
-
-    most = np.max(pdla.run(ranks, program), axis=0)
-    assert [*most] == [redistribute.addends(block, [(by_rows, ranks)]) for by_rows in (True, False)]
-
-
-def test_addends_go_to_cuts_by_boundaries_along_the_axis_over_which_they_are_summed():
-    """They are summed in blocks first: such cuts are outermost, and the rows are cut already."""
-
-    def program(comm):
-        A = pdla.ones((6, 4), ProcessGrid((2, 2)), Layout("row", partial="col"))
-        assert (A.redistribute(Layout(Cuts("col", (0, 1, 6)), "row")).gather() == 1).all()
-
-    pdla.run(4, program)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_partial_sums_of_16_bits_are_rounded_once(dtype):
-    """The addends of one or two ranks are less than half of the way to the next number, all together more."""
-    dtype = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-    first = 2.0 ** (1 - np.log2(float(ml_dtypes.finfo(dtype).eps)))  # the next number is two more
-
-    def program(comm):
-        grid = ProcessGrid((2, 2))
-        A = pdla.from_local(np.full((4, 6), 0.4 if comm.rank else first, dtype), (4, 6), grid, Layout(partial=("row", "col")))
-        back = [A.redistribute(layout) for layout in (Layout("row", "col"), Layout(("col", "row")), Layout())]
-        assert {X.dtype for X in back} == {dtype}
-        return [X.gather() for X in (A, A.T, *back)]
-
-    for whole in np.concatenate([x.ravel() for one in pdla.run(4, program) for x in one]):
-        assert whole == first + 2
-
-
-def test_check_copies():
-    def program(grid):
-        A = pdla.random((6, 8), grid, Layout("row"))
-        A.local[:1, :1] = np.nan
-        assert A.check_copies() and A.T.check_copies()
-        if grid.coords == {"row": 1, "col": 1}:
-            A.local[0, 3] += 1e-15
-        assert not A.check_copies()
-        B = pdla.random((6, 8), grid, Layout("row", "col"))
-        assert B.check_copies()
-        for dtype in (np.longdouble, np.clongdouble):  # whose unused bytes hold anything
-            assert (pdla.random((6, 8), grid, Layout("row"), dtype=dtype) / 3).check_copies()
-            x = np.ones((6, 8), np.dtype(dtype).newbyteorder())
-            x.view(np.uint8).reshape(-1, 16)[:, : 6 * (np.finfo(dtype).nmant == 63)] = grid.comm.rank
-            C = pdla.from_local(x, (6, 8), grid, Layout())
-            assert C.check_copies()
-            C.local[1:2, 1:2] += (grid.comm.rank == 1) * np.finfo(np.longdouble).eps
-            assert not C.check_copies()
-
-    on_a_grid(program)
-
-
 # ---------------------------------------------------------------------------------------------- the caller's memory
-
-
-@pytest.mark.parametrize("how", [np.ascontiguousarray, np.asfortranarray, lambda x: np.repeat(x, 3, 1)[:, ::3]])
-def test_from_local_is_the_callers_own_memory(how):
-    def program(grid):
-        layout = Layout("row", "col")
-        mine = how(np.full(layout.local_shape((6, 8), grid.sizes, grid.coords), 1.0)) if grid.active else None
-        A = pdla.from_local(mine, (6, 8), grid, layout)
-        if mine is not None:
-            assert A.local.strides == mine.strides and A.local.ctypes.data == mine.ctypes.data
-            mine[0, 0] = 5
-            A.T.local[1, 2] = 7
-            assert A.local[0, 0] == 5 and mine[2, 1] == 7
-        wanted = np.ones((6, 8))
-        wanted[::3, ::4], wanted[2::3, 1::4] = 5, 7
-        np.testing.assert_array_equal(A.gather(), wanted)
-
-    on_a_grid(program)
-
-
-def test_gather_to_one_rank():
-    whole = numbers()
-
-    def program(comm):
-        A = pdla.from_global(whole, ProcessGrid((2, 2)), Layout("row", "col"))
-        gathered = [A.T.gather(root=root) for root in range(5)]
-        assert [x is not None for x in gathered] == [r == comm.rank for r in range(5)]
-        np.testing.assert_array_equal(gathered[comm.rank], whole.T)
-        assert not np.shares_memory(A.gather(), A.base)
-        with pytest.raises(pdla.errors.GridError, match="root=5: the communicator has ranks 0 to 4"):
-            A.gather(root=5)
-        with pytest.raises(pdla.errors.GridError, match="rank 3: root='0': the communicator has ranks 0 to 4"):
-            A.gather(root="0" if comm.rank == 3 else 0)
-
-    pdla.run(5, program)
 
 
 # ---------------------------------------------------------------------------------------------- in place, and NumPy
@@ -818,22 +485,6 @@ def test_partial_sums_go_together_in_any_order_of_their_axes():
         return ((A + B).gather() == 2).all() and (A.redistribute(B.layout).gather() == 1).all()
 
     assert all(on_a_grid(program))
-
-
-def test_partial_sums_are_redistributed_to_a_layout_that_says_the_same():
-    def program(grid):
-        A = pdla.ones((4, 6), grid, Layout("row", partial="col"))
-        for rows in (Cyclic("row", 2), Cuts("row", (0, 2, 4))):
-            B = A.redistribute(Layout(rows, partial="col"))
-            assert B.layout == Layout(rows, partial="col") and (B.gather() == 1).all()
-            assert not (B.local.size and np.shares_memory(A.local, B.local))
-        for layout in (Layout(Cyclic("row", 1), partial="col"), Layout(partial=("row", "col")), Layout("col", partial="row")):
-            with pytest.raises(LayoutError, match="cannot make partial sums"):
-                A.redistribute(layout)
-        with pytest.raises(LayoutError, match="cannot make partial sums"):
-            A.redistribute(A.layout, ProcessGrid((4, 1), comm=grid.comm))
-
-    on_a_grid(program)
 
 
 def test_layouts_that_say_the_same_go_together():

@@ -6,6 +6,7 @@ from itertools import product as cross
 import ml_dtypes
 import numpy as np
 import pytest
+from helpers.matrices import on_a_grid
 
 import pdla
 from pdla import Balanced, Cuts, Cyclic, Layout, ProcessGrid
@@ -467,3 +468,21 @@ def test_no_layout_on_one_rank_is_an_error_on_all(call):
         return str(caught.value)
 
     assert len(set(pdla.run(4, program))) == 1
+
+
+@pytest.mark.parametrize("how", [np.ascontiguousarray, np.asfortranarray, lambda x: np.repeat(x, 3, 1)[:, ::3]])
+def test_from_local_is_the_callers_own_memory(how):
+    def program(grid):
+        layout = Layout("row", "col")
+        mine = how(np.full(layout.local_shape((6, 8), grid.sizes, grid.coords), 1.0)) if grid.active else None
+        A = pdla.from_local(mine, (6, 8), grid, layout)
+        if mine is not None:
+            assert A.local.strides == mine.strides and A.local.ctypes.data == mine.ctypes.data
+            mine[0, 0] = 5
+            A.T.local[1, 2] = 7
+            assert A.local[0, 0] == 5 and mine[2, 1] == 7
+        wanted = np.ones((6, 8))
+        wanted[::3, ::4], wanted[2::3, 1::4] = 5, 7
+        np.testing.assert_array_equal(A.gather(), wanted)
+
+    on_a_grid(program)

@@ -10,14 +10,26 @@ from typing import Any
 from pdla.bench.arguments import Parser, machine, positive, rank_count
 from pdla.bench.commands import problem
 from pdla.bench.commands.command import Command
-from pdla.bench.commands.problem import Problem, record, write_csv
+from pdla.bench.commands.problem import record, write_csv
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.stop import refuse
-from pdla.simulate.networks import STATES, Net
+from pdla.simulate.networks import STATES
 from pdla.simulate.plural import plural
+from pdla.simulate.scaling import Problem
 from pdla.simulate.search import Found
 
 GAP = 2  # characters between two columns
+CHOICES = {"transformer": ("scheme", "grid"), "product": ("algorithm", "grid")}
+MEANS = {
+    "transformer": (
+        "bound: of each of the linears' products by itself, no matrix held twice",
+        f"memory needed: {STATES} times the parameters (gradients, AdamW's two moments), and what is kept for the way back",
+    ),
+    "product": (
+        "bound: of ranks that all do the same work, no matrix held twice (tesseract holds B in every layer)",
+        "memory needed: a rank's parts of A, B and C, and workspace",
+    ),
+}
 
 
 def add(to: Parser) -> None:
@@ -33,12 +45,12 @@ def run(arguments: argparse.Namespace) -> int:
     of, on, ranks = problem.problem(arguments), machine(arguments.machine), arguments.ranks
     for option in ("csv", "json"):
         foresee(getattr(arguments, option), f"--{option}")
-    found = problem.best(of, ranks, on, arguments.best, arguments.memory)
+    found = of.fastest(ranks, on, arguments.best, arguments.memory)
     if not found.best:
         least = f", {found.smallest / 1e9:.3g} GB at least" if found.smallest < inf else ""
-        raise refuse(f"nothing for {ranks} {plural(ranks, 'rank')}: {found.words(_choices(of))}{least}")
+        raise refuse(f"nothing for {ranks} {plural(ranks, 'rank')}: {found.words(CHOICES[of.kind])}{least}")
     rows = [record(result, of, ranks) for result in found.best]
-    table = lines(rows, ranks, isinstance(of, Net))
+    table = lines(rows, ranks, of.kind == "transformer")
     print("\n".join([problem.heading(of, on, f"on {ranks} {plural(ranks, 'rank')}"), *table, "", *notes(found, of)]))
     content = {"command": "predict", "ranks": ranks, "machine": asdict(on), "problem": problem.described(of), "rows": rows}
     leave(arguments.csv, lambda path: write_csv(path, rows), "--csv")
@@ -63,16 +75,7 @@ def lines(rows: list[dict[str, Any]], ranks: int, network: bool) -> list[str]:
 
 def notes(found: Found[Any], of: Problem) -> list[str]:
     """What was looked at, and what the columns mean."""
-    if isinstance(of, Net):
-        bound = "bound: of each of the linears' products by itself, no matrix held twice"
-        needs = f"memory needed: {STATES} times the parameters (gradients, AdamW's two moments), and what is kept for the way back"
-        return [found.words(_choices(of)), bound, needs]
-    bound = "bound: of ranks that all do the same work, no matrix held twice (tesseract holds B in every layer)"
-    return [found.words(_choices(of)), bound, "memory needed: a rank's parts of A, B and C, and workspace"]
-
-
-def _choices(of: Problem) -> tuple[str, ...]:
-    return ("scheme", "grid") if isinstance(of, Net) else ("algorithm", "grid")
+    return [found.words(CHOICES[of.kind]), *MEANS[of.kind]]
 
 
 COMMAND = Command(

@@ -13,13 +13,9 @@ from pdla.bench.arguments import Parser, above_zero, positive, sides
 from pdla.bench.stop import refuse
 from pdla.indices import MOST
 from pdla.model.machine import Machine
-from pdla.simulate import networks, products
-from pdla.simulate.networks import Net, Step
-from pdla.simulate.products import Cost, Product
-from pdla.simulate.search import Found
-
-Problem = Net | Product
-Result = Step | Cost
+from pdla.simulate import Product, Transformer
+from pdla.simulate.networks import Step
+from pdla.simulate.scaling import Problem, Result
 
 SIZES = {
     "hidden": (3072, "features of the transformer"),
@@ -65,20 +61,13 @@ def problem(arguments: argparse.Namespace) -> Problem:
             raise refuse(f"--product has no --{given[0]}: that is a transformer's")
         m, n, k = arguments.product
         return Product(m, n, k, arguments.dtype or DTYPES["product"][0])
-    kind = arguments.dtype or DTYPES["transformer"][0]
-    if kind not in DTYPES["transformer"]:
-        raise refuse(f"--dtype {kind}: a transformer's is {' or '.join(DTYPES['transformer'])}")
-    net = Net(**{name: getattr(arguments, name) or default for name, (default, _) in SIZES.items()}, dtype=kind)
+    dtype = arguments.dtype or DTYPES["transformer"][0]
+    if dtype not in DTYPES["transformer"]:
+        raise refuse(f"--dtype {dtype}: a transformer's is {' or '.join(DTYPES['transformer'])}")
+    net = Transformer(**{name: getattr(arguments, name) or default for name, (default, _) in SIZES.items()}, dtype=dtype)
     if net.hidden % net.heads:
         raise refuse(f"--hidden {net.hidden} is not --heads {net.heads} equal heads")
     return net
-
-
-def best(of: Problem, ranks: int, machine: Machine, count: int, memory: float = inf) -> Found[Any]:
-    """The `count` fastest ways to solve a problem on so many ranks; a transformer's, on as many of them as some scheme can use."""
-    if isinstance(of, Net):
-        return networks.best(networks.usable(ranks, of), of, machine, count, memory=memory)
-    return products.best(ranks, of, machine, count, memory=memory)
 
 
 # ---------------------------------------------------------------------------------------------- figures
@@ -105,12 +94,12 @@ def record(result: Result, of: Problem, ranks: int) -> dict[str, Any]:
 
 def heading(of: Problem, machine: Machine, what: str) -> str:
     """The heading of a table: what is predicted, and for which machine."""
-    return f"{of}{', forward and backward' if isinstance(of, Net) else ''}, {what}\nof {machine.title}"
+    return f"{of}{', forward and backward' if of.kind == 'transformer' else ''}, {what}\nof {machine.title}"
 
 
 def described(of: Problem) -> dict[str, Any]:
     """A problem as it goes into JSON."""
-    return {"kind": "transformer" if isinstance(of, Net) else "product", **asdict(of)}
+    return {"kind": of.kind, **asdict(of)}
 
 
 # ---------------------------------------------------------------------------------------------- files

@@ -4,39 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import Any
 
 from pdla.bench.arguments import Parser, machine, rank_count, to_draw
 from pdla.bench.commands import problem
 from pdla.bench.commands.command import Command
-from pdla.bench.commands.problem import Problem, record
+from pdla.bench.commands.problem import record
 from pdla.bench.leave import foresee, leave, write_json
 from pdla.bench.stop import refuse
-from pdla.indices import MOST as LONGEST
-from pdla.model.machine import Machine
-from pdla.simulate import networks, products
-from pdla.simulate.networks import SCHEMES, Net
+from pdla.errors import ShapeError
+from pdla.simulate.networks import SCHEMES
 from pdla.simulate.plural import plural
-from pdla.simulate.products import Product
+from pdla.simulate.scaling import Point, Problem, Result, scaling
 
-MOST = 12  # dry runs for each scheme on each number of ranks; for a product, for all algorithms together
 WIDTH = 58  # characters of a choice
 MARKS = "osD^v"
-
-
-@dataclass(frozen=True)
-class Point:
-    """A number of ranks, the problem that they solve, and records of the fastest way, and of each scheme's; None: there is none."""
-
-    ranks: int
-    of: Problem
-    best: dict[str, Any] | None
-    schemes: dict[str, dict[str, Any] | None]
-
-    def rate(self, found: dict[str, Any]) -> float:
-        """Flops a second of each rank, idle ones included, by the way `found`."""
-        return self.of.flops / (self.ranks * found["seconds"])
 
 
 def add(to: Parser) -> None:
@@ -61,15 +44,19 @@ def run(arguments: argparse.Namespace) -> int:
     foresee(arguments.json, "--json")
     if arguments.plot:
         _check_plot(arguments.plot)
-    how = _growth(arguments, of)
-    asked = [(ranks, grown(of, ranks / counts[0], how)) for ranks in counts]
-    points = []
+    grows = _growth(arguments, of)
+    how = grows and f"{grows} growing"
+    try:
+        found = scaling(of, counts, on, grows, arguments.memory)
+    except ShapeError as error:
+        raise refuse(f"--weak: {error}") from error
+    points: list[Point] = []
     several = f"{counts[0]} to {counts[-1]} ranks" if len(counts) > 1 else f"{counts[0]} {plural(counts[0], 'rank')}"
     print(problem.heading(of, on, f"{how or 'the same'} on {several}") + "\n" + _head())
-    for ranks, each in asked:
-        points.append(predicted(each, ranks, on, arguments.memory))
-        print(line(points[-1], points), flush=True)
-    if isinstance(of, Net):
+    for point in found:
+        points.append(point)
+        print(line(point, points), flush=True)
+    if of.kind == "transformer":
         print("\n" + "\n".join(schemes(points)))
     content = {"command": "scale", "machine": asdict(on), "problem": problem.described(of), "grows": how, "rows": entries(points)}
     leave(arguments.json, lambda path: write_json(path, content), "--json")
@@ -89,55 +76,23 @@ def _counts(arguments: argparse.Namespace) -> list[int]:
 
 
 def _growth(arguments: argparse.Namespace, of: Problem) -> str:
-    """What grows, in words; "" where nothing does."""
-    if arguments.grow and not (arguments.weak and isinstance(of, Net)):
+    """What grows; "" where nothing does."""
+    if arguments.grow and not (arguments.weak and arguments.grow in of.grows):
         raise refuse(f"--grow {arguments.grow} goes with --weak, for a transformer")
-    if not arguments.weak:
-        return ""
-    return f"{arguments.grow or 'batch'} growing" if isinstance(of, Net) else "m, n and k growing"
-
-
-def grown(of: Problem, ratio: float, how: str) -> Problem:
-    """The problem with `ratio` times the work, as nearly as whole numbers allow; the same one where nothing grows."""
-    if not how:
-        return of
-    if isinstance(of, Product):
-        m, n, k = (max(1, round(size * ratio ** (1 / 3))) for size in (of.m, of.n, of.k))
-        if max(m, n, k) > LONGEST:
-            raise refuse(f"--weak: m n k = {m} {n} {k}, on {ratio:g} times the ranks, are too long: each is up to {LONGEST}")
-        return replace(of, m=m, n=n, k=k)
-    if how.startswith("batch"):
-        return replace(of, batch=max(1, round(of.batch * ratio)))
-    heads = max(1, round(of.heads * ratio**0.5))
-    return replace(of, heads=heads, hidden=heads * (of.hidden // of.heads))
-
-
-# ---------------------------------------------------------------------------------------------- what is found
-
-
-def predicted(of: Problem, ranks: int, on: Machine, memory: float) -> Point:
-    """The fastest ways on so many ranks; where no scheme has a grid of all of them, on as many as one can use."""
-    if isinstance(of, Product):
-        found = products.best(ranks, of, on, 1, memory, MOST).best
-        return Point(ranks, of, record(found[0], of, ranks) if found else None, {})
-    used = networks.usable(ranks, of)
-    each = {name: networks.best(used, of, on, 1, (name,), memory, MOST).best for name in SCHEMES}
-    records = {name: record(found[0], of, ranks) if found else None for name, found in each.items()}
-    fastest = min((way for way in records.values() if way), key=lambda way: way["seconds"], default=None)
-    return Point(ranks, of, fastest, records if used == ranks else dict.fromkeys(SCHEMES))
+    return (arguments.grow or of.grows[0]) if arguments.weak else ""
 
 
 def entries(points: list[Point]) -> list[dict[str, Any]]:
     """Points as they go into JSON; `efficiency`: a rank's rate over that of the first point that has a way."""
     rate = _rate(points)
 
-    def full(point: Point, found: dict[str, Any] | None) -> dict[str, Any] | None:
-        return found and {**found, "efficiency": point.rate(found) / rate}
+    def full(point: Point, way: Result | None) -> dict[str, Any] | None:
+        return None if way is None else record(way, point.problem, point.ranks) | {"efficiency": point.rate(way) / rate}
 
     return [
         {
             "ranks": point.ranks,
-            "problem": problem.described(point.of),
+            "problem": problem.described(point.problem),
             "best": full(point, point.best),
             "schemes": {name: full(point, found) for name, found in point.schemes.items()},
         }
@@ -159,12 +114,12 @@ def _head() -> str:
 
 def line(point: Point, points: list[Point]) -> str:
     """The line of a number of ranks: its fastest way."""
-    found = point.best
-    if not found:
+    if not point.best:
         return f"{point.ranks:>9}  none that fits a rank's memory"
+    found = record(point.best, point.problem, point.ranks)
     idle = "" if found["ranks_used"] == point.ranks else f", {point.ranks - found['ranks_used']} idle"
     multiple = "–" if found["multiple_of_bound"] is None else f"{found['multiple_of_bound']:.2f}"
-    efficiency = 100 * point.rate(found) / _rate(points)
+    efficiency = 100 * point.rate(point.best) / _rate(points)
     return (
         f"{point.ranks:>9}  {found['choice'] + idle:{WIDTH}}{found['seconds']:9.3g}{efficiency:11.3g}%"
         f"{found['computing']:11.0%}{found['bytes_received'] / 1e9:13.3g}{multiple:>9}"
@@ -175,7 +130,7 @@ def schemes(points: list[Point]) -> Iterator[str]:
     """A heading, and a line for each number of ranks: the seconds of each scheme."""
     yield f"{'seconds':>9}" + "".join(f"{name:>12}" for name in SCHEMES)
     for point in points:
-        times = (found["seconds"] if (found := point.schemes[name]) else None for name in SCHEMES)
+        times = (way.seconds if (way := point.schemes[name]) else None for name in SCHEMES)
         yield f"{point.ranks:>9}" + "".join(f"{'–':>12}" if time is None else f"{time:12.3g}" for time in times)
 
 
@@ -199,7 +154,7 @@ def plot(points: list[Point], path: str, title: str) -> None:
         figure = Figure((9.0, 4.2), layout="constrained")
         left, right = figure.subplots(1, 2)
         for mark, (name, found) in zip(MARKS, _curves(points).items(), strict=False):
-            _curve(left, name, [(point.ranks, way["seconds"]) for point, way in found], mark, found[-1][0] is not points[-1])
+            _curve(left, name, [(point.ranks, way.seconds) for point, way in found], mark, found[-1][0] is not points[-1])
             rates = [(point.ranks, point.rate(way) / _rate(points)) for point, way in found]
             _curve(right, name, rates, mark, found[-1][0] is not points[-1])
         left.set(xscale="log", yscale="log", xlabel="ranks", ylabel="seconds")
@@ -209,7 +164,7 @@ def plot(points: list[Point], path: str, title: str) -> None:
         figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
 
 
-def _curves(points: list[Point]) -> dict[str, list[tuple[Point, dict[str, Any]]]]:
+def _curves(points: list[Point]) -> dict[str, list[tuple[Point, Result]]]:
     """The points of each scheme, or of the best way where there are no schemes, that have a way."""
     names = [*points[0].schemes] or ["best"]
     ways = {name: [(point, way) for point in points if (way := point.schemes.get(name, point.best))] for name in names}

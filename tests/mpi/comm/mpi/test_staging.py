@@ -1,6 +1,6 @@
 """Messages of a device's arrays, through pinned memory in pieces, given to MPI, or by NCCL; NumPy's arrays where these are chosen.
 
-tests/comm/mpi/test_transport.py runs this file on the stand-in for CuPy, whose device does everything as late as it may.
+tests/comm/mpi_world/test_transport.py runs this file on the stand-in for CuPy, whose device does everything as late as it may.
 """
 
 import numpy as np

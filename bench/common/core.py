@@ -9,8 +9,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from sides.launch import CORES
-
+from bench.common.launch import CORES, mpirun
 from pdla.model.machine import Machine
 
 
@@ -18,8 +17,7 @@ def calibrated() -> Machine:
     """This machine's figures, by `python -m pdla.bench calibrate` on all cores at once, one rank on each."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "here.toml")
-        mpirun = Path(sys.executable).parent / "mpirun"
-        command = [mpirun, "-n", CORES, sys.executable, "-m", "pdla.bench", "calibrate", "--out", file]
+        command = [mpirun(), "-n", CORES, sys.executable, "-m", "pdla.bench", "calibrate", "--out", file]
         subprocess.run(list(map(str, command)), check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=sys.stderr)
         return Machine.load(file)
 

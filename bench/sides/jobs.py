@@ -1,29 +1,22 @@
-"""How the job of each side is started, and what is missing where it cannot be."""
+"""The jobs of the sides: how each is started, and what is missing where it cannot be."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from ctypes.util import find_library
 from dataclasses import dataclass
-from functools import cache
 from math import isqrt
 from pathlib import Path
 
-from sides.product import Product
+from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, mpirun, no_scalapack, threads
+from bench.common.product import Product
 
-BENCH = Path(__file__).resolve().parent.parent
-SCALAPACK = "scalapack-openmpi"  # as the linker names it
 TORCH = Path.home() / ".cache" / "pdla-peers" / "torch" / "bin" / "python"
-CORES = len(os.sched_getaffinity(0))
 TORCH_BYTES = 240 * 2**20  # memory of a process that has imported PyTorch
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 SETS = 8  # of A and B, held by the other sides of the job of by_hand; from 2-D blocks these gather sqrt(ranks) sets, twice
-OPEN_MPI = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 Variant = tuple[str, str]  # a module of sides/, and the variant that its make() is given
 OURS = ("native", "shared", "few", "blocks")
@@ -42,9 +35,8 @@ class Job:
 
     def run(self, ranks: int, spec: str, limit: float) -> str:
         """Run the job to its end; gives "", or what went wrong in a few words. An exception here, as by a signal, ends the job."""
-        threads = {f"{library}_NUM_THREADS": str(self.threads) for library in ("OMP", "OPENBLAS", "MKL")}
-        mine = os.environ | threads | {"PDLA_THREADS": "1", "PYTHONPATH": str(BENCH)} | self.environment()
-        command = [*self.start(ranks), "-m", "sides.job", spec]
+        mine = os.environ | threads(self.threads) | {"PYTHONPATH": str(ROOT)} | self.environment()
+        command = [*self.start(ranks), "-m", "bench.sides.job", spec]
         with subprocess.Popen(command, env=mine, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as job:
             try:
                 _, errors = job.communicate(timeout=limit)
@@ -63,10 +55,10 @@ def _why(errors: str, status: int) -> str:
 
 
 def jobs(torch: Path) -> list[Job]:
-    def ranks_of(mpirun: str, python: str, *options: str) -> Callable[[int], list[str]]:
-        return lambda ranks: [mpirun, *options, "-n", str(ranks), python]
+    def ranks_of(launcher: str, python: str, *options: str) -> Callable[[int], list[str]]:
+        return lambda ranks: [launcher, *options, "-n", str(ranks), python]
 
-    here = ranks_of(_mpirun(), sys.executable)
+    here = ranks_of(mpirun(), sys.executable)
     openly = ranks_of("mpirun.openmpi", sys.executable, "--oversubscribe", "--bind-to", "none")
     widths = tuple(("pdgemm", str(width)) for width in (32, 64, 128, 256))
     return [
@@ -76,35 +68,10 @@ def jobs(torch: Path) -> list[Job]:
         Job(
             "DTensor",
             (("dtensor", "rows"), ("dtensor", "depth"), ("dtensor", "blocks")),
-            ranks_of(_mpirun(), str(torch)),
+            ranks_of(mpirun(), str(torch)),
             lambda: no_torch(torch),
         ),
     ]
-
-
-def _mpirun() -> str:
-    """The mpirun beside this Python, which its mpi4py finds first, or the one on PATH."""
-    beside = shutil.which("mpirun", path=Path(sys.executable).parent)
-    return beside or "mpirun"
-
-
-def no_scalapack() -> str:
-    libraries = [name for name in (SCALAPACK, "openblas") if not find_library(name)]
-    absent = libraries + ([] if shutil.which("mpirun.openmpi") else ["mpirun.openmpi"])
-    install = "apt-get install libscalapack-openmpi2.2 libopenblas0-pthread openmpi-bin"
-    return f"no {', '.join(absent)} here; as root: {install}" if absent else ""
-
-
-@cache
-def core_type() -> dict[str, str]:
-    """The variable by which the system's OpenBLAS, if it does not know this processor, uses its vector instructions; else {}."""
-    asks = "from ctypes import CDLL, c_char_p as s; f = CDLL('libopenblas.so.0').openblas_get_corename; f.restype = s; print(f())"
-    says = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True).stdout
-    if "Prescott" not in says or "OPENBLAS_CORETYPE" in os.environ:
-        return {}
-    vectors = Path("/proc/cpuinfo").read_text()
-    types = {"avx512bw": "SkylakeX", "avx2": "Haswell"}
-    return next(({"OPENBLAS_CORETYPE": name} for flag, name in types.items() if flag in vectors), {})
 
 
 def no_torch(python: Path) -> str:

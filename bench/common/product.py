@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 
@@ -46,6 +47,12 @@ class Side:
     workspace: int | None = None
     about: str = ""
     volume: int | None = None
+
+
+def near_square(ranks: int) -> tuple[int, int]:
+    """The most nearly square grid of all ranks."""
+    rows = next(p for p in range(isqrt(ranks), 0, -1) if ranks % p == 0)
+    return rows, ranks // rows
 
 
 def interval(n: int, parts: int, i: int) -> np.ndarray:
