@@ -7,6 +7,7 @@ Broadcasts one after another, from several roots in turn; figures are medians, o
 """
 
 import time
+from contextlib import contextmanager
 from statistics import median
 from unittest.mock import patch
 
@@ -14,7 +15,6 @@ import numpy as np
 
 import pdla
 from bench.common.given import started
-from pdla import config
 from pdla.bench.arguments import positive
 from pdla.comm.collectives import broadcast
 
@@ -29,6 +29,14 @@ def milliseconds(comm, x, root):
     return 1e3 * max(comm.share(time.perf_counter() - start))
 
 
+@contextmanager
+def sent(way, chunk):
+    """Broadcasts go this way; auto: as pdla chooses."""
+    best = broadcast.best if way == "auto" else lambda *_: way
+    with patch.object(broadcast, "best", best), patch.object(broadcast, "CHUNK", chunk or broadcast.CHUNK):
+        yield
+
+
 def main(repeats=5):
     comm = pdla.world()
     say = print if comm.rank == 0 else lambda *_, **__: None
@@ -40,7 +48,7 @@ def main(repeats=5):
         for _ in range(repeats):
             for root in range(0, comm.size, max(1, comm.size // 4)):
                 for way, chunk in WAYS:
-                    with config.override(bcast=way), patch.object(broadcast, "CHUNK", chunk or broadcast.CHUNK):
+                    with sent(way, chunk):
                         times[way, chunk].append(milliseconds(comm, x, root))
         say(f"{size >> 10:8}" + "".join(f"{median(times[way]):12.2f}" for way in WAYS), flush=True)
 

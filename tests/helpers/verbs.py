@@ -1,6 +1,5 @@
 """Data of the verbs, rank by rank, however it lies; and ranks placed on nodes."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,7 +39,7 @@ def of_rank(comm, how, rank, shape, dtype="float64"):
 def broadcast_by(way, comm, monkeypatch):
     """Let all worlds broadcast this way, a chain in chunks of some hundred bytes."""
     monkeypatch.setattr(comm, "tree", True)
-    monkeypatch.setattr(config, "settings", replace(config.settings, bcast=way))
+    monkeypatch.setattr(broadcast, "best", lambda *_: way)
     monkeypatch.setattr(broadcast, "CHUNK", 500)
 
 

@@ -33,7 +33,7 @@ IN_TWO = Layout("m", ("k", "l", "n")), Layout(("k", "l", "m"), "n"), Layout(("m"
         ((2, 3, 32), (10, 150, 320), "gather", False, (2, 3, 32), (A_CUT, B_CUT, C_TURNED)),
         ((2, 3, 32), (10, 150, 320), "cannon", True, (2, 3, 32), (A_CUT, B_CUT, C_TURNED)),
         ((2, 3, 30), (10, 150, 300), "gather", True, (2, 3, 30), (A_CUT, B_CUT, C_TURNED)),  # few sum C
-        ((2, 3, 96), (6, 150, 960), "gather", True, (2, 3, 96), (A_CUT, B_CUT, C_TURNED)),  # in two sums 433 words, not 430
+        ((2, 3, 96), (6, 150, 960), "gather", True, (2, 3, 96), (A_TURNED, B_CUT, C_TURNED)),  # in two sums 433 words, not 430
     ],
     ids=str,
 )
