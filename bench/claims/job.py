@@ -21,6 +21,7 @@ import numpy as np
 import pdla
 from bench.claims.cases import CASES, Case
 from bench.common import meeting
+from pdla.bench.measure.peak import elapsed
 from pdla.comm.collectives import broadcast
 
 PROBES = "probes"  # a name beside those of cases, for the network's own figures
@@ -91,14 +92,12 @@ def probes(comm: Any) -> dict[str, float]:
 
 def _slowest(comm: Any, begin: Callable[[], Any], tries: int, at_once: int = 1) -> float:
     """Collective: seconds that `at_once` verbs begun together take the slowest rank, the median of all tries."""
-    seconds: list[float] = []
-    for _ in range(tries):
-        comm.barrier()
-        start = time.perf_counter()
+
+    def work() -> None:
         for pending in [begin() for _ in range(at_once)]:
             pending.wait()
-        seconds.append(max(comm.share(time.perf_counter() - start)))
-    return median(seconds)
+
+    return median(elapsed(comm, work) for _ in range(tries))
 
 
 def main(spec: str) -> None:
