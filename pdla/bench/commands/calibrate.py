@@ -20,7 +20,7 @@ import numpy as np
 from pdla import config, nn
 from pdla.array import cores
 from pdla.array.numpy import gemm
-from pdla.bench.arguments import COMMON, Parser
+from pdla.bench.arguments import Parser
 from pdla.bench.commands.command import Command
 from pdla.bench.leave import foresee, leave
 from pdla.bench.measure.facts import processor
@@ -357,5 +357,5 @@ def table(rows: list[Row]) -> list[str]:
 COMMAND = Command(
     "calibrate", "measure this job's machine, so that times can be predicted on it", """\
   mpirun -n 4 python -m pdla.bench calibrate --out here.toml         measure this machine
-""", run, add, check, takes=tuple(name for name in COMMON if name != "machine"), refuses=("dry_run", "ranks", "json"),
+""", run, add, check, lacks=("machine",), refuses=("dry_run", "ranks", "json"),
 )

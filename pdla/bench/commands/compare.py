@@ -17,7 +17,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from pdla.bench.arguments import Parser
+from pdla.bench.arguments import COMMON, Parser
 from pdla.bench.commands.command import Command
 from pdla.bench.measure.check import WRONG
 from pdla.bench.report.content import misfit
@@ -216,5 +216,5 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 COMMAND = Command(
     "compare", "set two results of --json side by side: what became slower, or receives more bytes", """\
   python -m pdla.bench compare before.json after.json       which products became slower
-""", run, add, alone=True, takes=(),
+""", run, add, alone=True, lacks=COMMON,
 )
