@@ -8,7 +8,8 @@ from pdla.comm.agreement import agreed
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.block_cyclic import laid
-from pdla.linalg.lu import factored, moves
+from pdla.linalg.lu import factored
+from pdla.linalg.row_exchange import order
 from pdla.linalg.triangle import triangle
 from pdla.matmul.checks import communicator
 from pdla.matrix.core import DistMatrix
@@ -17,7 +18,7 @@ from pdla.matrix.core import DistMatrix
 def lu(
     A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-    """Factor a matrix with partial pivoting: A = L[p] U. Collective, idle ranks included.
+    """Factor a matrix with row pivoting: A = L[p] U. Collective, idle ranks included.
 
     To solve systems, `lu_factor` is faster.
 
@@ -67,7 +68,5 @@ def lu(
         for shape in ((m, min(m, n)), (min(m, n), n)):
             checks.result(A, shape, dtype, None, wanted)
     X, pivots, _ = factored(A, dtype, overwrite_a)
-    rows, (to, was) = np.arange(m), moves(pivots, 0)
-    rows[to] = was
     L, U = triangle(X[:, : min(m, n)], True, True), triangle(X[: min(m, n), :], False)
-    return np.argsort(rows), laid(L, wanted, A.grid), laid(U, wanted, A.grid)
+    return np.argsort(order(pivots, m)), laid(L, wanted, A.grid), laid(U, wanted, A.grid)

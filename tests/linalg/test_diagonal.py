@@ -17,7 +17,8 @@ def test_views_vectors_and_inverses(dtype, layout):
 
     def program(comm):
         A, B = on((2, 2), a, layout, comm), on((2, 2), b, Layout("col", "row"), comm)
-        for view, d in ((lambda X: X, a.diagonal()), (lambda X: X.H, a.diagonal().conj()), (lambda X: X.conj(), a.diagonal().conj())):
+        diagonal = a.diagonal()
+        for view, d in ((lambda X: X, diagonal), (lambda X: X.H, diagonal.conj()), (lambda X: X.conj(), diagonal.conj())):
             X = solve(view(A), B, assume_a="diagonal")
             assert X.layout == B.layout and np.array_equal(X.gather(), b / d[:, None]) and np.array_equal(B.gather(), b)
             assert np.array_equal(solve(view(A), b[:, 0], assume_a="diagonal"), b[:, 0] / d)
