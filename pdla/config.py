@@ -46,6 +46,9 @@ class Settings:
     shared : bool
         PDLA_SHARED: let the ranks of one node read A and B in memory that they share (1), or send
         messages (0).
+    verify : bool
+        PDLA_VERIFY: check every product after it was computed (1), as ``matmul(verify=True)`` does. The
+        same on every rank.
     keep : int
         PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
         The same on every rank, as ranks must free together what they share.
@@ -73,6 +76,7 @@ class Settings:
     progress: float = 1e-3
     crowded: float = 1.0
     shared: bool = True
+    verify: bool = False
     keep: int = 64 * 2**20
     pblas_flops: float = 4e9
     machine: str = ""
@@ -130,6 +134,7 @@ def read(environ: Mapping[str, str]) -> Settings:
         progress=min(float(given.number("PROGRESS", float, default.progress)), 1e6),  # longer sleeps overflow
         crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
         shared=given.switch("SHARED", default.shared),
+        verify=given.switch("VERIFY", default.verify),
         keep=int(given.number("KEEP", int, default.keep)),
         pblas_flops=float(given.number("PBLAS_FLOPS", float, default.pblas_flops)),
         machine=given.text("MACHINE", default.machine),
