@@ -11,7 +11,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.dtypes import promoted
-from pdla.comm import cache
+from pdla.comm import cache, workspace
 from pdla.comm.agreement import agreed, in_words
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
@@ -272,8 +272,8 @@ def matmul(
     options = Options(algorithm, box, schedule, panel, memory_limit)
     plan, kept = _agreed(A, B, layout, out, alpha, beta, options)
     C = plan.run(A, B, out, alpha, beta, kept.workspace)
-    kept.workspace.trim(config.settings.keep)
-    plan.how.trim(A.grid.comm, config.settings.keep)
+    kept.workspace.trim(workspace.KEPT)
+    plan.how.trim(A.grid.comm, workspace.KEPT)
     return C
 
 

@@ -25,7 +25,6 @@ from pdla.model.machine import Machine
 
 # Of `price`:
 WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
-SUMS = 1e-3  # added where C is summed over ranks: enough to decide between boxes that are alike otherwise
 NEAR, LOPSIDED = 1.1, 10  # of MANY ranks or more, a box with more than NEAR times the least faces costs so many times as much
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
@@ -184,19 +183,18 @@ def _roots(bits: int) -> np.ndarray:
 
 
 def price(
-    ranks: int, over: Any, received: Any, begun: Any, sums: Any, bound: float, work: float, machine: Machine
+    ranks: int, over: Any, received: Any, begun: Any, bound: float, work: float, machine: Machine
 ) -> Any:
     """What a box costs, in multiples of the lower bound; elementwise for arrays of `over` (excess), words and messages.
 
     work   multiplications of 1/ranks of the product. Where they take much longer than the bound's words, messages are set against
            them instead: when a long matrix is multiplied by a small one hardly a word need be received, but idle ranks cost much.
-    sums   whether C is summed over ranks, which needs memory and additions: it decides between boxes that are alike otherwise.
     It is no time: words, in multiples of the bound, weigh against `over` as 1 : WORK. Few ranks send little for the work that
     they do, so with few of them `over`, which idle ranks raise, weighs more.
     """
     least = max(bound, 1.0)
     messages = machine.message * begun / max(least, BUSY * machine.meanwhile(work))
-    return weight(ranks) * over + received / least + messages + SUMS * sums
+    return weight(ranks) * over + received / least + messages
 
 
 def weight(ranks: int) -> float:
@@ -260,7 +258,7 @@ class Search:
     def _priced(self, boxes: Boxes, received: Any, begun: Any) -> np.ndarray:
         work, bound = self.m * self.n * self.k / self.ranks, received_lower_bound(self.m, self.n, self.k, self.ranks)
         over = boxes.bm * boxes.bn * boxes.bk / max(work, 1 / self.ranks)
-        found = price(self.ranks, over, received, begun, boxes.pk > 1, bound, work, self.machine)
+        found = price(self.ranks, over, received, begun, bound, work, self.machine)
         return found * np.where(self._lopsided(boxes), LOPSIDED, 1) if self.near and self.ranks >= circulant.MANY else found
 
     def _lopsided(self, boxes: Boxes) -> np.ndarray:
