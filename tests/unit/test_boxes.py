@@ -338,7 +338,7 @@ def test_search_is_exhaustive():
             over, words = boxes.excess(*mnk, box, ranks), boxes.words(*mnk, box)
             faces = (m * k * box.n + k * n * box.m + m * n * box.k) / box.ranks
             far = ranks >= circulant.MANY and faces > boxes.NEAR * accessed_lower_bound(*mnk, box.ranks)
-            found = boxes.price(ranks, over, words, begun, bound, prod(mnk) / ranks, machine)
+            found = boxes.price(ranks, over, words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
             return found * (boxes.LOPSIDED if far else 1)
 
         pairs = [(pm, pn) for pm in range(1, min(ranks, mnk[0]) + 1) for pn in range(1, min(ranks // pm, mnk[1]) + 1)]
@@ -451,7 +451,7 @@ def test_boxes_of_few_layers_are_nearly_as_cheap_as_a_finer_search_finds(monkeyp
 
     def price(box):
         begun, words = sum(boxes.messages(*mnk, box)), boxes.words(*mnk, box)
-        return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, bound, prod(mnk) / ranks, machine)
+        return boxes.price(ranks, boxes.excess(*mnk, box, ranks), words, begun, box.k > 1, bound, prod(mnk) / ranks, machine)
 
     found = boxes.by_layers(*mnk, ranks, machine, True, True)
     assert len(found) == min(ranks, mnk[2]).bit_length()

@@ -144,7 +144,7 @@ class Sizes:
         """The price of a box that receives `words`, in the messages of the product and `more`."""
         begun = more + sum(self.messages(schedule, used))
         excess, work = boxes.excess(*self.mnk, used, self.ranks), prod(self.mnk) / self.ranks
-        return float(boxes.price(self.ranks, excess, words, begun, self.bound, work, self.machine))
+        return float(boxes.price(self.ranks, excess, words, begun, used.k > 1, self.bound, work, self.machine))
 
     def anywhere(self, moved: float) -> float:
         """Words that come from ranks anywhere, as they are priced: those from other nodes, by their share, count more."""
