@@ -56,7 +56,6 @@ PLAN = {  # how each part of a plan's choice is left out
 }
 PRODUCTS = (  # what is left out, m x n x k, from and to 2-D blocks or in native layouts, ranks, and how many of them to a node
     ("ranks placed by what they hold", (2000, 2000, 2000), "blocks", 64, 4),
-    ("ranks placed by what they hold", (32768, 32768, 32768), "blocks", 1024, 1),
     ("nodes as tiles of the grid", (2000, 2000, 2000), "native", 64, 4),
     ("nodes as tiles of the grid", (100000, 100000, 5000), "native", 1024, 4),
     ("C summed along two axes", (1000, 1000, 10**7), "native", 64, 1),
@@ -66,7 +65,7 @@ PRODUCTS = (  # what is left out, m x n x k, from and to 2-D blocks or in native
     ("a face's third cut along the other side", (3, 1000, 10**6), "native", 64, 4),
     ("a face's third cut along the other side", (3, 1000, 10**6), "native", 1024, 4),
     ("the same, by what is held already", (10007, 20011, 4999), "blocks", 64, 4),
-    ("the same, by what is held already", (1048576, 2048, 2048), "blocks", 1024, 1),
+    ("the same, by what is held already", (10007, 20011, 4999), "blocks", 1024, 4),
     ("faces straight from any layout", (1024, 1024, 1024), "blocks", 64, 1),
     ("faces straight from any layout", (10007, 20011, 4999), "blocks", 1024, 1),
     ("boxes of half the ranks along k", (300, 300, 300), "native", 1024, 1),
