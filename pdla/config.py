@@ -49,9 +49,6 @@ class Settings:
     verify : bool
         PDLA_VERIFY: check every product after it was computed (1), as ``matmul(verify=True)`` does. The
         same on every rank.
-    keep : int
-        PDLA_KEEP: bytes of workspace that products without a plan of their own keep between calls.
-        The same on every rank, as ranks must free together what they share.
     pblas_flops : float
         PDLA_PBLAS_FLOPS: operations of each process, all repetitions of a PBLAS call together, from
         which it gets a plan.
@@ -77,7 +74,6 @@ class Settings:
     crowded: float = 1.0
     shared: bool = True
     verify: bool = False
-    keep: int = 64 * 2**20
     pblas_flops: float = 4e9
     machine: str = ""
     array: str = "numpy"
@@ -135,7 +131,6 @@ def read(environ: Mapping[str, str]) -> Settings:
         crowded=min(float(given.number("CROWDED", float, default.crowded)), 1e3),  # it multiplies the length of sleeps
         shared=given.switch("SHARED", default.shared),
         verify=given.switch("VERIFY", default.verify),
-        keep=int(given.number("KEEP", int, default.keep)),
         pblas_flops=float(given.number("PBLAS_FLOPS", float, default.pblas_flops)),
         machine=given.text("MACHINE", default.machine),
         array=given.word("ARRAY", ARRAYS, default.array),

@@ -11,7 +11,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.dtypes import promoted
-from pdla.comm import cache
+from pdla.comm import cache, workspace
 from pdla.comm.agreement import agreed, in_words
 from pdla.comm.communicator import Communicator
 from pdla.comm.workspace import Workspace
@@ -283,8 +283,8 @@ def matmul(
         C = verified.run(plan, A, B, out, alpha, beta, kept.workspace, keep=verify == "keep")
     else:
         C = plan.run(A, B, out, alpha, beta, kept.workspace)
-    kept.workspace.trim(config.settings.keep)
-    plan.how.trim(A.grid.comm, config.settings.keep)
+    kept.workspace.trim(workspace.KEPT)
+    plan.how.trim(A.grid.comm, workspace.KEPT)
     return C
 
 

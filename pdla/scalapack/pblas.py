@@ -17,7 +17,7 @@ import numpy as np
 
 from pdla import config
 from pdla.array.numpy import at
-from pdla.comm import cache, from_fortran
+from pdla.comm import cache, from_fortran, workspace
 from pdla.comm.agreement import agree
 from pdla.comm.communicator import Communicator
 from pdla.comm.ledger import buffer
@@ -100,7 +100,7 @@ class Context:
     def run(self, run: Run, *arguments: Any) -> None:
         with within(self.workspace):
             run(*arguments)
-        self.workspace.trim(config.settings.keep)
+        self.workspace.trim(workspace.KEPT)
 
 
 def context(handle: int, shape: tuple[int, int], here: tuple[int, int]) -> Context:
