@@ -26,7 +26,7 @@ from pdla.model.machine import Machine
 # What each earns is in docs/choosing.md, under "The constants". Of `price`:
 WORK, FEW = 1.5, 48  # the weight of `excess`; below FEW / WORK ranks it is FEW / P instead
 SUMS = 1e-3  # added where C is summed over ranks: of boxes that are alike otherwise, as of a cube on two ranks, one without sums
-NEAR, LOPSIDED = 1.1, 10  # of MANY ranks or more, a box with more than NEAR times the least faces costs so many times as much: 2 or 100 choose alike
+NEAR, LOPSIDED = 1.1, 10  # of MANY ranks or more, faces above NEAR times the least cost so much more: 2 or 100 choose alike
 BUSY = 0.5  # messages are set against this share of the time that a rank multiplies, if the bound's words take less
 # Of the search:
 LONGEST = 4096  # ranks along k up to which steps count as such: to plan the sums of a longer row of ranks takes a second or more
