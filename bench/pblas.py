@@ -20,27 +20,28 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
+from bench.common.given import parser
 from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
+from bench.common.table import console, headed
 from bench.sides.jobs import Job
 from pdla.bench.arguments import positive, positives, to_write
+from pdla.bench.leave import write_json
 
 START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
 LIMIT = 600  # seconds of a job
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="pblas.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=positive, default=4, help="processes (default 4)")
-    parser.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n (default 1024,2048,4096)")
-    parser.add_argument("--blocks", type=positives, default="64,256", help="block sizes of the C program (default 64,256)")
-    parser.add_argument("--rounds", type=positive, default=3, help="rounds of both jobs (default 3)")
-    parser.add_argument("--turns", type=positive, default=5, help="products of each side in a job (default 5)")
-    parser.add_argument("--json", metavar="FILE", type=to_write, help="write everything to FILE")
-    return parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--ranks", type=positive, default=4, help="processes (default 4)")
+    told.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n (default 1024,2048,4096)")
+    told.add_argument("--blocks", type=positives, default="64,256", help="block sizes of the C program (default 64,256)")
+    told.add_argument("--rounds", type=positive, default=3, help="rounds of both jobs (default 3)")
+    told.add_argument("--turns", type=positive, default=5, help="products of each side in a job (default 5)")
+    told.add_argument("--json", metavar="FILE", type=to_write, help="write everything to FILE")
+    return told.parse_args()
 
 
 def built(folder: Path) -> Path:
@@ -60,17 +61,14 @@ def through_c(program: Path, asked: argparse.Namespace, n: int, block: int) -> d
     return json.loads(said[said.index("{") :])
 
 
-def native(asked: argparse.Namespace, n: int, folder: Path) -> list[float]:
-    results = folder / "native.json"
-    results.unlink(missing_ok=True)
+def native(asked: argparse.Namespace, n: int) -> list[float]:
     start, environment = (lambda ranks: [*START, str(ranks), sys.executable]), (lambda: OPEN_MPI | AS_ROOT | core_type())
     job = Job("pdla", (("ours", "native"),), start, environment=environment)
     work = [{"sizes": [n, n, n, "float64"], "sides": [["ours", "native"]]}]
-    spec = {"work": work, "check": True, "turns": 4, "turn": 0.1, "results": str(results)}
-    failed = job.run(asked.ranks, json.dumps(spec), LIMIT)
+    lines, failed = job.run(asked.ranks, {"work": work, "check": True, "turns": 4, "turn": 0.1}, LIMIT)
     if failed:
         sys.exit(f"native pdla: {failed}")
-    return json.loads(results.read_text())["seconds"]
+    return lines[0]["seconds"]
 
 
 def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
@@ -79,7 +77,7 @@ def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
         program = built(Path(scratch))
         for _ in range(asked.rounds):
             for n in asked.sizes:
-                own = native(asked, n, Path(scratch))
+                own = native(asked, n)
                 for block in asked.blocks:
                     said = through_c(program, asked, n, block)
                     row = rows.setdefault((n, block), {**said, "native": [], "pdla": [], "scalapack": []})
@@ -91,9 +89,8 @@ def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]], ranks: int) -> Table:
-    made = Table(title=f"n x n x n, float64, {ranks} ranks; medians, ms", caption="equal: to ScaLAPACK's product of integers")
-    for name in ("n", "block", "ScaLAPACK", "through pdla", "native pdla", "ScaLAPACK / through", "through / native", "equal"):
-        made.add_column(name, justify="right")
+    heads = "n", "block", "ScaLAPACK", "through pdla", "native pdla", "ScaLAPACK / through", "through / native", "equal"
+    made = headed(f"n x n x n, float64, {ranks} ranks; medians, ms; equal: to ScaLAPACK's product of integers", *heads)
     for row in rows:
         alone, through, own = (median(row[side]) for side in ("scalapack", "pdla", "native"))
         figures = [f"{seconds * 1e3:.1f}" for seconds in (alone, through, own)]
@@ -108,9 +105,9 @@ def main() -> None:
     if missing := no_scalapack() or no_compiler:
         sys.exit(f"pblas.py: {missing}")
     rows = measured(asked)
-    Console(width=None if sys.stdout.isatty() else 110).print(table(rows, asked.ranks))
+    console(110).print(table(rows, asked.ranks))
     if asked.json:
-        Path(asked.json).write_text(json.dumps(rows, indent=1) + "\n")
+        write_json(asked.json, rows)
 
 
 if __name__ == "__main__":

@@ -18,24 +18,25 @@ element, by multiplying with a vector.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import re
 import signal
 import sys
-import tempfile
 import time
 from itertools import product as cross
 from pathlib import Path
 
 from rich.console import Console
 
+from bench.common.given import parser
 from bench.common.launch import CORES
 from bench.common.product import Product
+from bench.common.table import console
 from bench.sides.figures import Row, exported, left_out, table, verdict
 from bench.sides.jobs import TORCH, Job, jobs, unfit
 from pdla.bench.arguments import positive, positives, to_write
+from pdla.bench.leave import write_json
 from pdla.bench.measure.facts import processor
 
 RANKS = (2, 4, 16)
@@ -48,18 +49,17 @@ WIDTH = 240  # columns, where the output is no terminal
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="peers.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
-    parser.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
-    parser.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
-    parser.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
-    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
-    parser.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
-    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE, after every product")
-    return parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--ranks", type=positives, help=f"default {','.join(map(str, RANKS))}, and {MANY} for n = {SQUARE}")
+    told.add_argument("--shapes", help=f"n, or m x n x k (default {','.join(SHAPES)})")
+    told.add_argument("--dtypes", default=",".join(DTYPES), help=f"default {','.join(DTYPES)}")
+    told.add_argument("--sides", help="jobs to run, of NumPy,pdla,ScaLAPACK,DTensor; default all")
+    told.add_argument("--repeats", type=positive, default=3, help="rounds of a product (default 3)")
+    told.add_argument("--quick", action="store_true", help="2 and 4 ranks, n = 256 and 512, one round")
+    told.add_argument("--torch-python", type=Path, default=TORCH, help=f"Python with PyTorch (default {TORCH})")
+    told.add_argument("--limit", type=float, default=1200, help="seconds a job may take (default 1200)")
+    told.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE, after every product")
+    return told.parse_args()
 
 
 def products(shapes: list[str], dtypes: list[str]) -> list[Product]:
@@ -104,14 +104,10 @@ def one_job(job: Job, rows: list[Row], first: bool, limit: float) -> str:
             work.append({"sizes": [p.m, p.n, p.k, p.dtype], "sides": sides})
     if not work:
         return ""
-    with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "results")
-        results.touch()
-        spec = {"work": work, "check": first, "turns": TURNS, "turn": TURN, "results": str(results)}
-        fault = job.run(rows[0].ranks, json.dumps(spec), limit)
-        by_product = {row.product: row for row in rows}
-        for line in map(json.loads, results.read_text().splitlines()):
-            by_product[Product(line["m"], line["n"], line["k"], line["dtype"])].add(line)
+    lines, fault = job.run(rows[0].ranks, {"work": work, "check": first, "turns": TURNS, "turn": TURN}, limit)
+    by_product = {row.product: row for row in rows}
+    for line in lines:
+        by_product[Product(line["m"], line["n"], line["k"], line["dtype"])].add(line)
     return fault
 
 
@@ -139,7 +135,7 @@ def machine() -> dict[str, object]:
 def main() -> int:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # an exception, which ends the job under way, too
-    out = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    out = console(WIDTH)
     say = Console(stderr=True, highlight=False)
     known = {job.name: job for job in jobs(given.torch_python)}
     asked = given.sides.split(",") if given.sides else [*known]
@@ -157,7 +153,7 @@ def main() -> int:
             rounds(given, run, some, absent, say)
             if given.json:
                 found = {"before": before, "after": machine(), "command": sys.argv, "absent": absent, "rows": exported(done)}
-                Path(given.json).write_text(json.dumps(found, indent=1) + "\n")
+                write_json(given.json, found)
         out.print(table(ranks, rows))
     for name, why in absent.items():
         out.print(f"absent: {name}: {why}")

@@ -11,55 +11,43 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
+from bench.common import turns
 from bench.common.meeting import Meeting, received
-from bench.common.product import Product, Side, fill_at_random, fill_with_integers, right
+from bench.common.product import Product, Side, fill_at_random
 
 MOST = 50  # products in a turn, at most
 
 
-def checked(meeting: Meeting, side: Side, product: Product) -> bool:
-    """Collective: whether the product of integers is exact on every rank, twice in succession."""
-    fill_with_integers(side)
-    wrong = [not right(side, product), not right(side, product)]
-    return not any(meeting.largest([float(w) for w in wrong]))
+def times(meeting: Meeting, sides: list[Side], rounds: int, turn: float) -> list[list[tuple[float, float]]]:
+    """Collective: of each side the turns of products back to back, each of about `turn` seconds, judged by a first product.
 
-
-@dataclass
-class Taken:
-    """What one product took a side in each turn: seconds, and the bytes over the link of the host that received most."""
-
-    seconds: list[float] = field(default_factory=list)
-    bytes: list[float] = field(default_factory=list)
-
-
-def times(meeting: Meeting, sides: list[Side], turns: int, turn: float) -> list[Taken]:
-    """Collective: turns of products back to back, each of about `turn` seconds, judged by a first product. If sides take turns, a
-    turn of several products begins with one that is not counted: the caches hold another side's data, and idle connections start
-    slowly.
+    Of a turn the seconds of a product, and the bytes over the link of the host that received most. If sides take turns, a turn of
+    several products begins with one that is not counted: the caches hold another side's data, and idle connections start slowly.
     """
     counts = [round(min(MOST, max(1, turn / meeting.seconds(side.multiply)))) for side in sides]
-    found = [Taken() for _ in sides]
-    for _ in range(turns):
-        for taken, side, count in zip(found, sides, counts, strict=True):
-            if len(sides) > 1 and count > 1:
-                meeting.seconds(side.multiply)
-            before = received()
-            taken.seconds.append(meeting.seconds(side.multiply, count))
-            taken.bytes += meeting.largest([(received() - before) / count])
-    return found
+
+    def taken(side: Side, count: int) -> tuple[float, float]:
+        if len(sides) > 1 and count > 1:
+            meeting.seconds(side.multiply)
+        before = received()
+        seconds = meeting.seconds(side.multiply, count)
+        return seconds, meeting.largest([(received() - before) / count])[0]
+
+    works = zip(sides, counts, strict=True)
+    return list(turns.in_turns(rounds, {i: partial(taken, *work) for i, work in enumerate(works)}).values())
 
 
 def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], spec: dict[str, Any]) -> list[dict[str, Any]]:
     """Collective: the figures of a product, one line for each side."""
     modules = [(importlib.import_module(f"bench.sides.{name}"), variant) for name, variant in names]
     sides = [module.make(meeting.comm, product, variant) for module, variant in modules]
-    exact = [checked(meeting, side, product) if spec["check"] else None for side in sides]
+    exact = [turns.exact(meeting, product, side, 2) if spec["check"] else None for side in sides]
     for side in sides:
         fill_at_random(side, meeting.comm.rank)
     spaces = [meeting.largest([float(side.workspace or 0)])[0] for side in sides]
@@ -69,7 +57,8 @@ def measure(meeting: Meeting, product: Product, names: list[tuple[str, str]], sp
         {
             "side": name, "variant": variant, "m": product.m, "n": product.n, "k": product.k, "dtype": product.dtype,
             "exact": same, "workspace": None if side.workspace is None else int(space), "about": side.about,
-            "holders": held_by, "seconds": taken.seconds, "link_bytes": taken.bytes, "volume": side.volume,
+            "holders": held_by, "volume": side.volume,
+            "seconds": [seconds for seconds, _ in taken], "link_bytes": [size for _, size in taken],
         }
         for (name, variant), side, same, space, held_by, taken in lines
     ]
