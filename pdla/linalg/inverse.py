@@ -70,9 +70,9 @@ def inv(
 
     Notes
     -----
-    After the factorization a rank receives, in the mean, (1 - 1/P) (n^2 + n block) words for the
-    general inverse, and about n^2 (1/pr + 1/pc - 2/P) on a pr x pc grid for a positive definite
-    one, besides what brings A to the layout of its factor, and the inverse back.
+    After the factorization a rank receives, in the mean, about n^2 (1/pr + 1/pc - 2/P) words on a
+    pr x pc grid, and for the general inverse n block more, besides what brings A to the layout of
+    its factor, and the inverse back.
 
     LAPACK's xGETRI (method 2) and xPOTRI: Du Croz and Higham, IMA J. Numer. Anal. 12 (1992), 1-19.
 
