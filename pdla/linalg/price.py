@@ -59,12 +59,13 @@ class Task:
 
 
 def bound(task: Task, ranks: int) -> float:
-    """Words that a rank must receive at least: 2 multiplications / P sqrt(S), S the words of its share of the matrix.
+    """Words that a rank must receive at least for a factor: 2 multiplications / P sqrt(S), S the words of its share of the matrix.
 
-    For Cholesky n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021.
+    For Cholesky n^3 / 3 P sqrt(S), for LU 2 n^3 / 3 P sqrt(S): Kwasniewski et al., SC 2021. Of triangular systems 0.
     """
-    share = task.m * (task.m if task.routine == "triangular" else task.n) / ranks
-    return 2 * task.multiplications / (ranks * sqrt(share)) if share and ranks > 1 else 0.0
+    share = task.m * task.n / ranks
+    moves = share and ranks > 1 and task.routine != "triangular"
+    return 2 * task.multiplications / (ranks * sqrt(share)) if moves else 0.0
 
 
 @dataclass(frozen=True)

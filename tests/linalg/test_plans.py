@@ -1,4 +1,4 @@
-"""Plans of factorizations and solutions: what they foretell is what is counted, memory limits are kept, and others' matrices refused."""
+"""Plans of factorizations and solutions: what they foretell is counted, memory limits are kept, other matrices refused."""
 
 import numpy as np
 import pytest
