@@ -13,7 +13,8 @@ from mpi4py import MPI
 import pdla
 from bench.common.given import started
 from bench.common.meeting import Meeting
-from bench.common.product import Product, fill_at_random, fill_with_integers, right
+from bench.common.product import Product
+from bench.common.turns import checked, say, seconds
 from bench.sides.ours import BLOCKS, flat_grid, operands, side
 from pdla.bench.arguments import positive
 
@@ -29,22 +30,15 @@ def main(n=4096, repeats=9, width=128):
         "2-D blocks": (flat_grid(comm), BLOCKS),
     }
     sides = {name: side(*operands(product, grid, layouts)) for name, (grid, layouts) in where.items()}
-    for name, one in sides.items():
-        fill_with_integers(one)
-        if meeting.largest([float(not right(one, product))])[0]:
-            raise SystemExit(f"{name}: the product of integers is wrong")
-        fill_at_random(one, comm.rank)
-        one.multiply()
-    times = {name: [] for name in sides}
-    for _ in range(repeats):
-        for name, one in sides.items():
-            times[name].append(meeting.seconds(one.multiply))
-    if comm.rank == 0:
-        print(f"n = {n}, float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
-        print(f"{'':18}{'median s':>10}{'least s':>10}{'of native':>11}{'workspace MiB':>15}")
-        for name, taken in times.items():
-            ratio, space = median(taken) / median(times["native"]), sides[name].workspace / 2**20
-            print(f"{name:18}{median(taken):10.4f}{min(taken):10.4f}{ratio:11.2f}{space:15.1f}  {sides[name].about}")
+    checked(meeting, product, sides)
+    works, tell = {name: one.multiply for name, one in sides.items()}, say(comm)
+    seconds(meeting, 1, works)
+    times = seconds(meeting, repeats, works)
+    tell(f"n = {n}, float64, {comm.size} ranks, {repeats} repeats; all exact on integers")
+    tell(f"{'':18}{'median s':>10}{'least s':>10}{'of native':>11}{'workspace MiB':>15}")
+    for name, taken in times.items():
+        ratio, space = median(taken) / median(times["native"]), sides[name].workspace / 2**20
+        tell(f"{name:18}{median(taken):10.4f}{min(taken):10.4f}{ratio:11.2f}{space:15.1f}  {sides[name].about}")
 
 
 if __name__ == "__main__":

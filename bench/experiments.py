@@ -27,6 +27,7 @@ from bench.claims.cases import CASES, MPI_TREES
 from bench.claims.claims import CLAIMS
 from bench.cluster import RATE, bytes_a_second
 from bench.common import core
+from bench.common.given import parser
 from bench.common.launch import CORES, ROOT
 from pdla.bench.arguments import to_write
 from pdla.bench.measure.facts import processor
@@ -44,19 +45,18 @@ JOB = {"OMP_NUM_THREADS": "1", "PDLA_TIMEOUT": "600"}
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="experiments.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
-    parser.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
+    told = parser(__doc__)
+    told.add_argument("--quick", action="store_true", help="only the dry runs at full size, which take seconds")
+    told.add_argument("--only", metavar="NAME", help="repeat one part, or the measurements of cases whose names contain NAME")
     kept = {"type": lambda path: Path(to_write(path)), "default": FILE, "help": "default docs/experiments.json"}
-    parser.add_argument("--json", metavar="FILE", **kept)
-    parser.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
-    parser.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
-    parser.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
-    parser.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
-    given = parser.parse_args()
+    told.add_argument("--json", metavar="FILE", **kept)
+    told.add_argument("--write", action="store_true", help="render docs/experiments.md and its picture")
+    told.add_argument("--rate", default="50mbit", help="rate of each host's link (default 50mbit)")
+    told.add_argument("--repeats", type=int, default=10, help="repeats of each pass on the cluster (default 10)")
+    told.add_argument("--limit", type=float, default=1500, help="seconds the measurements may take (default 1500)")
+    given = told.parse_args()
     if not RATE.fullmatch(given.rate) or given.repeats < 1:
-        parser.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
+        told.error(f"--rate {given.rate} --repeats {given.repeats}: a rate such as 50mbit, and at least one repeat")
     return given
 
 

@@ -30,9 +30,11 @@ from rich.table import Table
 
 from bench import cluster
 from bench.common import core
+from bench.common.given import parser
 from bench.common.launch import AS_ROOT, CORES, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from pdla.bench.arguments import positive, positives, to_write
 from pdla.bench.commands.problem import sizes
+from pdla.bench.leave import write_json
 from pdla.model.machine import Machine
 
 SHAPES = ("2048x2048x2048", "512x512x32768", "2048x2048x128", "32768x512x512")
@@ -45,18 +47,17 @@ WIDTH = 170  # columns, where the output is no terminal
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="network.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--hosts", type=int, default=16, help="default 16")
-    parser.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
-    parser.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
-    parser.add_argument("--shapes", type=products, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
-    parser.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
-    parser.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
-    parser.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
-    parser.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
-    parser.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
-    return parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--hosts", type=int, default=16, help="default 16")
+    told.add_argument("--ranks-per-host", type=positives, default="1,4", help="numbers (default 1,4)")
+    told.add_argument("--rates", default="200mbit,50mbit", help="of links (default 200mbit,50mbit)")
+    told.add_argument("--shapes", type=products, default=",".join(SHAPES), help=f"m x n x k, default {','.join(SHAPES)}")
+    told.add_argument("--sides", default=",".join(JOBS), help=f"jobs to run (default {','.join(JOBS)})")
+    told.add_argument("--turns", type=positive, default=3, help="times that sides of one job take turns (default 3)")
+    told.add_argument("--unchecked", action="store_true", help="do not check the products first: it takes two of each")
+    told.add_argument("--limit", type=float, default=1200, help="seconds of all jobs on a cluster (default 1200)")
+    told.add_argument("--json", type=to_write, metavar="FILE", help="write everything to FILE")
+    return told.parse_args()
 
 
 def products(text: str) -> list[tuple[int, int, int]]:
@@ -237,7 +238,7 @@ def main() -> int:
     except cluster.Refused as reason:
         return cluster.refuse(reason)
     if given.json:
-        Path(given.json).write_text(json.dumps({"command": sys.argv, "lines": lines}, indent=1) + "\n")
+        write_json(given.json, {"command": sys.argv, "lines": lines})
     for line in verdict(rows(lines)):
         out.print(line)
     return 0

@@ -21,8 +21,10 @@ from unittest.mock import patch
 
 import pdla
 from bench.common.given import started
+from bench.common.turns import say
 from pdla.array import chosen
 from pdla.bench.arguments import above_zero
+from pdla.bench.measure.peak import elapsed
 from pdla.comm.pending import done
 
 TURNS = 4
@@ -46,12 +48,7 @@ def product(comm, algorithm, n, panel):
         asked = {"schedule": "fetch", "box": (*grid.shape, 1)} if algorithm == "fetch" else {"algorithm": algorithm}
         plan = pdla.plan_matmul(A, B, out=C, panel=panel, **asked)
         plan(A, B, out=C)
-        A.xp.finish()
-        comm.barrier()
-        start = time.perf_counter()
-        plan(A, B, out=C)
-        A.xp.finish()
-        return max(comm.share(time.perf_counter() - start))
+        return elapsed(comm, lambda: plan(A, B, out=C))
 
 
 def silent(world):
@@ -110,12 +107,12 @@ def alone(ranks, *case):
 
 def with_processes(comm, given):
     delay = given or 0.06
-    say = print if comm.rank == 0 else lambda *_, **__: None
-    say(f"{comm.size} processes on {len(set(comm.homes))} nodes\n{HEAD}")
+    tell = say(comm)
+    tell(f"{comm.size} processes on {len(set(comm.homes))} nodes\n{HEAD}")
     case = PROCESSES[comm.xp.name]
     for slept in (False, True) if comm.xp.name == "numpy" else (False,):
         seconds = measured(lambda: product(comm, *case), type(comm), gemm_of(slept, delay))
-        say(line(case[0], comm.size, *case[1:], slept, delay if slept else None, seconds), flush=True)
+        tell(line(case[0], comm.size, *case[1:], slept, delay if slept else None, seconds), flush=True)
 
 
 def gemm_of(slept, delay):

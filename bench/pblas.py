@@ -23,24 +23,25 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.common.given import parser
 from bench.common.launch import AS_ROOT, OPEN_MPI, ROOT, core_type, no_scalapack, threads
 from bench.sides.jobs import Job
 from pdla.bench.arguments import positive, positives, to_write
+from pdla.bench.leave import write_json
 
 START = ["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n"]
 LIMIT = 600  # seconds of a job
 
 
 def arguments() -> argparse.Namespace:
-    as_written = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="pblas.py", description=__doc__, formatter_class=as_written)
-    parser.add_argument("--ranks", type=positive, default=4, help="processes (default 4)")
-    parser.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n (default 1024,2048,4096)")
-    parser.add_argument("--blocks", type=positives, default="64,256", help="block sizes of the C program (default 64,256)")
-    parser.add_argument("--rounds", type=positive, default=3, help="rounds of both jobs (default 3)")
-    parser.add_argument("--turns", type=positive, default=5, help="products of each side in a job (default 5)")
-    parser.add_argument("--json", metavar="FILE", type=to_write, help="write everything to FILE")
-    return parser.parse_args()
+    told = parser(__doc__)
+    told.add_argument("--ranks", type=positive, default=4, help="processes (default 4)")
+    told.add_argument("--sizes", type=positives, default="1024,2048,4096", help="n of n x n x n (default 1024,2048,4096)")
+    told.add_argument("--blocks", type=positives, default="64,256", help="block sizes of the C program (default 64,256)")
+    told.add_argument("--rounds", type=positive, default=3, help="rounds of both jobs (default 3)")
+    told.add_argument("--turns", type=positive, default=5, help="products of each side in a job (default 5)")
+    told.add_argument("--json", metavar="FILE", type=to_write, help="write everything to FILE")
+    return told.parse_args()
 
 
 def built(folder: Path) -> Path:
@@ -110,7 +111,7 @@ def main() -> None:
     rows = measured(asked)
     Console(width=None if sys.stdout.isatty() else 110).print(table(rows, asked.ranks))
     if asked.json:
-        Path(asked.json).write_text(json.dumps(rows, indent=1) + "\n")
+        write_json(asked.json, rows)
 
 
 if __name__ == "__main__":

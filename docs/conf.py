@@ -43,8 +43,8 @@ MEMBERS = {
     "pdla.ProcessGrid": "__getitem__, size, active, order, rank_of, coords_of, holders, group, close",
     "pdla.Layout": "T, axes, summed, check, indices, local_shape, owner, same_cuts",
     "pdla.indices.IndexSet": "indices, overlay, select",
-    "pdla.DistMatrix": "__getitem__, __setitem__, local, dtype, indices, T, H, conj, copy, astype, redistribute, shared, gather, "
-                       "norm, sum, trace, check_copies",
+    "pdla.DistMatrix": "__getitem__, __setitem__, local, dtype, ndim, size, indices, T, H, conj, real, imag, copy, astype, "
+                       "redistribute, shared, gather, diagonal, norm, sum, mean, max, min, trace, check_copies",
     "pdla.scalapack.Descriptor": "read, shape, words, layout",
     "pdla.Plan": "__call__, free, predicted, explain",
     "pdla.linalg.FactorPlan": "__call__, predicted, explain",

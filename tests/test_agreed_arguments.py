@@ -32,6 +32,8 @@ LOCAL = {  # what is not collective, or agrees on nothing, and why: a class (all
         predict_cholesky predict_lu predict_solve_triangular
         DistMatrix.__init__ DistMatrix.__add__ DistMatrix.__eq__ DistMatrix.__getitem__ DistMatrix.__iadd__ DistMatrix.__imul__
         DistMatrix.__isub__ DistMatrix.__itruediv__ DistMatrix.__mul__ DistMatrix.__neg__ DistMatrix.__rsub__
+        DistMatrix.__abs__ DistMatrix.__pow__ DistMatrix.__ipow__ DistMatrix.__rpow__ DistMatrix.__rtruediv__
+        fill_diagonal tril triu
         DistMatrix.__setitem__ DistMatrix.__sub__ DistMatrix.__truediv__ DistMatrix.astype DistMatrix.conj DistMatrix.copy
         DistMatrix.lies_as
         ProcessGrid.__eq__ ProcessGrid.coords_of ProcessGrid.group ProcessGrid.holders ProcessGrid.over ProcessGrid.rank_of
@@ -188,7 +190,7 @@ VALUES = {  # by name of the argument, what all ranks give, and then what one ra
     "beta": lambda here: (1, 2),
     "side": lambda here: ("left", "right"),
     "lower": lambda here: both, "mirror": lambda here: both,
-    "root": lambda here: (None, 0, 1),
+    "root": lambda here: (None, 0, 1), "blocks": lambda here: VALUES["matrices"](here)[:-1],
     "seed": lambda here: (0, 1),
     "distribution": lambda here: ("uniform", "normal"),
     "low": lambda here: (0, 0.5),
@@ -254,6 +256,7 @@ SPECIAL: dict[str, dict[str, Any]] = {  # by function, values of arguments that 
     "matrix_power": {"n": lambda here: (3, 2, -1)},
     **dict.fromkeys(("Summa2D.__init__", "Tensor3D.__init__"), scheme_on((1, 2))),
     **dict.fromkeys(("Tesseract.__init__", "Cube3D.__init__"), scheme_on((1, 2, 1))),
+    **{f"DistMatrix.{name}": {"axis": lambda here: (0, 1, None)} for name in ("sum", "mean", "max", "min")},
     "DistMatrix.__rmatmul__": {"other": lambda here: (None, 1, "x")},
     "ProcessGrid.__init__": {"shape": lambda here: (2, 1)},
     "DistMatrix.redistribute": {"grid": lambda here: (None, here.grid(order=[1, 0]))},
@@ -483,6 +486,8 @@ OPERATORS = {  # DistMatrix's local methods: what is called, with what on all ra
     "__mul__": (operator.mul, 2, 3), "__truediv__": (operator.truediv, 2, 4),
     "__iadd__": (operator.iadd, 2, 3), "__isub__": (operator.isub, 2, 3),
     "__imul__": (operator.imul, 2, 3), "__itruediv__": (operator.itruediv, 2, 4),
+    "__pow__": (lambda A, x: (A + A) ** x, 2, 0), "__ipow__": (lambda A, x: operator.ipow(A + A, x), 2, 0),
+    "__rpow__": (lambda A, x: x**A, 2, 3), "__rtruediv__": (lambda A, x: x / A, 2, 3), "__abs__": (abs, None, None),
     "__neg__": (operator.neg, None, None), "copy": (pdla.DistMatrix.copy, None, None), "conj": (pdla.DistMatrix.conj, None, None),
     "__getitem__": (operator.getitem, np.s_[:2, :], np.s_[:3, :]), "__setitem__": (assigned, 2, 3),
     "astype": (pdla.DistMatrix.astype, "float64", "float32"),

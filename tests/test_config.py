@@ -45,7 +45,7 @@ def test_a_misspelt_variable_is_an_error():
     assert config.read(others) == config.Settings()
 
 
-def test_a_way_that_is_none_is_refused():
-    assert config.read({"PDLA_BCAST": "chain"}).bcast == "chain"
-    with pytest.raises(ValueError, match="PDLA_BCAST='tree' is none of auto, mpi, flat, chain"):
-        config.read({"PDLA_BCAST": "tree"})
+def test_a_word_that_is_none_of_a_settings_is_refused():
+    assert config.read({"PDLA_GPU_MPI": "off"}).gpu_mpi == "off"
+    with pytest.raises(ValueError, match="PDLA_GPU_MPI='tree' is none of auto, on, off, nccl"):
+        config.read({"PDLA_GPU_MPI": "tree"})

@@ -4,18 +4,18 @@ import os
 import pickle
 import subprocess
 import sys
-from itertools import chain, pairwise, permutations, product
+from itertools import chain, permutations, product
 
 import numpy as np
 import pytest
+from helpers.layouts import SIZES, held, places
 
 from pdla import Balanced, Cuts, Cyclic, Layout
-from pdla.cuts import Block, block_bounds
+from pdla.cuts import Block
 from pdla.errors import LayoutError
 from pdla.indices import IndexSet, overlapping
 from pdla.layout import axes_of, effective, points, share, shares, shares_meeting
 
-SIZES = {"row": 2, "col": 3, "depth": 4}
 SPECS = [
     None,
     "row",
@@ -33,26 +33,7 @@ SPECS = [
 ]
 
 
-def places(axes=SIZES):
-    """Every coordinate of the grid."""
-    return [dict(zip(axes, point, strict=True)) for point in product(*(range(SIZES[axis]) for axis in axes))]
-
-
-def held(spec, n, where):
-    return Layout(rows=spec).indices((n, 1), SIZES, where)[0].indices().tolist()
-
-
 # ---------------------------------------------------------------------------------------------- shares
-
-
-@pytest.mark.parametrize("parts", [1, 2, 3, 7])
-@pytest.mark.parametrize("n", [0, 1, 2, 6, 7, 20])
-def test_blocks_are_contiguous_and_balanced_and_the_first_are_longer(n, parts):
-    bounds = [block_bounds(n, parts, i) for i in range(parts)]
-    lengths = [stop - start for start, stop in bounds]
-    assert bounds[0][0] == 0 and bounds[-1][1] == n
-    assert all(stop == start for (_, stop), (start, _) in pairwise(bounds))
-    assert lengths == sorted(lengths, reverse=True) and max(lengths) - min(lengths) <= 1
 
 
 @pytest.mark.parametrize("n", [0, 1, 5, 23, 24])
@@ -80,34 +61,6 @@ def test_a_share_is_ascending_and_the_same_along_axes_not_named(spec):
         assert share == held(spec, 23, {axis: where[axis] if axis in axes else 0 for axis in SIZES})
 
 
-@pytest.mark.parametrize(("block", "source"), [(1, 0), (2, 0), (2, 1), (5, 2), (30, 1)])
-def test_cyclic_deals_out_blocks_in_turn(block, source):
-    for i in range(3):
-        expected = [index for index in range(23) if (index // block + source) % 3 == i]
-        assert held(Cyclic("col", block, source), 23, {"col": i}) == expected
-
-
-def test_cuts_say_who_owns_what():
-    cuts = Cuts("col", (0, 4, 4, 9))
-    assert [held(cuts, 9, {"col": i}) for i in range(3)] == [[0, 1, 2, 3], [], [4, 5, 6, 7, 8]]
-    assert held((cuts, "row"), 9, {"col": 2, "row": 1}) == [7, 8]
-
-
-def test_balanced_keeps_units_whole():
-    assert [held(Balanced("col", 4), 10, {"col": i}) for i in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    for where in places(("row", "depth")):
-        share = held(Balanced(("row", "depth"), 3), 24, where)
-        assert share[0] % 3 == 0 and len(share) == 3
-
-
-def test_a_cut_divides_what_the_cut_before_it_left():
-    outer = [held("row", 7, {"row": i}) for i in range(2)]
-    assert outer == [[0, 1, 2, 3], [4, 5, 6]]
-    assert [held(("row", "col"), 7, {"row": 0, "col": j}) for j in range(3)] == [[0, 1], [2], [3]]
-    dealt = held(Cyclic("row", 2), 11, {"row": 1})
-    assert held((Cyclic("row", 2), Cyclic("col", 1)), 11, {"row": 1, "col": 2}) == dealt[2::3]
-
-
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_the_innermost_axis_gathered_gives_the_layout_without_it(spec):
     cuts = Layout(rows=spec).rows
@@ -130,23 +83,6 @@ def test_overlay_finds_what_both_hold(first, second, n):
         np.testing.assert_array_equal(mine.indices()[positions1], common)
         np.testing.assert_array_equal(theirs.indices()[positions2], common)
         assert size == len(common)
-
-
-def test_overlay_gives_slices_where_it_can():
-    whole = IndexSet.interval(0, 20)
-    every_third = IndexSet(np.arange(1, 20, 3), np.arange(2, 21, 3))
-    assert whole.overlay(IndexSet.interval(3, 9)) == (slice(3, 9), slice(0, 6), 6)
-    assert whole.overlay(every_third)[:2] == (slice(1, 20, 3), slice(0, 7))
-    assert whole.overlay(IndexSet.interval(4, 4)) == (slice(0, 0), slice(0, 0), 0)
-
-
-def test_index_sets_are_equal_when_they_hold_the_same():
-    in_two = IndexSet(np.array([0, 3]), np.array([3, 5]))
-    assert in_two == IndexSet.interval(0, 5)
-    assert in_two != IndexSet.interval(0, 4)
-    assert len(in_two) == 5 and in_two.merged().starts.tolist() == [0]
-    in_four = IndexSet(np.array([0, 3, 6, 8]), np.array([3, 5, 8, 9]))
-    assert in_four == IndexSet(np.array([0, 6]), np.array([5, 9]))
 
 
 @pytest.mark.parametrize("other", SPECS)
@@ -321,11 +257,6 @@ def test_part_of_a_cut_within_a_cut_is_an_error_but_the_whole_is_not():
     assert layout.part((12, 9), SIZES, (0, 12), (2, 4)).rows == layout.rows
     with pytest.raises(LayoutError, match=r"rows 1 to 12 of 12 in .* cut along several axes"):
         layout.part((12, 9), SIZES, (1, 12), (0, 9))
-
-
-def test_a_first_block_as_long_as_the_others_is_none_of_its_own():
-    assert Cyclic("row", 4, first=4) == Cyclic("row", 4)
-    assert repr(Cyclic("row", 4, first=3)) == "Cyclic(axis='row', block=4, source=0, first=3)"
 
 
 @pytest.mark.parametrize(

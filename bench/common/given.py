@@ -1,15 +1,23 @@
-"""Starts a script that has positional arguments only, all of one kind."""
+"""How scripts read their command lines."""
 
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 
+def parser(about: str) -> ArgumentParser:
+    """For a script with options; `about`: its docstring."""
+    return ArgumentParser(Path(sys.argv[0]).name, description=about, formatter_class=RawDescriptionHelpFormatter)
+
+
 def started(main: Callable[..., Any], kind: Callable[[str], Any], about: str) -> None:
-    """Call main with the command line's words, each converted by `kind`. --help, or a wrong word, prints `about`."""
+    """Start a script that has positional arguments only: call main with the words, each converted by `kind`.
+
+    --help, or a wrong word, prints `about`.
+    """
     if sys.argv[1:2] in (["-h"], ["--help"]):
         print(about)
         return

@@ -1,17 +1,16 @@
 """Training in every scheme, each on a small grid of its own, or in one scheme on a job's ranks; and how far their losses differ."""
 
-import argparse
-import json
 from collections.abc import Callable
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import pdla
+from bench.common.given import parser
 from pdla import nn
 from pdla.bench.arguments import positive, to_write
+from pdla.bench.leave import write_json
 
 Make = Callable[[Any], nn.Scheme]
 
@@ -49,12 +48,12 @@ def fitting(name: str, comm: Any) -> nn.Scheme:
 
 def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
     """The command line of a training script: train(scheme, steps, dtype) gives "losses" and one more figure."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=positive, default=50, help="steps of AdamW (default 50)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float64", help="dtype of all matrices (default float64)")
-    parser.add_argument("--scheme", choices=AXES, help="this scheme alone, on the ranks of this job")
-    parser.add_argument("--json", type=to_write, metavar="FILE", help="write the curves to FILE")
-    asked = parser.parse_args()
+    told = parser(about)
+    told.add_argument("--steps", type=positive, default=50, help="steps of AdamW (default 50)")
+    told.add_argument("--dtype", choices=DTYPES, default="float64", help="dtype of all matrices (default float64)")
+    told.add_argument("--scheme", choices=AXES, help="this scheme alone, on the ranks of this job")
+    told.add_argument("--json", type=to_write, metavar="FILE", help="write the curves to FILE")
+    asked = told.parse_args()
     results: dict[str, dict] = {}
     if asked.scheme:
         scheme = fitting(asked.scheme, pdla.world())
@@ -67,7 +66,7 @@ def compare(about: str, train: Callable[[nn.Scheme, int, str], dict]) -> None:
     if asked.scheme:
         show(repr(scheme), results)
     if asked.json:
-        Path(asked.json).write_text(json.dumps(results, indent=1))
+        write_json(asked.json, results)
 
 
 def show(name: str, results: dict[str, dict]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def a_file_in_a_folder(path: str) -> None:
         raise FileNotFoundError(f"there is no folder {folder}")
 
 
-def write_json(path: str, content: Mapping[str, Any]) -> None:
+def write_json(path: str, content: Any) -> None:
     """Write `content` as JSON; OSError where that fails."""
     Path(path).write_text(json.dumps(content, indent=1) + "\n")
 

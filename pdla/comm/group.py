@@ -42,6 +42,7 @@ class Group(ABC):
 
     xp: ModuleType  # the array module this world's matrices are made of
     homes: Sequence[int] = ()  # by rank, the number of the node that it runs on; empty: all ranks run on one
+    tree = False  # whether broadcasts may go the world's own way
     adds = True  # whether a rank can add to a piece that has come before it is sent on
     shared_limit = 0  # bytes of memory that the ranks of a node may share; 0: messages are used instead
 

@@ -21,7 +21,8 @@ from pdla.linalg import checks
 from pdla.linalg.block_cyclic import dimensions, laid
 from pdla.linalg.cholesky import factored
 from pdla.linalg.diagonal import inverse_of_diagonal
-from pdla.linalg.lu import order, regular_factors
+from pdla.linalg.lu import regular_factors
+from pdla.linalg.row_exchange import order
 from pdla.linalg.symmetrize import make_real, symmetrize
 from pdla.linalg.triangular import Substitution, in_square_blocks, regular
 from pdla.matmul.checks import communicator
@@ -107,7 +108,7 @@ def _inverse(A: DistMatrix, dtype: np.dtype, assume_a: str = "gen", lower: bool 
 def _by_lu(A: DistMatrix, dtype: np.dtype, overwrite: bool) -> DistMatrix:
     """Collective: U^-1 (L^-1 P)."""
     X, pivots = regular_factors(A, dtype, overwrite)
-    places = np.argsort(order(pivots))
+    places = np.argsort(order(pivots, A.shape[0]))
     with collective_section(A.grid.comm, "an inverse by LU"), within(Workspace()):
         ascending = np.argsort(places[X.indices[1].indices()])
         Y = _forward(X, places, ascending, True)

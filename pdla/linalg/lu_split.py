@@ -9,7 +9,8 @@ from pdla.comm.ledger import held
 from pdla.layout import Layout
 from pdla.linalg import checks
 from pdla.linalg.block_cyclic import laid
-from pdla.linalg.lu import factored, moves
+from pdla.linalg.lu import factored
+from pdla.linalg.row_exchange import order
 from pdla.linalg.triangle import triangle
 from pdla.linalg.ways import copied, limited, to
 from pdla.matmul.checks import communicator
@@ -20,7 +21,7 @@ def lu(
     A: DistMatrix, *, overwrite_a: bool = False, check_finite: bool = True, layout: Layout | None = None,
     memory_limit: int | None = None,
 ) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-    """Factor a matrix with partial pivoting: A = L[p] U. Collective, idle ranks included.
+    """Factor a matrix with row pivoting: A = L[p] U. Collective, idle ranks included.
 
     To solve systems, `lu_factor` is faster.
 
@@ -76,16 +77,10 @@ def lu(
 
         def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
             with held(copied("lu", A, dtype, overwrite_a)):
-                return _parts(A, *factored(A, dtype, overwrite_a)[:2], wanted)
+                X, pivots, _ = factored(A, dtype, overwrite_a)
+                L, U = triangle(X[:, : min(m, n)], True, True), triangle(X[: min(m, n), :], False)
+                return np.argsort(order(pivots, m)), laid(L, wanted, A.grid), laid(U, wanted, A.grid)
 
         way = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(way):
         return run(A)
-
-
-def _parts(A: DistMatrix, X: DistMatrix, pivots: np.ndarray, layout: Layout) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
-    """Collective: from the factors in one matrix, X."""
-    k, rows, (to, was) = min(X.shape), np.arange(X.shape[0]), moves(pivots, 0)
-    rows[to] = was
-    L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
-    return np.argsort(rows), laid(L, layout, A.grid), laid(U, layout, A.grid)

@@ -15,6 +15,7 @@ from pdla.errors import PlanError
 from pdla.grid import one_communicator
 from pdla.layout import Layout
 from pdla.linalg import checks, price
+from pdla.linalg.block_cyclic import square_blocks
 from pdla.linalg.cholesky import cholesky
 from pdla.linalg.foretold import figures
 from pdla.linalg.lu import lu_factor
@@ -22,7 +23,7 @@ from pdla.linalg.price import Task, Way
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.solve import ROUTINES, solve
 from pdla.linalg.triangular import solve_triangular
-from pdla.linalg.ways import by, limited, stays, task, to, ways
+from pdla.linalg.ways import by, limited, task, to, ways
 from pdla.matmul.checks import communicator
 from pdla.matmul.choose.problem import Operand
 from pdla.matmul.plan import Figures
@@ -406,4 +407,4 @@ def _plan(
     tasks = (first, *sides)
     others = [f"{other}, {sum(price.seconds(each, *other) for each in tasks):.3g} s" for other in found if other != way][:NEXT]
     operands = tuple(map(Operand.of, matrices))
-    return FactorPlan(name, operands, dtype, tasks, way.shape, way.block, stays(routine, A), tuple(others), call)
+    return FactorPlan(name, operands, dtype, tasks, way.shape, way.block, square_blocks(A), tuple(others), call)

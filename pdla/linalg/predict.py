@@ -183,7 +183,7 @@ def words(task: Task, way: Way) -> float:
     if task.routine == "cholesky":
         return cholesky_words(n, way.shape, min(block, n))
     if task.routine == "lu":
-        return lu_words(max(m, n), min(m, n), pc, min(block, task.order))
+        return lu_words(m, n, way.shape, min(block, task.order))
     if n <= price.FEW:
         return m * n * (1 - 1 / pr + (1 - 1 / pc)) / pc
     return m * m / (2 * pr) * (1 - 1 / pc) + m * n / pc * (1 - 1 / pr)

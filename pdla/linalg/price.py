@@ -21,6 +21,7 @@ SAMPLE = 48  # steps that are priced
 BLOCKS = (32, 48, 64, 96, 128, 192, 256)
 FEW = 32  # columns of right-hand sides up to which a triangle stays, and sums travel
 LEAF = 128  # columns at the diagonal whose both triangles are multiplied, as by rank_k.below
+LONG = 8  # ranks up to which a grid of one column is tried
 GOOD = 1.05  # of the least price: as good
 Shape = tuple[int, int]
 
@@ -176,16 +177,14 @@ def _step(task: Task, shape: Shape, block: int, k: int) -> Step:
     return Step(task, shape, done - k * block, rows, cols, done == task.order)
 
 
-def shapes(ranks: int, routine: str) -> list[Shape]:
+def shapes(ranks: int) -> list[Shape]:
     """Grids that are tried: the near-square one, and ever longer ones of as many ranks."""
-    if routine == "lu":
-        return [(1, ranks)]
     pr, pc = near_square(ranks)
     found = [(pr, pc), (pc, pr)]
     while pr % 2 == 0:
         pr, pc = pr // 2, 2 * pc
         found += [(pr, pc), (pc, pr)]
-    return list(dict.fromkeys([*found, *([(ranks, 1), (1, ranks)] if ranks <= 8 else [])]))
+    return list(dict.fromkeys([*found, *([(ranks, 1), (1, ranks)] if ranks <= LONG else [(1, ranks)])]))
 
 
 @lru_cache(maxsize=1024)
@@ -193,13 +192,13 @@ def cheapest(task: Task, ranks: int) -> tuple[Way, ...]:
     """The ways, the cheapest first; the whole matrix is one block where there is one rank.
 
     Of those that cost as good as the least, first comes that of the widest blocks: few long products and messages fail the price
-    less than many short ones.
+    less than many short ones; of LU one whose panels lie on one rank each, as its pivots are LAPACK's.
     """
     if ranks == 1:
         return (Way((1, 1), max(1, task.m, task.n)),)
     blocks = [block for block in BLOCKS if block <= max(BLOCKS[0], -(-task.order // 2))]
-    ways = [Way(shape, block) for shape in shapes(ranks, task.routine) for block in blocks]
+    ways = [Way(shape, block) for shape in shapes(ranks) for block in blocks]
     ways.sort(key=lambda way: seconds(task, *way))
     good = [way for way in ways if seconds(task, *way) <= GOOD * seconds(task, *ways[0])]
-    first = max(good, key=lambda way: way.block)
+    first = max(good, key=lambda way: (task.routine == "lu" and way.shape[0] == 1, way.block))
     return (first, *(way for way in ways if way != first))

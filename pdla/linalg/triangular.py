@@ -179,17 +179,24 @@ def in_square_blocks(A: DistMatrix, dtype: np.dtype, cols: int | None = None) ->
 
 def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:
     """Collective: X of T X = alpha B, T in square blocks, with no zero on its diagonal."""
-    few = side.shape[1] <= FEW
-    columns = axes_of(effective(T.layout.cols, T.grid.sizes))
-    lying = Layout.trusted(T.layout.rows, () if few else tuple(map(Block, columns)))
-    X = side.brought(lying, T.grid)
+    X = side.brought(lying(T, side), T.grid)
     X.xp.scale(X.stored, alpha)
     steps = Substitution(T, X, lower, unit)
-    if few:
-        steps.few()
-    else:
+    if not _few(side):
         steps.many()
-    return X._like(X.base, layout=Layout.trusted(lying.rows, (), columns)) if few and columns else X
+        return X
+    steps.few()
+    columns = axes_of(effective(T.layout.cols, T.grid.sizes))
+    return X._like(X.base, layout=Layout.trusted(X.layout.rows, (), columns)) if columns else X
+
+
+def lying(T: DistMatrix, side: RightSide) -> Layout:
+    """How B lies as it is worked on: few columns on all ranks of a grid row, which add up what they have of X."""
+    return Layout.trusted(T.layout.rows, () if _few(side) else tuple(map(Block, axes_of(effective(T.layout.cols, T.grid.sizes)))))
+
+
+def _few(side: RightSide) -> bool:
+    return side.shape[1] <= FEW
 
 
 def regular(T: DistMatrix) -> None:

@@ -53,11 +53,6 @@ def by(way: Way | None, run: Callable[..., Any]) -> Callable[..., Any]:
     return done
 
 
-def stays(routine: str, A: DistMatrix) -> bool:
-    """Whether the routine works on A, or a copy of it, where it lies."""
-    return square_blocks(A) and not (routine == "lu" and effective(A.layout.rows, A.grid.sizes))
-
-
 def task(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> Task:
     """The routine's work on A; cols: A's, or those of the right-hand sides of a triangular system."""
     return Task(routine, A.shape[0], cols, dtype, Machine.chosen())
@@ -65,7 +60,7 @@ def task(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> Task:
 
 def ways(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Way, ...]:
     """The ways, the cheapest first: one, where A stays."""
-    if not stays(routine, A):
+    if not square_blocks(A):
         return cheapest(task(routine, A, cols, dtype), A.grid.comm.size)
     pr, pc = (prod(A.grid.sizes[cut.axis] for cut in effective(cuts, A.grid.sizes)) for cuts in (A.layout.rows, A.layout.cols))
     return (Way((pr, pc), block_of(A)),)
@@ -73,14 +68,14 @@ def ways(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Way, 
 
 def where(routine: str, A: DistMatrix, cols: int, dtype: np.dtype) -> tuple[Layout, ProcessGrid]:
     """The layout and the grid, A's own or those to which it is brought: the way of `to`, else the cheapest."""
-    if stays(routine, A):
+    if square_blocks(A):
         return A.layout, A.grid
     return working(A, *(_chosen.get() or ways(routine, A, cols, dtype)[0]))
 
 
 def copied(routine: str, A: DistMatrix, dtype: np.dtype, overwrite: bool) -> int:
     """Bytes of this rank's part of the copy of A that is worked on; 0: it is A itself."""
-    if overwrite and stays(routine, A) and A.dtype == dtype and not A.conjugated:
+    if overwrite and square_blocks(A) and A.dtype == dtype and not A.conjugated:
         return 0
     return prod(local_shape(A.shape, *where(routine, A, A.shape[1], dtype))) * dtype.itemsize
 

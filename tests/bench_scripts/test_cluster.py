@@ -21,7 +21,7 @@ import socket
 import numpy as np
 import pdla
 comm = pdla.world()
-with pdla.config.override(bcast="mpi"), pdla.record() as ledger:
+with pdla.record() as ledger:
     comm.bcast(np.zeros(100), 1).wait()
 print(f"rank {comm.rank} on {socket.gethostname()} {comm.homes} {ledger.bytes_from_far} {ledger.events[0].way}\\n", end="")
 """
@@ -153,12 +153,12 @@ def test_a_kernel_that_gives_no_namespaces_is_quoted_in_one_line():
 
 @on_hosts
 def test_each_host_is_a_node_with_a_name_of_its_own(tmp_path):
-    job = Job("--", "python", written(tmp_path, BROADCAST))
+    job = Job("--hosts", 3, "--", "python", written(tmp_path, BROADCAST))
     status, out, error = job.end()
     assert (status, error) == (0, "")
     lines = sorted(line for line in out.splitlines() if line.startswith("rank"))
-    assert lines == ["rank 0 on h1 [0, 1] 800 mpi", "rank 1 on h2 [0, 1] 0 mpi"]
-    assert [line.split()[0] for line in out.splitlines() if line.split()[-1] in ("800", "0")] == ["h1", "h2", "all"]
+    assert lines == [f"rank {rank} on h{rank + 1} [0, 1, 2] {far} mpi" for rank, far in enumerate((800, 0, 800))]
+    assert [line.split()[0] for line in out.splitlines() if line.split()[-1] in ("800", "0", "1,600")] == ["h1", "h2", "h3", "all"]
     job.check_nothing_left()
 
 

@@ -259,6 +259,6 @@ def test_measuring_counts_and_times_each_pass():
     for name, one in told.items():
         assert len(one["seconds"]) == 2 and min(one["seconds"]) > 0
         assert (one["bytes"], one["messages"]) == (expected[name]["bytes"], expected[name]["messages"])
-    forward = cases.Case("small", small, small, bcast="flat", backward=False)
+    forward = cases.Case("small", small, small, backward=False)
     assert set(pdla.run(4, job.measured, forward, 1)[0]) == {"forward"}
     assert set(pdla.run(4, job.probes)[0]) == {"far_latency", "latency", "gap", "one_to_one", "all_to_all"}

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pdla import config, record, run
+from pdla import record, run
 from pdla.comm.collectives import broadcast
 from pdla.errors import GridError, PdlaError, ShapeError
 
@@ -41,13 +41,13 @@ def test_every_verb(size, way):
             np.testing.assert_array_equal(out, numbers((me - step) % size, (2, 3)))
         comm.barrier()
 
-    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         run(size, program)
 
 
 @pytest.mark.parametrize("way", ["flat", "chain"])
 def test_a_number_alone_is_broadcast(way):
-    with config.override(bcast=way):
+    with patch.object(broadcast, "best", lambda *_: way):
         assert run(4, lambda comm: comm.bcast(np.array(comm.rank + 0.5), 2).wait().tolist()) == [2.5] * 4
 
 

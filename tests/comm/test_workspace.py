@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 import pdla
 from pdla import Cyclic, Layout
+from pdla.array import meta, numpy
 from pdla.array import numpy as xp
+from pdla.comm import ledger as counting
 from pdla.comm import workspace
 from pdla.comm.ledger import buffers, record, take
 from pdla.comm.workspace import SPARE, Workspace, aligned, within
@@ -109,3 +111,20 @@ def test_several_buffers_are_one_which_lives_as_long_as_the_last_of_them():
         del last
         assert (ledger.workspace, room.used) == (0, 0)
         assert buffers(xp, [], np.float32) == []
+
+
+@pytest.mark.parametrize("xp", [numpy, meta], ids=["numpy", "meta"])
+def test_memory_made_elsewhere_counts_while_a_view_of_it_lives(xp):
+    x, workspace = xp.empty((6, 5), "float64"), Workspace()
+    workspace.most = 1000
+    with within(workspace), pdla.record() as ledger:
+        used = workspace.take(xp, (100,), "float64")
+        del used
+        part = counting.take(xp, x, np.array([0, 2, 5]), slice(None)).T[:2]
+        assert workspace.held == 832 + 120 and ledger.workspace == 120
+        more = counting.take(xp, x, slice(None), np.array([1, 4])).reshape(-1)
+        assert workspace.held == 120 + 96  # what nobody used has gone
+        del part
+        assert counting.take(xp, x, slice(1, 3), slice(None)).shape == (2, 5) and ledger.workspace == 96
+        del more
+    assert ledger.workspace == workspace.held == 0 and ledger.peak_workspace == 216

@@ -1,5 +1,6 @@
 """Grids and layouts as hypothesis draws them, and matrices spread over them by hand."""
 
+from itertools import product
 from math import prod
 
 import hypothesis.strategies as st
@@ -84,3 +85,15 @@ def triangles(draw):
     ranks = draw(st.integers(1, 7))
     grid, (n, k) = draw(grids(ranks)), (draw(sizes), draw(sizes))
     return ranks, grid, n, k, draw(layouts((n, k), grid, partial=True)), draw(layouts((n, n), grid))
+
+
+SIZES = {"row": 2, "col": 3, "depth": 4}
+
+
+def places(axes=SIZES):
+    """Every coordinate of the grid."""
+    return [dict(zip(axes, point, strict=True)) for point in product(*(range(SIZES[axis]) for axis in axes))]
+
+
+def held(spec, n, where):
+    return Layout(rows=spec).indices((n, 1), SIZES, where)[0].indices().tolist()

@@ -4,6 +4,7 @@ As LAPACK's testers, and Higham, Accuracy and Stability of Numerical Algorithms 
 """
 
 import numpy as np
+
 from helpers.systems import drawn, hilbert
 
 
@@ -89,7 +90,8 @@ GENERAL = {
     "hilbert": lambda n, dtype: hilbert(n), "kahan": kahan, "frank": frank, "lauchli": lauchli,
     "wilkinson": lambda n, dtype: wilkinson(min(n, 12), dtype),
     "identity": lambda n, dtype: np.eye(n), "reversed": lambda n, dtype: np.eye(n)[::-1], "toeplitz": lambda n, dtype: toeplitz(n),
-    "rank": of_rank, "zero columns": zero_columns, "zero": lambda n, dtype: np.zeros((n, n)), "ones": lambda n, dtype: np.ones((n, n)),
+    "rank": of_rank, "zero columns": zero_columns,
+    "zero": lambda n, dtype: np.zeros((n, n)), "ones": lambda n, dtype: np.ones((n, n)),
 }
 SINGULAR = {"rank", "zero columns", "zero", "ones"}
 

@@ -97,7 +97,7 @@ def test_words_are_those_of_a_dry_run_and_of_the_formula(ranks):
 
     ran = pdla.run(ranks, program)
     assert ran == [pdla.dry_run(ranks, program, rank=rank)[0] for rank in range(ranks)]
-    words = ranks * lu_words(n, n, ranks, nb) + (ranks - 1) * (n * n + n * nb)
+    words = ranks * lu_words(n, n, (1, ranks), nb) + (ranks - 1) * (n * n + n * nb)
     assert sum(received for received, *_ in ran) == round(8 * words)
 
 

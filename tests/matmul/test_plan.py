@@ -1,7 +1,5 @@
 """Plans: what they know, foretell, explain, keep and refuse."""
 
-from dataclasses import replace
-from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -9,8 +7,7 @@ import pytest
 from helpers.matmuls import LAYOUT, exact
 
 import pdla
-from pdla import Cuts, Cyclic, Layout, ProcessGrid, config
-from pdla.comm.collectives import broadcast
+from pdla import Cuts, Cyclic, Layout, ProcessGrid
 from pdla.comm.threads import ThreadComm
 
 
@@ -108,31 +105,6 @@ def test_whole_rows_have_no_gaps_to_be_packed(part, algorithm):
         assert plan.predicted.peak_workspace == ledger.total(comm)["max_peak_workspace"]
 
     pdla.run(4, program)
-
-
-def test_a_plan_foretells_messages_by_the_way_of_broadcasts_that_is_set():
-    def program(comm):
-        grid = ProcessGrid((1, 4))
-        A, B = exact((64, 64), grid, LAYOUT, seed=1), exact((64, 64), grid, LAYOUT, seed=2)
-        plan = pdla.plan_matmul(A, B, algorithm="summa")
-        with pdla.record() as ledger:
-            plan(A, B)
-        return plan.predicted.messages, ledger.total(comm)["max_messages"]
-
-    def both(comm):  # a kept plan is found again
-        comm.barrier()
-        found = [program(comm)]
-        for way in ("chain", "flat"):
-            comm.barrier()
-            if comm.rank == 0:
-                config.settings = replace(config.settings, bcast=way)
-            comm.barrier()
-            found.append(program(comm))
-        return found
-
-    with config.override(), patch.object(broadcast, "CHUNK", 512):
-        told = pdla.run(4, both)[0]
-    assert all(foretold == counted for foretold, counted in told) and told[0] == told[2] != told[1]
 
 
 @pytest.mark.parametrize("adds", [True, False])

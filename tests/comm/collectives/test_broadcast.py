@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pdla
-from pdla import config, record, run
+from pdla import record, run
 from pdla.comm.collectives import broadcast
 
 
@@ -15,7 +15,7 @@ def numbers(rank, shape, dtype="float64"):
     return ((np.arange(np.prod(shape)).reshape(shape) * 7 + rank * 3) % 11).astype(dtype)
 
 
-@pytest.mark.parametrize(("way", "messages"), [("mpi", 1), ("flat", 1), ("chain", 6)])
+@pytest.mark.parametrize(("way", "messages"), [("flat", 1), ("chain", 6)])
 def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages):
     def program(comm):
         x = numbers(comm.rank, (6, 8))[:, ::2]
@@ -26,12 +26,12 @@ def test_ways_to_broadcast_bring_the_same_in_messages_of_their_own(way, messages
         (event,) = ledger.events
         return event.bytes, event.messages, event.way
 
-    with config.override(bcast=way), patch.object(broadcast, "CHUNK", 40):
+    with patch.object(broadcast, "best", lambda *_: way), patch.object(broadcast, "CHUNK", 40):
         done = run(5, program)
         dry = [pdla.dry_run(5, lambda comm: comm.bcast(comm.xp.empty((6, 4), "float64"), 1).wait(), rank=r)[1] for r in range(5)]
     assert [size for size, _, _ in done] == [192, 0, 192, 192, 192]
     assert [count for _, count, _ in done] == [messages, 0, messages, messages, messages]
-    assert {name for _, _, name in done} == {"flat" if way == "mpi" else way}
+    assert {name for _, _, name in done} == {way}
     assert [(ledger.bytes_received, ledger.messages) for ledger in dry] == [d[:2] for d in done]
 
 
@@ -45,9 +45,9 @@ def test_the_way_is_chosen_by_size_ranks_and_nodes_the_same_in_every_world():
 
     assert run(4, program)[3] == [("flat", 800, 1), ("chain", 800_000, 13)]
     assert pdla.dry_run(4, program, rank=3)[0] == run(4, program)[3]
-    chosen = [broadcast.best(1 << 20, ranks, nodes) for ranks, nodes in ((4, 0), (4, 1), (2, 2), (3, 2))]
-    assert chosen == ["mpi", "mpi", "flat", "chain"]
-    assert [broadcast.best(broadcast.LONG - 1, 4, 2), broadcast.best(broadcast.LONG, 4, 2)] == ["mpi", "chain"]
+    asked = (4, 0, True), (4, 1, True), (4, 1, False), (2, 2, True), (3, 2, True)
+    assert [broadcast.best(1 << 20, *one) for one in asked] == ["mpi", "mpi", "flat", "flat", "chain"]
+    assert [broadcast.best(broadcast.LONG - 1, 4, 2, True), broadcast.best(broadcast.LONG, 4, 2, True)] == ["mpi", "chain"]
 
 
 @pytest.mark.parametrize(

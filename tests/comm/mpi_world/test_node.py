@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from helpers.jobs import LONGEST, mpirun
+from helpers.jobs import LONGEST, mpirun, run_job
 
 from pdla import config
+from pdla.array.cores import usable
 from pdla.comm.mpi import node
 from pdla.comm.mpi.node import Node, Patience
 
@@ -48,3 +49,11 @@ def test_only_who_shares_its_core_sleeps_and_the_longer_the_longer_it_has_waited
         for polls in (2, 3, 12, 22, 32, 99):
             Node(*here).pause(polls, patience)
     assert rests == (["yield", 1.0, 1.0, 2.0, 3.0, 3.0] if crowding > 1 else ["yield"] * 6)
+
+
+def test_more_blas_threads_than_cores_are_warned_of_once_a_node():
+    cores = usable()
+    job = run_job("", ranks=2, PDLA_THREADS=str(cores))
+    said = f"2 ranks x {cores} BLAS threads on a node of {cores} cores: set PDLA_THREADS={max(1, cores // 2)}"
+    assert job.returncode == 0 and job.stdout.count(said) == (cores > 1)
+    assert "BLAS threads" not in run_job("", ranks=2, PDLA_THREADS="1").stdout

@@ -6,16 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.matmuls import DTYPES, LAYOUT, exact, lacks, op
+from helpers.problems import from_blocks
 
 import pdla
 from pdla import Cyclic, Layout, ProcessGrid
-from pdla.comm.shared_buffer import HALF, Turns
-from pdla.errors import PdlaError
 from pdla.matmul import checks, roles
 from pdla.matmul.boxes import Box
 from pdla.matmul.choose.candidates import direct, native_tables, ways
-from pdla.matmul.choose.mapping import Place
-from pdla.matmul.choose.problem import PlacedOperand, Problem, Sizes
+from pdla.matmul.choose.problem import Sizes
 from pdla.matmul.plan import Plan
 from pdla.matmul.schedules import shared, streams
 from pdla.model.machine import Machine
@@ -270,22 +268,6 @@ def test_two_conversions_cost_more_than_to_read_in_place():
     assert set(pdla.run(4, program)) == {("shared", 0.0)}
 
 
-def from_blocks(ranks, *mnk):
-    """A product of 2-D blocks into 2-D blocks on the near-square grid of one node."""
-    m, n, k = mnk
-    place = Place(("row", "col"), pdla.balanced_shape(ranks), np.arange(ranks), ranks, b"")
-    A, B, C = (PlacedOperand(shape, LAYOUT, place) for shape in ((m, k), (k, n), (m, n)))
-    return Problem(mnk, ranks, 8, Machine(), 2**33, (), A=A, B=B, C=C)
-
-
-@pytest.mark.parametrize(("a", "b", "words"), [(False, False, 42 + 35), (True, False, 35), (False, True, 42), (True, True, 0)])
-def test_what_not_all_ranks_see_already_fits_into_memory_to_the_byte(a, b, words):
-    q = from_blocks(4, 6, 5, 7)
-    q = replace(q, A=replace(q.A, shared=a), B=replace(q.B, shared=b), shared=8 * words)
-    assert q.fits and replace(q, shared=8 * words - 1).fits is (words == 0)
-    assert replace(q, shared=2**30, nodes=(0, 0, 2, 2)).fits is (words == 0)
-
-
 @pytest.mark.parametrize(("shared", "k", "schedule"), [(0, 2048, "gather"), (2**33, 6144, "shared")])
 def test_16_mib_gathered_and_48_mib_in_shared_memory_are_the_most_for_a_rank(shared, k, schedule):
     for m, taken in ((2048, schedule), (2049, "summa")):
@@ -385,107 +367,6 @@ def test_memory_that_is_shared_is_a_ranks_own():
     table, _ = native_tables(Sizes((8192, 8192, 8192), 16, 4, Machine(), 2**33, ()), "auto")[0]
     assert (table.shape, table.schedule) == ((4, 4, 1), "shared")
     assert direct(from_blocks(4, 4096, 4096, 4096), "auto")[0].schedule == "summa"
-
-
-class Counted(Turns):
-    def __init__(self):
-        super().__init__()
-        self.come = self.waits = 0
-
-    def _grow(self, size):
-        return np.zeros(size, np.uint8)
-
-    def _come(self):
-        self.come += 1
-
-    def _await(self):
-        self.waits += 1
-
-    def tell(self, pieces):
-        raise NotImplementedError
-
-    def told(self, rank):
-        raise NotImplementedError
-
-    def trim(self, most):
-        raise NotImplementedError
-
-
-def test_a_rank_that_failed_while_it_wrote_uses_the_board_no_more():
-    """Others wait for what it would have written: what it wrote now they would take for that."""
-    shared_buffer = Counted()
-    shared_buffer.open(100)
-    with pytest.raises(PdlaError, match="this rank failed in a product while others waited for its blocks"):
-        shared_buffer.open(100)
-
-
-def test_a_board_that_could_not_grow_says_why_again():
-    """Ranks fail alike there, and nobody waits for what this one would write."""
-
-    class Full(Counted):
-        def _grow(self, size):
-            raise PdlaError(f"no room for {size} bytes")
-
-    shared_buffer = Full()
-    for _ in range(2):
-        with pytest.raises(PdlaError, match=f"no room for {2 * HALF} bytes"):
-            shared_buffer.open(100)
-
-
-def test_a_board_that_could_not_grow_gives_the_memory_from_before_no_more():
-    """It may be freed by then."""
-
-    class Full(Counted):
-        def _grow(self, size):
-            if self.grown:
-                raise PdlaError("no room")
-            return super()._grow(size)
-
-    shared_buffer = Full()
-    shared_buffer.open(100)
-    shared_buffer.leave()
-    for size in (3 * HALF, 100):
-        with pytest.raises(PdlaError, match="no room"):
-            shared_buffer.open(size)
-
-
-def test_a_turn_that_is_left_unsealed_has_ended():
-    shared_buffer = Counted()
-    for size in (100, 2 * HALF, 100):
-        shared_buffer.open(size)
-        shared_buffer.leave()
-
-
-def test_a_place_is_the_same_where_the_memory_is():
-    shared_buffer, turns = Counted(), []
-    for size in (100, 200, HALF, 2 * HALF, 10, 10, 4 * HALF, 10, 10, 3 * HALF):
-        turns.append((shared_buffer.open(size), shared_buffer.place))
-        shared_buffer.seal()
-        shared_buffer.leave()
-    begins = {(place, memory.ctypes.data) for memory, place in turns}
-    assert len(begins) == len({place for place, _ in begins}) == len({begin for _, begin in begins}) == 4
-
-
-def test_small_turns_alternate_and_large_ones_wait_for_the_readers():
-    shared_buffer = Counted()
-
-    def turn(size):
-        before = shared_buffer.waits
-        memory = shared_buffer.open(size)
-        waited = shared_buffer.waits - before
-        shared_buffer.seal()
-        shared_buffer.leave()
-        return memory, waited
-
-    (one, waited_one), (two, waited_two), (three, waited_three) = turn(100), turn(200), turn(HALF)
-    assert (waited_one, waited_two, waited_three) == (0, 0, 0)
-    assert not np.shares_memory(one, two) and not np.shares_memory(two, three) and np.shares_memory(one, three)
-    large, waited = turn(2 * HALF)
-    assert waited == 1 and len(large) == 2 * HALF
-    assert turn(10)[1] == 1 and turn(10)[1] == 0
-    assert len(turn(4 * HALF)[0]) == 4 * HALF and turn(3 * HALF)[1] == 1
-    # the end of writing; of reading large turns; and of small ones, where a large one follows
-    assert shared_buffer.come == 8 + 3 + 1
 
 
 def test_a_dry_run_of_several_nodes_shares_nothing_as_a_job_there_does_not():

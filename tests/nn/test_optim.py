@@ -15,7 +15,6 @@ from helpers.nets import (
     learned,
     linear_case,
     model_expected,
-    on,
     refusal,
     run,
     somewhere,
@@ -216,68 +215,6 @@ def test_norms_to_clip_to_that_differ_are_told_of():
     assert kind is AgreementError and "ranks 0, 1, 3: clip(Linear" in text and "rank 2: clip(Linear" in text and ", 0.1)" in text
 
 
-def dropping(layer):
-    layer.layers[2].probability = 0.5
-
-
-def seeding(layer):
-    layer.layers[2].seed = 1
-
-
-def evening(layer):
-    layer.layers[0].eps = 1e-3
-
-
-def passing(layer):
-    layer.passes = 7
-
-
-@pytest.mark.parametrize("change", [dropping, seeding, evening, passing])
-def test_numbers_of_layers_that_are_set_on_one_rank_are_told_of(change):
-    def program(comm):
-        scheme = SUMMA.make(comm)
-        net = nn.Sequential(scheme, [nn.LayerNorm(scheme, 20), nn.Linear(scheme, 20, 20), nn.Dropout(scheme, 0.25)])
-        net.forward(scheme.shard(X))
-        if comm.rank == 1:
-            change(net)
-        net.forward(scheme.shard(X))
-
-    kind, text = refusal(4, program)
-    assert kind is AgreementError and "ranks 0, 2, 3: forward of Sequential" in text and "rank 1: forward of Sequential" in text
-
-
-def test_weights_that_one_rank_has_drawn_before_they_came_to_their_place_are_told_of():
-    def program(comm):
-        scheme = SUMMA.make(comm)
-        parts = [nn.LayerNorm(scheme, 20), nn.Linear(scheme, 20, 20)]
-        if comm.rank == 1:
-            parts[1].parameters()
-        nn.Sequential(scheme, parts).forward(scheme.shard(X))
-
-    assert refusal(4, program)[0] is AgreementError
-
-
-@somewhere
-def test_the_loss_is_the_mean_over_all_tokens(place):
-    """Every token has a loss of its own, so that those of one rank alone, or a mean of means, would be another number."""
-    tokens, vocabulary = 15, 7
-    logits = np.random.default_rng(1).standard_normal((tokens, vocabulary)) * np.arange(1, tokens + 1)[:, None]
-    targets = np.arange(tokens) % vocabulary
-    targets[:9:2] = -1
-    each = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(tokens), targets]
-    wanted = each[targets >= 0].mean()
-
-    def program(comm):
-        scheme, losses = place.make(comm), []
-        for spec in (scheme.first.X, scheme.first.Y):
-            X = pdla.from_global(logits, scheme.grid, scheme.activation(spec))
-            losses.append(nn.CrossEntropy().forward(X, targets))
-        return losses
-
-    for losses in pdla.run(place.ranks, program):
-        np.testing.assert_allclose(losses, wanted, rtol=1e-13)
-
-
 @somewhere
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training_is_the_same_in_every_scheme(place, optimizer):
@@ -330,64 +267,6 @@ def test_clip_of_what_is_no_number_or_infinite(place, largest, bad, wanted):
     norm, gain, offset = run(place, program)
     np.testing.assert_array_equal([norm], [bad])
     np.testing.assert_array_equal([gain, offset], [wanted, wanted])
-
-
-@pytest.mark.parametrize("other", FEW, ids=lambda place: place.name)
-@somewhere
-def test_a_state_goes_from_scheme_to_scheme(place, other):
-    def saved(scheme):
-        layer = MODEL.build(scheme)
-        layer.load_state_dict(learned(MODEL))
-        return layer.state_dict()
-
-    def loaded(scheme):
-        layer = MODEL.build(scheme)
-        layer.load_state_dict(state)
-        assert all(value.check_copies() for value in layer.parameters().values())
-        return layer.state_dict(root=0)
-
-    state = run(place, saved)
-    found = run(other, loaded)
-    assert set(found) == set(learned(MODEL))
-    assert all(np.array_equal(found[name], value) for name, value in learned(MODEL).items())
-
-
-def test_a_state_is_on_the_root_alone():
-    states = pdla.run(2, lambda comm: linear_case("first", 1).build(FEW[1].make(comm)).state_dict(root=1))
-    assert states[0] == {"weight": None, "bias": None} and states[1]["weight"].shape == (20, 23)
-
-
-def test_a_state_that_is_refused_changes_nothing():
-    """Where ranks give another last array, behind others that fit."""
-
-    def program(comm):
-        layer = nn.Linear(SUMMA.make(comm), 20, 20)
-        optimizer = nn.AdamW(layer)
-        layer.backward(layer.forward(layer.scheme.shard(X)))
-        optimizer.step()
-        for holder in (layer, optimizer):
-            before = holder.state_dict()
-            other = {name: value + (1 if comm.rank or not name.startswith("bias") else 2) for name, value in before.items()}
-            with pytest.raises(AgreementError):
-                holder.load_state_dict(other)
-            assert all(np.array_equal(value, before[name]) for name, value in holder.state_dict().items())
-            holder.load_state_dict({name: value + 1 for name, value in before.items()})
-            assert all(np.array_equal(value, before[name] + 1) for name, value in holder.state_dict().items())
-
-    pdla.run(4, program)
-
-
-def test_names_and_numbers_of_parameters():
-    def program(scheme):
-        layer = MODEL.build(scheme)
-        assert list(layer.parameters()) == list(layer.state_dict())
-        layer.parameters()["layers.0.weight"].stored[...] = 7  # the layer's own, which embedding and head share
-        assert layer.layers[-1].parameters()["weight"].gather().min() == 7
-        return sum(value.shape[0] * value.shape[1] for value in layer.parameters().values())
-
-    hidden, inner = 20, 80
-    transformer = 4 * hidden * hidden + 2 * hidden * inner + 4 * hidden + (3 + 1 + 1) * hidden + inner
-    assert run(FEW[2], program) == 23 * hidden + 5 * hidden + transformer + 2 * hidden
 
 
 RESUMED = {
@@ -471,66 +350,7 @@ def test_an_optimizers_state_comes_in_its_own_dtype():
     assert dtypes == [np.float32, np.float32] and np.count_nonzero(mean) > 90
 
 
-def saved_16_bits(tmp_path, **state):
-    """A state of bfloat16 as np.load gives it: two raw bytes."""
-    np.savez(tmp_path / "state.npz", **state)
-    return np.load(tmp_path / "state.npz")
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_a_state_of_bfloat16_from_a_file_of_numpys_is_loaded(tmp_path, dtype):
-    """An optimizer's, too: parameters and moments."""
-    weight = (np.arange(20).reshape(5, 4) % 3).astype("bfloat16")
-    state = saved_16_bits(tmp_path, **{"weight": weight, "steps": 1, "weight.0": weight + weight})
-    assert state["weight"].dtype == "V2"
-
-    def program(scheme):
-        layer = nn.Linear(scheme, 5, 4, bias=False, dtype=dtype)
-        layer.load_state_dict({"weight": state["weight"]})
-        optimizer = nn.SGD(layer, 0.1, momentum=0.5)
-        optimizer.load_state_dict({name: state[name] for name in ("steps", "weight.0")})
-        return layer.state_dict()["weight"], optimizer.state_dict()["weight.0"]
-
-    found, moment = run(on(nn.Summa2D, (2, 2)), program)
-    assert found.dtype == dtype and np.array_equal(found.astype(float), weight.astype(float))
-    assert np.array_equal(moment.astype(float), 2 * weight.astype(float))
-
-
-@pytest.mark.parametrize("given", [np.zeros((5, 4), "V3"), np.zeros((5, 4), [("a", "u1"), ("b", "u1")])], ids=["V3", "fields"])
-def test_other_raw_bytes_are_no_state(given):
-    def program(comm):
-        nn.Linear(SUMMA.make(comm), 5, 4, bias=False).load_state_dict({"weight": given})
-
-    kind, text = refusal(4, program)
-    assert kind.__name__ == "ShapeError" and "weight in the state is of real floats" in text
-
-
 # ---------------------------------------------------------------------------------------------- copies
-
-
-@somewhere
-def test_a_deep_copy_of_a_network_is_one_of_its_own(place):
-    """As for averages of its weights: it passes as the original does, and neither changes the other; also amid a pass."""
-
-    def program(scheme):
-        net, (ids, targets), criterion = MODEL.build(scheme), MODEL.data(), nn.CrossEntropy()
-        loss = criterion.forward(net.forward(ids), targets)
-        twin, plain = deepcopy(net), net.state_dict()
-        net.backward(criterion.backward())
-        nn.SGD(net, 0.5).step()
-        assert twin.scheme is scheme and twin.kept_bytes() == 0 and not twin.gradients() and twin.passes == net.passes
-        assert all(np.array_equal(value, plain[name]) for name, value in twin.state_dict().items())
-        assert not any(np.array_equal(value, plain[name]) for name, value in net.state_dict().items() if np.ptp(value))
-        again = criterion.forward(twin.forward(ids), targets)
-        twin.backward(criterion.backward())
-        after = {name: value.gather() for name, value in net.gradients().items()}
-        assert again == loss and all(np.array_equal(value.gather(), after[name]) for name, value in twin.gradients().items())
-        for average, value in zip(twin.parameters().values(), net.parameters().values(), strict=True):
-            average.local[...] = 0.75 * average.local + 0.25 * value.local
-        return {name: value - 0.75 * plain[name] for name, value in twin.state_dict().items()}, net.state_dict()
-
-    shares, now = run(place, program)
-    check_close(shares, {name: 0.25 * value for name, value in now.items()}, 1e-14)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -549,39 +369,3 @@ def test_a_deep_copy_of_an_optimizer_steps_a_copy_of_its_network(optimizer):
 
     one, two, three = run(SUMMA, program)
     assert np.array_equal(one, two) and np.array_equal(one, three)
-
-
-def test_a_deep_copy_of_a_network_in_panels():
-    """It makes plans of its own, as a plan may hold memory that ranks share."""
-
-    def program(comm):
-        scheme = nn.Summa2D(pdla.ProcessGrid((2, 2), comm=comm), panel=5)
-        net, x = nn.MLP(scheme, 20), scheme.shard(X)
-        y, twin = net.forward(x), deepcopy(net)
-        assert net.layers[0].panels.plans and not twin.layers[0].panels.plans
-        return np.array_equal(y.gather(), twin.forward(x).gather())
-
-    assert all(pdla.run(4, program))
-
-
-def test_grids_schemes_and_communicators_are_their_own_copies():
-    def program(comm):
-        scheme = SUMMA.make(comm)
-        return all(deepcopy(x) is x for x in (comm, scheme.grid, scheme)) and deepcopy({"on": scheme})["on"] is scheme
-
-    assert all(pdla.run(4, program))
-
-
-@pytest.mark.parametrize("given", ["float64", "float32", "float16", "bfloat16", "int64", "uint8", "bool"])
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
-def test_a_state_of_any_real_numbers_is_loaded(dtype, given):
-    """To NumPy bfloat16 and float16 are of different kinds: it casts one to the other only if told to."""
-    state = {"weight": (np.arange(20).reshape(5, 4) % 3).astype(given)}
-
-    def program(scheme):
-        layer = nn.Linear(scheme, 5, 4, bias=False, dtype=dtype)
-        layer.load_state_dict(state)
-        return layer.state_dict()["weight"]
-
-    found = run(on(nn.Summa2D, (2, 2)), program)
-    assert found.dtype == dtype and np.array_equal(found.astype(float), state["weight"].astype(float))

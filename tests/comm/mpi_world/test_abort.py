@@ -15,8 +15,6 @@ from contextlib import suppress
 import pytest
 from helpers.jobs import LONGEST, mpirun, run_job
 
-from pdla.array.cores import usable
-
 
 def test_ranks_that_wait_too_long_say_where_and_end_the_job():
     job = run_job(
@@ -219,44 +217,6 @@ sys.exit(cli.main(["predict", "-P", "4"]))
     assert (job.returncode, told in job.stdout, "has waited" in job.stdout) == (status, True, False), job.stdout
 
 
-@pytest.mark.parametrize(
-    ("variable", "told"),
-    [
-        ("PDLA_BCAST=chain", "auto on ranks 0, 1; chain on rank 2"),
-        ("PDLA_KEEP=0", "67108864 on ranks 0, 1; 0 on rank 2"),
-        ("PDLA_CHECK=0", "differs between ranks: 1 on ranks 0, 1; 0 on rank 2"),
-        ("PDLA_MACHINE=v100x9", "name='', source='') on ranks 0, 1; PDLA_MACHINE: no machine 'v100x9'"),
-    ],
-)
-def test_settings_that_differ_are_an_error_on_every_rank(variable, told):
-    program = """
-import os, pdla
-try:
-    pdla.world()
-except pdla.errors.AgreementError as error:
-    os.write(1, f"{error}\\n".encode())  # in one piece
-"""
-    command = [*mpirun(), "-n", "2", sys.executable, "-c", program]
-    command += [":", "-n", "1", "env", variable, *command[-3:]]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
-    said = f"{variable.split('=')[0]} differs between ranks: "
-    assert (job.stdout.count(said), job.stdout.count(told)) == (3, 3), job.stdout + job.stderr
-
-
-def test_settings_of_a_ranks_own_may_differ():
-    command = [*mpirun(), "-n", "1", sys.executable, "-c", "import pdla; pdla.world()"]
-    command += [":", "-n", "1", "env", "PDLA_TIMEOUT=99", "PDLA_THREADS=1", "PDLA_PROGRESS=0", *command[-3:]]
-    job = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
-    assert job.returncode == 0, job.stderr
-
-
-def test_errors_of_mpi_are_exceptions_whatever_the_program_makes_of_its_own():
-    program = "import mpi4py; mpi4py.rc.errors = 'default'; import pdla; from mpi4py import MPI\n"
-    program += "print(*(comm.Get_errhandler() == MPI.ERRORS_RETURN for comm in (MPI.COMM_WORLD, pdla.world().mpi)))"
-    job = subprocess.run([*mpirun(), "-n", "1", sys.executable, "-c", program], capture_output=True, text=True, timeout=LONGEST)
-    assert job.stdout == "False True\n", job.stdout + job.stderr
-
-
 def test_ranks_out_of_step_wait_and_take_nothing_for_something_else():
     job = run_job(
         """
@@ -426,77 +386,6 @@ assert not np.any(own)
     assert (job.returncode, job.stdout) == (0, "interrupted\n"), job.stdout
 
 
-def test_memory_that_one_rank_may_not_map_is_an_error_on_every_rank_and_then_the_next_product_works():
-    job = run_job(
-        """
-import resource, pdla
-grid = pdla.ProcessGrid(2)
-A, C = (pdla.ones((2000, 2000), grid, pdla.Layout("row")) for _ in range(2))
-B = A.redistribute(pdla.Layout(None, "row"))
-plan = pdla.plan_matmul(A, B, schedule="shared")
-pages = int(open("/proc/self/statm").read().split()[0])
-if comm.rank == 1:
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**24, -1))
-try:
-    plan(A, B, out=C)
-except pdla.errors.PdlaError as error:
-    print(error, flush=True)
-resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
-assert plan(A, B, out=C).norm() == 2000 * 2000
-""",
-        ranks=2,
-    )
-    told = "sharing memory: MPI could not map 32000384 bytes on every rank"
-    assert (job.returncode, job.stdout.count(told)) == (0, 2), job.stdout
-
-
-def test_threads_of_a_rank_may_look_for_room_in_any_order():
-    """One that waits holds no lock of Python's that the other, or a watchdog, needs."""
-    job = run_job(
-        """
-import threading, time
-from pdla.comm.mpi import node
-theirs = [libmpi.MPI.COMM_WORLD.Dup() for _ in range(2)]
-looks = [threading.Thread(target=node.least_room, args=[theirs[i]], daemon=True) for i in (comm.rank, 1 - comm.rank)]
-for look in looks:
-    look.start()
-    time.sleep(0.5)
-for look in looks:
-    look.join()
-print("both have come", flush=True)
-""",
-        ranks=2,
-    )
-    assert (job.returncode, job.stdout.count("both have come")) == (0, 2), job.stdout
-
-
-def test_a_rank_that_ends_before_mpi_begins_is_not_waited_for_for_ever():
-    alive = [sys.executable, "-c", "import pdla; pdla.world()"]
-    command = [*mpirun(), "-n", "1", *alive, ":", "-n", "1", sys.executable, "-c", "raise SystemExit(3)"]
-    job = subprocess.run(command, env=os.environ | {"PDLA_TIMEOUT": "3"}, capture_output=True, text=True, timeout=LONGEST)
-    assert job.returncode != 0
-
-
-def test_after_the_end_of_mpi_there_is_no_world():
-    job = run_job(
-        """
-import pdla
-handle = libmpi.MPI.COMM_WORLD.Dup().py2f()
-libmpi.MPI.Finalize()
-for call in (pdla.world, lambda: pdla.comm.from_fortran(handle)):
-    try:
-        call()
-    except pdla.errors.NoMPIError as error:
-        print(error)
-pdla.abort_on_exception()
-raise ValueError("no job to end")
-""",
-        ranks=1,
-    )
-    assert (job.returncode, job.stdout.count("MPI is not running")) == (1, 2), job.stdout
-    assert "ValueError: no job to end" in job.stdout, job.stdout
-
-
 def test_a_pblas_call_that_fails_where_no_job_can_be_ended_is_left_to_scalapack():
     """To have taken it would leave the result as it was."""
     job = run_job(
@@ -511,57 +400,6 @@ print("taken:", takes[0](SimpleNamespace(comm=0, nprow=1, npcol=1, myrow=0, myco
         ranks=1,
     )
     assert job.returncode == 0 and "NoMPIError: MPI is not running" in job.stdout and "taken: 0" in job.stdout, job.stdout
-
-
-def test_matrices_that_outlive_mpi_say_so():
-    """Where Open MPI would end the job."""
-    job = run_job(
-        """
-import pdla
-grid = pdla.ProcessGrid(2)
-A = pdla.ones((4, 4), grid, pdla.Layout("row"))
-plan = pdla.plan_matmul(A, A)
-libmpi.MPI.Finalize()
-calls = [lambda: A @ A, lambda: plan(A, A), A.gather, lambda: comm.send(np.ones(2), 0, tag=1)]
-for call in calls:
-    try:
-        call()
-    except pdla.errors.NoMPIError as error:
-        print(error)
-""",
-        ranks=2,
-    )
-    assert (job.returncode, job.stdout.count("MPI is not running")) == (0, 8), job.stdout
-
-
-def test_a_process_that_a_rank_forks_is_told_that_it_is_none():
-    job = run_job(
-        """
-import os, pdla
-grid = pdla.ProcessGrid((1, comm.size))
-A, x = pdla.random((6, 6), grid, pdla.Layout(cols="col")), np.zeros(2)
-before = (A @ A).norm()
-calls = {
-    "world": pdla.world, "attach": lambda: attach(libmpi.MPI.COMM_WORLD), "product": lambda: A @ A, "barrier": comm.barrier,
-    "send": lambda: comm.send(x, 0), "bcast": lambda: comm.bcast(x, 0), "made": lambda: pdla.ProcessGrid((1, comm.size)),
-    "threads": lambda: pdla.run(2, lambda inner: inner.barrier()),
-}
-if not (child := os.fork()):
-    for name, call in calls.items():
-        try:
-            call()
-        except pdla.errors.NoMPIError as error:
-            os.write(1, f"{name}: {error}\\n".encode())
-    os._exit(0)
-os.waitpid(child, 0)
-assert (A @ A).norm() == before
-""",
-        ranks=2, PDLA_TIMEOUT="120",
-    )
-    assert job.returncode == 0, job.stdout
-    for rank in range(2):
-        said = [line for line in job.stdout.splitlines() if f": this process was forked from rank {rank}, and is no rank" in line]
-        assert [line.partition(":")[0] for line in said] == ["world", "attach", "product", "barrier", "send", "bcast", "made"]
 
 
 def test_an_uncaught_exception_in_a_thread_of_a_forked_process_ends_no_job():
@@ -588,14 +426,6 @@ comm.barrier()
 def test_any_timeout_is_waited_for():
     job = run_job("comm.split([0, 1, 2], 'row')", PDLA_TIMEOUT="inf")
     assert (job.returncode, job.stdout) == (0, "")
-
-
-def test_more_blas_threads_than_cores_are_warned_of_once_a_node():
-    cores = usable()
-    job = run_job("", ranks=2, PDLA_THREADS=str(cores))
-    said = f"2 ranks x {cores} BLAS threads on a node of {cores} cores: set PDLA_THREADS={max(1, cores // 2)}"
-    assert job.returncode == 0 and job.stdout.count(said) == (cores > 1)
-    assert "BLAS threads" not in run_job("", ranks=2, PDLA_THREADS="1").stdout
 
 
 def test_two_threads_of_a_rank_in_calls_at_once_are_told_of_both_within_the_timeout():
