@@ -17,9 +17,9 @@ from scipy.linalg import blas, lapack
 from threadpoolctl import threadpool_limits
 
 import pdla
-from bench.common.given import started
+from bench.common.given import say, started
 from bench.common.meeting import Meeting
-from bench.common.turns import in_turns, say
+from bench.common.turns import in_turns
 from pdla.bench.arguments import positive
 from pdla.linalg import block_cyclic, cho_factor, cholesky, lu_factor, solve_triangular
 
@@ -83,11 +83,11 @@ def sides(n, comm):
         "LU": (lambda: g if g is None else g.copy("F"), lambda x: lapack.dgetrf(x, overwrite_a=1)),
         "triangular": (lambda: b if b is None else b.copy("F"), lambda x: blas.dtrsm(1.0, l, x, lower=1, overwrite_b=1)),
     }
-    check(n, comm, P, L, B, solve_triangular(L, B, lower=True), p, l)
+    check(n, P, L, B, solve_triangular(L, B, lower=True))
     return ours, theirs
 
 
-def check(n, comm, P, L, B, X, p, l):
+def check(n, P, L, B, X):
     error = max(float((L @ X - B).norm() / (L.norm() * X.norm())), float((L @ L.T - P).norm() / P.norm()))
     if error > 30 * np.finfo(float).eps:
         raise SystemExit(f"n = {n}: wrong by {error:.2g}")

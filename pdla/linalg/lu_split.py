@@ -77,10 +77,15 @@ def lu(
 
         def run(A: DistMatrix) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
             with held(copied("lu", A, dtype, overwrite_a)):
-                X, pivots, _ = factored(A, dtype, overwrite_a)
-                L, U = triangle(X[:, : min(m, n)], True, True), triangle(X[: min(m, n), :], False)
-                return np.argsort(order(pivots, m)), laid(L, wanted, A.grid), laid(U, wanted, A.grid)
+                return _parts(A, *factored(A, dtype, overwrite_a)[:2], wanted)
 
         way = limited("lu", A, dtype, memory_limit, run, said=said)
     with to(way):
         return run(A)
+
+
+def _parts(A: DistMatrix, X: DistMatrix, pivots: np.ndarray, layout: Layout) -> tuple[np.ndarray, DistMatrix, DistMatrix]:
+    """Collective: from the factors in one matrix, X."""
+    k = min(X.shape)
+    L, U = triangle(X[:, :k], True, True), triangle(X[:k, :], False)
+    return np.argsort(order(pivots, X.shape[0])), laid(L, layout, A.grid), laid(U, layout, A.grid)

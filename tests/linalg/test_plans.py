@@ -49,7 +49,7 @@ def test_what_is_foretold_is_counted(layout, name):
     told, counted = zip(*pdla.run(4, program), strict=True)
     assert len(set(told)) == 1 and told[0].seconds > 0
     received, messages, peak = map(max, zip(*counted, strict=True))
-    if name in ("lu", "solve") and layout == cyclic(8):  # how many rows are exchanged depends on A: foretold are those of random ones
+    if name in ("lu", "solve") and layout == cyclic(8):  # which rows are exchanged depends on A: foretold are random ones
         assert told[0].bytes_received > received and told[0].messages > messages
     else:
         assert (told[0].bytes_received, told[0].messages) == (received, messages)
