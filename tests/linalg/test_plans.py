@@ -10,6 +10,7 @@ from pdla.errors import PlanError
 from pdla.linalg import (
     cho_factor,
     cholesky,
+    inv,
     lu,
     lu_factor,
     plan_cholesky,
@@ -64,6 +65,8 @@ CALLS = {
     "solve": lambda A, limit: solve(A, np.ones(A.shape[0]), memory_limit=limit),
     "pos": lambda A, limit: solve(A, A, assume_a="pos", memory_limit=limit),
     "triangle": lambda A, limit: solve(A, A, assume_a="lower triangular", memory_limit=limit),
+    "inv": lambda A, limit: inv(A, memory_limit=limit),
+    "inv of a triangle": lambda A, limit: inv(A, assume_a="upper triangular", memory_limit=limit),
     "refined": lambda A, limit: solve(A, A, refine="float32", memory_limit=limit),
 }
 
