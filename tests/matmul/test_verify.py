@@ -48,8 +48,8 @@ class Errs:
 
 def factors(grid, dtype="float64", shape=(24, 16, 20)):
     m, n, k = shape
-    made = partial(pdla.random, grid=grid, layout=LAYOUT, dtype=dtype, distribution="normal")
-    return (made(size, seed=seed) for seed, size in enumerate([(m, k), (k, n)]))
+    sizes = enumerate([(m, k), (k, n)])
+    return (pdla.random(size, grid, LAYOUT, seed=seed, dtype=dtype, distribution="normal") for seed, size in sizes)
 
 
 def bound(a, b):
@@ -73,8 +73,8 @@ def test_a_wrong_element_is_found_and_mended(monkeypatch, way, rank, error):
         C = pdla.matmul(A, B, verify=True, **way)
         return np.allclose(C.gather(), a @ b, rtol=1e-12, atol=1e-12)
 
-    told = r"rank \d has wrong elements in rows \d+ to \d+, columns .*; computed again, it was right"
-    with pytest.warns(RuntimeWarning, match=told):
+    said = r"rank \d has wrong elements in rows \d+ to \d+, columns .*; computed again, it was right"
+    with pytest.warns(RuntimeWarning, match=said):
         assert all(pdla.run(4, program))
     assert errs.done
 
@@ -247,3 +247,20 @@ def test_what_is_no_way_to_verify(verify):
             pdla.matmul(*factors(ProcessGrid((2, 2))), verify=verify)
 
     pdla.run(4, program)
+
+
+def test_products_of_all_algorithms_pass():
+    """Of every algorithm, on ranks that do not fill its grid, with pieces of all sizes."""
+
+    def program(comm):
+        grid = ProcessGrid(pdla.balanced_shape(comm.size))
+        for way in WAYS:
+            for m, n, k in ((2, 47, 13), (47, 13, 2), (13, 2, 47)):
+                A, B = factors(grid, "complex64", (m, n, k))
+                pdla.matmul(A, B, verify=True, panel=3, **way)
+                pdla.matmul(B.T, A.T, verify=True, panel=3, **way)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for ranks in (1, 3, 6, 7):
+            pdla.run(ranks, program)
