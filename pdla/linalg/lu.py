@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pdla.comm.agreement import agreed, collective_section
-from pdla.comm.ledger import buffer
 from pdla.comm.pending import Pending
+from pdla.comm.slots import Slots
 from pdla.comm.workspace import Workspace, within
 from pdla.cuts import Block
 from pdla.errors import LinAlgError, ShapeError
@@ -213,10 +213,14 @@ class LU:
         (self.m, _), self.order = X.shape, min(X.shape)
         block = self.cols.block
         self.count = -(-self.order // block)
-        self.panels = [buffer(self.xp, (1 + block + self.m * block,), self.a.dtype) for _ in range(2)]
+        self.along = Slots(self.cols.comm, self.xp, self.m * block + 1 + block, self.a.dtype)
 
     def run(self) -> np.ndarray:
         """The number of the first pivot that is 0 or NaN, 0 for none; and the pivots."""
+        with self.along:
+            return self._steps()
+
+    def _steps(self) -> np.ndarray:
         numbers = np.zeros(1 + self.order)
         coming = self._panel(0) if self.count else None
         for k in range(self.count):
@@ -228,6 +232,7 @@ class LU:
             self._advance(panel, exchanges, i, slice(after, ahead))
             coming = self._panel(k + 1) if k + 1 < self.count else None
             self._advance(panel, exchanges, i, slice(ahead, None))
+            self.along.release()
             _exchange(self.xp, self.a[:, : self.cols.begins(k)], *exchanges)
         return numbers
 
@@ -240,24 +245,26 @@ class LU:
         return self.cols.begins(k) + (self._width(k) if self.cols.here == self.cols.owner(k) else 0)
 
     def _panel(self, k: int) -> Pending:
-        """Factor block column k, and start sending it to the others: the head, then the panel by columns."""
-        i, j, w = k * self.cols.block, self.cols.begins(k), self._width(k)
-        panel = self.panels[k % 2][: 1 + w + (self.m - i) * w]
-        if self.cols.here == self.cols.owner(k):
-            block, mine = panel[1 + w :].reshape(w, self.m - i).T, self.a[i:, j : j + w]
-            self.xp.copy(block, mine)
-            pivots, singular = kernels.getrf(self.xp, block)
-            head = np.array([i + singular if singular else 0, *(i + pivots)], self.a.dtype)
-            self.xp.copy(panel[: 1 + w], self.xp.asarray(head))
-            self.xp.copy(mine, block)
-        return self.cols.bcast(panel, self.cols.owner(k))
+        """Factor block column k, and start sending it to the others: the panel by columns, then the head."""
+        i, j, w, owner = k * self.cols.block, self.cols.begins(k), self._width(k), self.cols.owner(k)
+        panel = self.along.take((self.m - i) * w + 1 + w, self.cols.here == owner)
+        if self.cols.here != owner:
+            return self.along.spread(panel, {owner: (ALL,)})
+        block, mine = panel[: -1 - w].reshape(w, self.m - i).T, self.a[i:, j : j + w]
+        self.xp.copy(block, mine)
+        pivots, singular = kernels.getrf(self.xp, block)
+        head = np.array([i + singular if singular else 0, *(i + pivots)], self.a.dtype)
+        self.xp.copy(panel[-1 - w :], self.xp.asarray(head))
+        coming = self.along.spread(panel, {owner: (ALL,)})
+        self.xp.copy(mine, block)
+        return coming
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
         """The head, and the panel; of arrays without data pivots as of random elements, all in rows further down."""
         i, w = k * self.cols.block, self._width(k)
         unknown = np.array([0, *np.minimum(np.arange(i, i + w) + w, self.m - 1)])
-        head = self.xp.known(panel[: 1 + w], unknown).real.astype(float)
-        return head, panel[1 + w :].reshape(w, self.m - i).T
+        head = self.xp.known(panel[-1 - w :], unknown).real.astype(float)
+        return head, panel[: -1 - w].reshape(w, self.m - i).T
 
     def _advance(self, panel: Any, exchanges: tuple[np.ndarray, np.ndarray], i: int, cols: slice) -> None:
         """Exchange rows of some columns after the panel, solve for U's, and update those below."""
