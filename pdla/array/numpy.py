@@ -31,6 +31,7 @@ from pdla.indices import IndexSet, Selection
 name = "numpy"
 
 AT_ONCE = 1 << 18  # elements: what is made of one piece is in a cache when it is used
+TURNED, ROWS = 2**12, 32  # elements from which on a matrix is turned round strip by strip, and the rows of a strip
 STRIP = 2**16  # elements that are converted at a time where numbers are added up in another dtype
 
 
@@ -104,8 +105,15 @@ def contiguous(x: np.ndarray) -> bool:
 def copy(target: np.ndarray, source: np.ndarray, conjugate: bool = False) -> None:
     if conjugate:
         np.conjugate(source, out=target, casting="same_kind")
+    elif target.ndim == 2 and target.size > TURNED and _by_columns(target) != _by_columns(source):
+        for lo in range(0, len(target), ROWS):  # else each line of the target leaves the cache before its next element comes
+            np.copyto(target[lo : lo + ROWS], source[lo : lo + ROWS], casting="same_kind")
     else:
         np.copyto(target, source, casting="same_kind")
+
+
+def _by_columns(x: np.ndarray) -> bool:
+    return x.strides[0] < x.strides[1]
 
 
 def copies(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:

@@ -303,7 +303,7 @@ class Cholesky:
         """The block columns after k + 1, as far as each row reaches."""
         i, j = self.rows.begins(k + 2), self.cols.begins(k + 2)
         left, right = left[i - self.rows.begins(k + 1) :], right[j - self.cols.begins(k + 1) :]
-        below(self.xp, left, right, self.a[i:, j:], self.counts[i:] - j, -1, beta=1)
+        below(self.xp, left, right, self.a[i:, j:], self.counts[i:] - j, -1, beta=1, leaf=self.rows.block)
 
     def _clear(self) -> None:
         """Write zeros above the diagonal; in the blocks on it they are already."""
