@@ -19,7 +19,7 @@ from pdla.comm.workspace import Workspace, within
 from pdla.errors import LinAlgError
 from pdla.layout import Layout
 from pdla.linalg import checks, kernels
-from pdla.linalg.block_cyclic import dimensions, laid, told
+from pdla.linalg.block_cyclic import dimensions, laid, tall, told
 from pdla.linalg.rank_k import below
 from pdla.linalg.right_side import RightSide
 from pdla.linalg.triangular import in_square_blocks, new_in_square_blocks, regular, substituted
@@ -194,7 +194,7 @@ def solved_by(L: DistMatrix, side: RightSide) -> Any:
 def factored(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
     """Collective: L of A's lower triangle, in square blocks; LinAlgError, on every rank, where there is none."""
     with collective_section(A.grid.comm, "a Cholesky factorization"), within(Workspace()):
-        L = new_in_square_blocks(A, dtype, overwrite)
+        L = new_in_square_blocks(A, dtype, overwrite, tall(A.grid.comm.size))
         steps = Cholesky(L)
         order, pivot = told(L.grid, steps.run() if L.grid.active else np.zeros(HEAD))
     if order:
@@ -224,7 +224,7 @@ class Cholesky:
 
     def _steps(self) -> np.ndarray:
         last = self.cols.count - 1
-        coming, facing = self._panel(0) if last >= 0 else (None, None)
+        coming, facing = self._panel(0, self._corner(0)) if last >= 0 else (None, None)
         for k in range(last + 1):
             head, left = self._split(coming.wait(), k)  # type: ignore[union-attr]
             right = (facing or self._face(left, k)).wait()
@@ -232,25 +232,23 @@ class Cholesky:
                 return head
             if k == last:
                 break
-            self._update_next(left, right, k)
-            coming, facing = self._panel(k + 1)
+            coming, facing = self._panel(k + 1, self._update_next(left, right, k))
             self._update_rest(left, right, k)
             self.along.release()
             self.down.release()
         return np.zeros(HEAD)
 
-    def _panel(self, k: int) -> tuple[Pending, Pending | None]:
-        """Factor block column k, and start sending it along the grid rows: this rank's rows below block k, then the head.
+    def _panel(self, k: int, coming: Pending | None) -> tuple[Pending, Pending | None]:
+        """Solve for block column k, and start sending it along the grid rows: this rank's rows below block k, then the head.
 
-        Gives this, and on ranks that have it what faces their columns, on its way, too.
+        Gives this, and on ranks that have it what faces their columns, on its way, too. coming: the corner.
         """
         i, j, w, owner = self.rows.begins(k + 1), self.cols.begins(k), self.cols.width(k), self.cols.owner(k)
-        size, here = (len(self.a) - i) * w, self.cols.here == owner
-        panel = self.along.take(size + HEAD, here)
-        self.column = self.down.take((self.a.shape[1] - self.cols.begins(k + 1) + w) * w + HEAD, True)
-        if not here:
+        size = (len(self.a) - i) * w
+        panel = self.along.take(size + HEAD, coming is not None)
+        if coming is None:
             return self.along.spread(panel, {owner: (ALL,)}), None
-        under, x, corner = self.a[i:, j : j + w], panel[:size].reshape(-1, w), self._corner(k)
+        under, x, corner = self.a[i:, j : j + w], panel[:size].reshape(-1, w), coming.wait()
         self.xp.copy(panel[size:], corner[-HEAD:])
         if x.size:
             inverse = self.xp.reinterpret(corner[:-HEAD].reshape(w, w), True)
@@ -259,9 +257,12 @@ class Cholesky:
         self.xp.copy(under, x)
         return coming, facing
 
-    def _corner(self, k: int) -> Any:
-        """Factor diagonal block k; on all ranks of the grid column the inverse, where anything lies below, and the head."""
+    def _corner(self, k: int) -> Pending | None:
+        """Factor diagonal block k, and send along the grid column the inverse, where anything lies below, and the head."""
         w, owner, more = self.cols.width(k), self.rows.owner(k), k + 1 < self.cols.count
+        self.column = self.down.take((self.a.shape[1] - self.cols.begins(k + 1) + w) * w + HEAD, True)
+        if self.cols.here != self.cols.owner(k):
+            return None
         corner = self.column[-(w * w * more + HEAD) :]
         if self.rows.here == owner:
             i, j = self.rows.begins(k), self.cols.begins(k)
@@ -274,7 +275,7 @@ class Cholesky:
                     kernels.trtri(self.xp, inverse)
             head = [k * self.cols.block + order if order else 0, pivot]
             self.xp.copy(corner[-HEAD:], self.xp.asarray(np.array(head, self.a.dtype)))
-        return self.down.spread(corner, {owner: (ALL,)}).wait()
+        return self.down.spread(corner, {owner: (ALL,)})
 
     def _split(self, panel: Any, k: int) -> tuple[np.ndarray, Any]:
         head = self.xp.known(panel[-HEAD:], np.zeros(HEAD)).real.astype(float)
@@ -293,11 +294,17 @@ class Cholesky:
                 self.xp.copy(right[at : at + size], left[first : first + size], True)
         return self.down.spread(right, parts)
 
-    def _update_next(self, left: Any, right: Any, k: int) -> None:
-        """Block column k + 1, from row k + 1 on."""
-        if self.cols.here == self.cols.owner(k + 1):
-            i, j, w = self.rows.begins(k + 1), self.cols.begins(k + 1), self.cols.width(k + 1)
-            multiply(self.xp, left, right[:w].T, self.a[i:, j : j + w], -1, 1)
+    def _update_next(self, left: Any, right: Any, k: int) -> Pending | None:
+        """Block column k + 1, its diagonal block first, so that the corner is on its way while the rest is updated."""
+        i, j = self.rows.begins(k + 1), self.cols.begins(k + 1)
+        here = self.cols.here == self.cols.owner(k + 1)
+        column, top = self.a[i:, j : j + self.cols.width(k + 1)], self.rows.begins(k + 2) - i
+        if here:
+            multiply(self.xp, left[:top], right[: column.shape[1]].T, column[:top], -1, 1)
+        corner = self._corner(k + 1)
+        if here:
+            multiply(self.xp, left[top:], right[: column.shape[1]].T, column[top:], -1, 1)
+        return corner
 
     def _update_rest(self, left: Any, right: Any, k: int) -> None:
         """The block columns after k + 1, as far as each row reaches."""

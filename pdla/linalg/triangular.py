@@ -173,12 +173,17 @@ def in_square_blocks(A: DistMatrix, dtype: np.dtype) -> DistMatrix:
     return A if square_blocks(A) and A.dtype == dtype else new_in_square_blocks(A, dtype)
 
 
-def new_in_square_blocks(A: DistMatrix, dtype: np.dtype, overwrite: bool = False) -> DistMatrix:
-    """Collective: a copy, where A lies if it is in square blocks; with `overwrite` A itself then, if it is of this dtype."""
+def new_in_square_blocks(
+    A: DistMatrix, dtype: np.dtype, overwrite: bool = False, shape: tuple[int, int] | None = None
+) -> DistMatrix:
+    """Collective: a copy, where A lies if it is in square blocks; with `overwrite` A itself then, if it is of this dtype.
+
+    shape: of the grid to which A is brought, if it does not lie so
+    """
     if square_blocks(A):
         return brought(A, A.layout, A.grid, dtype, overwrite)
     ranks = A.grid.comm.size
-    return brought(A, *working(A, near_square(ranks), block_size(A.shape[0], ranks)), dtype)
+    return brought(A, *working(A, shape or near_square(ranks), block_size(A.shape[0], ranks)), dtype)
 
 
 def substituted(T: DistMatrix, side: RightSide, lower: bool, unit: bool, alpha: complex = 1) -> DistMatrix:
